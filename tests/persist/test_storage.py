@@ -22,11 +22,11 @@ from warren.persist import journal
 from warren.persist.checkpoint import ENTRIES_A_SLICE, SEGMENTS_A_SLICE
 from warren.persist.deleted_queues import NOTED, note_key
 from warren.persist.deletion import QUEUES_AT_ONCE
-from warren.persist.format import SEGMENT_ENTRIES
+from warren.persist.format import ROOM_BYTES, SEGMENT_ENTRIES
 from warren.persist.group_commit import PendingCommit
 from warren.persist.index_entries import IndexEntries
 from warren.persist.journal import MARK_BYTES_MIN
-from warren.persist.log_writer import file_name
+from warren.persist.log_writer import SMALL_IN_A_ROW, file_name
 from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE
 from warren.persist.storage import START_SHIFT
 from warren.persist.unclaimed import NAMED_MAX
@@ -133,6 +133,47 @@ def test_messages_that_come_while_one_sync_lasts_share_the_next(node: Node) -> N
     node.turn()
     assert node.jobs.waiting("journal") == 0
     assert node.publisher.settled == list(range(1, 101))
+
+
+def test_small_batches_that_come_one_by_one_find_room_and_do_not_make_the_file_longer(
+    node: Node,
+) -> None:
+    def size() -> int:
+        (path,) = (path for path in node.disk.files() if path.parent == STORE / "log")
+        return node.disk.open(path).size()
+
+    for _ in range(SMALL_IN_A_ROW):
+        node.publish(b"x")
+        node.rest()
+    assert size() > ROOM_BYTES
+    before = size()
+    for _ in range(20):
+        node.publish(b"x")
+        node.rest()
+    assert size() == before
+    node.stop()
+    assert size() < ROOM_BYTES
+    assert bodies(Node(node.disk).queues[QUEUE]) == [b"x"] * (SMALL_IN_A_ROW + 20)
+
+
+def test_a_node_that_was_killed_takes_the_room_back(node: Node) -> None:
+    for _ in range(2 * SMALL_IN_A_ROW):
+        node.publish(b"x")
+        node.rest()
+    node.disk.crash()
+    back = Node(node.disk)
+    sizes = [back.disk.open(path).size() for path in back.disk.files() if path.suffix == ".rdq"]
+    assert max(sizes) < ROOM_BYTES
+    assert bodies(back.queues[QUEUE]) == [b"x"] * (2 * SMALL_IN_A_ROW)
+
+
+def test_a_disk_without_space_for_room_takes_messages() -> None:
+    node = Node(SimulatedDisk(Random(1), capacity=ROOM_BYTES // 2))
+    count = 3 * SMALL_IN_A_ROW
+    for _ in range(count):
+        node.publish(b"x")
+        node.rest()
+    assert node.publisher.settled == list(range(1, count + 1))
 
 
 def test_after_a_failed_sync_nothing_is_confirmed_before_it_is_written_elsewhere(
