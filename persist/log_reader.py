@@ -32,8 +32,11 @@ from warren.persist.format import (
 
 
 def is_room(file: File, offset: int, size: int) -> bool:
-    """Whether these octets are no more than room for what was to come. May raise OSError."""
-    return size <= ROOM_BYTES and file.read(offset, size).count(0) == size
+    """Whether these octets, if any, are no more than room for what was to come.
+
+    May raise OSError.
+    """
+    return size <= 0 or (size <= ROOM_BYTES and file.read(offset, size).count(0) == size)
 
 
 class Found(NamedTuple):
@@ -48,9 +51,9 @@ class Scan:
     """One pass over the batches of a file from an offset on.
 
     After `records` is exhausted, `end` is where the last batch ends, `harm` what was passed over,
-    `torn` how many octets behind `end` belong to a batch that was never finished, `sealed`
-    whether a footer follows, and `room` how many zeros there are instead, for batches to come. `complete` (given): a later file has a batch, so nothing here can be
-    torn.
+    `torn` how many octets behind `end` belong to a batch that was never finished, `sealed` whether
+    a footer follows, and `room` how many zeros there are instead, for batches to come. `complete`
+    (given): a later file has a batch, so nothing here can be torn.
     """
 
     def __init__(self, file: File, file_id: int, offset: int, *, complete: bool) -> None:
@@ -99,8 +102,8 @@ class Scan:
             self.room = rest
         elif not self._complete:
             self.torn = self._unfinished(size)
-        elif rest > FOOTER_BYTES:
-            # A footer is not synced: one that is not whole is none.
+        elif not is_room(self._file, self.end + FOOTER_BYTES, rest - FOOTER_BYTES):
+            # Neither a footer nor the room that ended with it is synced: part of it is none.
             self.harm.append(Harm(self.end, rest, "no batch where one should start"))
 
     def _unfinished(self, size: int) -> int:
