@@ -177,7 +177,7 @@ def test_room_behind_a_file_that_was_ended_is_no_damage(killed: Path) -> None:
 def test_more_zeros_than_room_are_damage(killed: Path) -> None:
     data = (killed / FULL).read_bytes()
     for kept in (data, data[:-FOOTER_BYTES]):
-        (killed / FULL).write_bytes(kept + bytes(ROOM_BYTES + 1))
+        (killed / FULL).write_bytes(kept + bytes(ROOM_BYTES + FOOTER_BYTES + 1))
         assert len(damage(killed)) == 1
 
 
