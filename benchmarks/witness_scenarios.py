@@ -6,6 +6,7 @@ it. All octets are made beforehand. The first line of the docstring is what the 
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -526,6 +527,23 @@ def export_definitions(stage: Stage) -> Work:
     """Exporting definitions with 100,000 bindings."""
     bind_many(stage.client())
     return lambda: stage.http("GET", "/api/definitions")
+
+
+@http_scenario
+def import_definitions(stage: Stage) -> Work:
+    """Importing definitions with 20,000 queues and as many bindings, 5 MB."""
+    queues: list[dict[str, object]] = [
+        {"name": name, "vhost": VIRTUAL_HOST, "durable": True, "auto_delete": False}
+        | {"arguments": {"x-max-length": 1000}}
+        for name in many_names()
+    ]
+    bindings: list[dict[str, object]] = [
+        {"source": "amq.direct", "vhost": VIRTUAL_HOST, "destination": name}
+        | {"destination_type": "queue", "routing_key": f"key-{name}", "arguments": {}}
+        for name in many_names()
+    ]
+    octets = json.dumps({"queues": queues, "bindings": bindings}).encode()
+    return lambda: stage.http("POST", "/api/definitions", octets)
 
 
 @http_scenario
