@@ -180,13 +180,8 @@ class PublishRoutes:
         envelope = self.envelope(route, header, reply_address)
         if route.queues is not None and not envelope.copies:
             return route.queues, envelope
-        keys = (route.routing_key, *envelope.copies)
+        keys = envelope.routing_keys
         return self.vhost.queues_for(route.exchange, keys, envelope.header), envelope
-
-    def keep(self, route: Route, envelope: Envelope, body: bytes) -> None:
-        """Exchanges of type x-recent-history that a publish passes keep it."""
-        keys = (route.routing_key, *envelope.copies)
-        self.vhost.histories.keep(route.exchange, keys, envelope, body)
 
     def route_of(self, arguments: bytes) -> Route:
         """The route for the argument octets of a basic.publish; it is not kept."""

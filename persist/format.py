@@ -69,8 +69,6 @@ _BATCH = struct.Struct("<4sIIIQ4xI")
 BATCH_HEADER_BYTES = _BATCH.size
 _FOOTER = struct.Struct("<4sIQII")
 FOOTER_BYTES = _FOOTER.size
-ROOM_BYTES = 256 << 10
-"""So many zeros may follow what was written last in a file of the log."""
 RECORD = struct.Struct("<IIBBHIQQQQ")
 RECORD_BYTES = RECORD.size
 _RECORD_TAIL = struct.Struct("<BBHIQQQQ")

@@ -17,7 +17,6 @@ from warren.persist.filesystem import File
 from warren.persist.format import (
     BATCH_HEADER_BYTES,
     FOOTER_BYTES,
-    ROOM_BYTES,
     BatchHeader,
     Damaged,
     Harm,
@@ -29,6 +28,10 @@ from warren.persist.format import (
     decode_record,
     place_of,
 )
+
+
+ROOM_BYTES = 256 << 10
+"""So many zeros may follow what was written last in a file of the log."""
 
 
 def is_room(file: File, offset: int, size: int) -> bool:

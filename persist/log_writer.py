@@ -26,12 +26,12 @@ from warren.persist.filesystem import File, FileSystem
 from warren.persist.format import (
     FILE_HEADER_BYTES,
     FOOTER_BYTES,
-    ROOM_BYTES,
     FileHeader,
     Footer,
     encode_file_header,
     encode_footer,
 )
+from warren.persist.log_reader import ROOM_BYTES
 
 log = logging.getLogger("warren.storage")
 

@@ -125,7 +125,7 @@ async def publish(request: ApiRequest) -> Any:
             vhost.observer.unroutable(envelope, True)
     exchange.published_in += 1
     exchange.published_out += len(queues)
-    vhost.histories.keep(exchange, (routing_key, *envelope.copies), envelope, body)
+    vhost.histories.keep(exchange, envelope.routing_keys, envelope, body)
     confirms = _OneConfirm()
     answers = []
     for queue in queues:

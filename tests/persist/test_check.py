@@ -19,7 +19,6 @@ from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import (
     FILE_HEADER_BYTES,
     FOOTER_BYTES,
-    ROOM_BYTES,
     SEGMENT_HEADER_BYTES,
     NewerStorage,
     batch_bytes,
@@ -27,7 +26,7 @@ from warren.persist.format import (
     decode_frame,
     place_of,
 )
-from warren.persist.log_reader import Scan
+from warren.persist.log_reader import ROOM_BYTES, Scan
 
 FILESYSTEM = RealFileSystem()
 LOG = Path("store/log")

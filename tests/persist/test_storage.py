@@ -22,10 +22,11 @@ from warren.persist import journal
 from warren.persist.checkpoint import ENTRIES_A_SLICE, SEGMENTS_A_SLICE
 from warren.persist.deleted_queues import NOTED, note_key
 from warren.persist.deletion import QUEUES_AT_ONCE
-from warren.persist.format import ROOM_BYTES, SEGMENT_ENTRIES
+from warren.persist.format import SEGMENT_ENTRIES
 from warren.persist.group_commit import PendingCommit
 from warren.persist.index_entries import IndexEntries
 from warren.persist.journal import MARK_BYTES_MIN
+from warren.persist.log_reader import ROOM_BYTES
 from warren.persist.log_writer import SMALL_IN_A_ROW, file_name
 from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE
 from warren.persist.storage import START_SHIFT
