@@ -29,7 +29,6 @@ from warren.persist.format import (
     place_of,
 )
 
-
 ROOM_BYTES = 256 << 10
 """So many zeros may follow what was written last in a file of the log."""
 
