@@ -110,6 +110,8 @@ CLOSE_TIMEOUT_S = 30.0
 METHOD_US = 30
 """What a method costs, as `core/scheduling/turns.py` counts it; what it changes comes on top."""
 
+READ_US = 500
+"""The same for reading on: who had to wait for a turn mostly has sent much."""
 METHODS_A_TURN = 100
 """Methods, publishes that come whole not counted, after which others have their turn; some
 milliseconds even of queue.declare."""
@@ -395,7 +397,7 @@ class Connection:
             if kind == METHOD:
                 methods_left -= 1
                 if not methods_left and pos < end:
-                    self.yield_turn()
+                    self.wait_for_turn()
             if turns.left_us <= 0 and turns.left_us < left_us:
                 self.wait_for_turn()
             if self._pauses:
@@ -867,22 +869,16 @@ class Connection:
             self._shell.pause_reading()
         self._pauses.add(reason)
 
-    def yield_turn(self) -> None:
-        """Let the other connections have their turn before reading on."""
-        self.pause("turn")
-        self.clock.call_soon(self._resume_turn)
-
-    def _resume_turn(self) -> None:
-        self.resume("turn")
-
     def wait_for_turn(self) -> None:
-        """The turn is over (`core/scheduling/turns.py`): read on when it is this connection's
-        again."""
+        """This connection has had its turn (`core/scheduling/turns.py`), or enough of it: read on
+        when it is its turn again."""
         if not self._pauses:
             self.pause("work")
             self.node.turns.soon_for_client(self.clock.guarded(self._go_on_working))
 
     def _go_on_working(self) -> None:
+        # Few go on in a turn: who sends little finds its place between them.
+        self.node.turns.spend(READ_US)
         self._pauses.discard("work")
         self._read_on()
 

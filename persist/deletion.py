@@ -157,7 +157,13 @@ class Deletion:
         while self._leaving and self._leaving[0][0] <= self._checkpointer.place:
             queue_ids |= self._leaving.popleft()[1]
         if queue_ids:
-            self._notes.forget(queue_ids)
+            self._work.add(self._forgotten(list(queue_ids)))
+
+    def _forgotten(self, queue_ids: list[int]) -> Iterator[None]:
+        while queue_ids:
+            self._notes.forget(queue_ids[-QUEUES_AT_ONCE:])
+            del queue_ids[-QUEUES_AT_ONCE:]
+            yield
 
     def forget_when_synced(self, queue_ids: set[int]) -> None:
         """Forget queues of which no files were found at start.
@@ -174,4 +180,4 @@ class Deletion:
 
     def _forget(self, queue_ids: set[int]) -> None:
         if not self._stopped:
-            self._notes.forget(queue_ids)
+            self._work.add(self._forgotten(list(queue_ids)))

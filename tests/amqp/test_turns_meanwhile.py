@@ -132,6 +132,21 @@ def test_publishes_to_one_queue_after_the_other_are_read_in_turns(
     assert len(broker.queue(names[-1])) == 1
 
 
+def test_alternate_exchanges_in_a_long_chain_cost_a_turn(broker: Broker, client: Client) -> None:
+    count = 2000
+    for number in range(count):
+        alternate = {"alternate-exchange": longstr(f"x{number + 1}")}
+        record = ExchangeRecord("direct", auto_delete=False, internal=False, arguments=alternate)
+        broker.vhost._add_exchange(f"x{number}", record)
+    client.declares("q")
+    broker.node.turns.left_us = TURN_US
+    octets = [publish_frames(1, "x0", f"k{number}", b"x") for number in range(5)]
+    client.sends_octets(b"".join([*octets, publish_frames(1, "", "q", b"x")]))
+    assert len(broker.queue("q")) == 0
+    broker.settle()
+    assert len(broker.queue("q")) == 1
+
+
 def test_a_refused_delete_leaves_an_auto_delete_exchange(broker: Broker, client: Client) -> None:
     client.sends(commands.Exchange.Declare, exchange="x", exchange_type="direct", auto_delete=True)
     client.receives(commands.Exchange.DeclareOk)

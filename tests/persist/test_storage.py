@@ -297,6 +297,10 @@ def test_many_queues_deleted_at_once_give_their_places_back_in_turns(
     assert 0 < released <= QUEUES_AT_ONCE
     node.rest()
     assert released == len(queues)
+    node.noted.clear()
+    node.checkpoint()
+    assert sum(map(len, node.noted)) == len(queues)
+    assert max(map(len, node.noted)) <= QUEUES_AT_ONCE
 
 
 def test_a_queue_that_is_deleted_confirms_what_was_on_its_way(node: Node) -> None:
