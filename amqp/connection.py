@@ -110,6 +110,9 @@ CLOSE_TIMEOUT_S = 30.0
 METHOD_US = 30
 """What a method costs, as `core/scheduling/turns.py` counts it; what it changes comes on top."""
 
+LITTLE_US = 50
+"""What a connection may cost although the turn is over."""
+
 READ_US = 500
 """The same for reading on: who had to wait for a turn mostly has sent much."""
 METHODS_A_TURN = 100
@@ -339,8 +342,8 @@ class Connection:
         end = len(data)
         channels = self.channels
         turns = self.node.turns
-        # Only what this connection has cost makes it wait.
-        left_us = turns.left_us
+        # Only what this connection has cost makes it wait, and not for the little one asks now.
+        left_us = turns.left_us - LITTLE_US
         methods_left = METHODS_A_TURN
         while True:
             if end - pos < HEAD.size:

@@ -21,9 +21,11 @@ def queue_declare(
     return method(50, 10, fields)
 
 
-def exchange_declare(exchange: str, kind: str) -> bytes:
+def exchange_declare(
+    exchange: str, kind: str, arguments: Mapping[str, str | int] | None = None
+) -> bytes:
     fields = b"\0\0" + short_string(exchange) + short_string(kind)
-    return method(40, 10, fields + bytes([DURABLE | NOWAIT]) + table({}))
+    return method(40, 10, fields + bytes([DURABLE | NOWAIT]) + table(arguments or {}))
 
 
 def bind(

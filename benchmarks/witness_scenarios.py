@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import select
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -188,6 +189,54 @@ def to_20000_queues(stage: Stage) -> Work:
     client = stage.client()
     octets = b"".join([publish("", name, b"x") for name in declare_many(client)])
     return request(client, [octets, octets])
+
+
+@scenario
+def alternate_exchanges(stage: Stage) -> Work:
+    """500 publishes that pass 1,500 alternate exchanges each."""
+    client = stage.client()
+    chain = (
+        exchange_declare(f"x-{n}", "direct", {"alternate-exchange": f"x-{n + 1}"})
+        for n in range(1500)
+    )
+    client.carry_out(b"".join(chain))
+    return request(client, [b"".join(publish("x-0", f"key-{n}", b"x") for n in range(500))])
+
+
+@scenario
+def connections_lost(stage: Stage) -> Work:
+    """300 connections that are lost at once."""
+    clients = [stage.client() for _ in range(300)]
+
+    def work() -> None:
+        for client in clients:
+            client.socket.close()
+
+    return work
+
+
+@scenario
+def many_publishers(stage: Stage) -> Work:
+    """50 clients that publish 100 octets as fast as they can, for three seconds."""
+    clients = [stage.client() for _ in range(50)]
+    for number, client in enumerate(clients):
+        client.carry_out(queue_declare(f"q-{number}"))
+    octets = {
+        client.socket: publish("", f"q-{number}", bytes(100)) * 1000
+        for number, client in enumerate(clients)
+    }
+
+    def work() -> None:
+        end = time.monotonic() + 3
+        left = dict.fromkeys(octets, 0)
+        for client in clients:
+            client.socket.setblocking(False)
+        while time.monotonic() < end:
+            for ready in select.select([], list(octets), [], 0.1)[1]:
+                sent = ready.send(memoryview(octets[ready])[left[ready] :])
+                left[ready] = (left[ready] + sent) % len(octets[ready])
+
+    return work
 
 
 @scenario
