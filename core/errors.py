@@ -65,6 +65,14 @@ class InternalFault(ConnectionFault):
     """The broker could not carry out a legal command."""
 
 
+def locked_queue(name: str, vhost: str) -> ResourceLocked:
+    return ResourceLocked(
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be"
+        " originally declared on another connection or the exclusive property value does not match"
+        " that of the original declaration."
+    )
+
+
 def no_queue(name: str, vhost: str) -> NotFound:
     return NotFound(f"no queue '{name}' in vhost '{vhost}'")
 

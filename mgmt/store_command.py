@@ -23,7 +23,6 @@ from warren.persist.check import (
     Finding,
     QueueTotals,
     Report,
-    definition_id,
     open_store,
     queue_names,
 )
@@ -33,6 +32,7 @@ from warren.persist.dump import Dumped
 from warren.persist.dump import dump as dump_queue
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import NewerStorage
+from warren.persist.queue_levels import definition_id, read_levels
 from warren.persist.repair import repair as repair_definitions
 
 DAMAGED = 1
@@ -87,7 +87,8 @@ def dump(
     with _readable():
         open_store(directory)
         queue_id = _find_queue(queue_names(directory, time.sleep), vhost, queue)
-        entries = islice(dump_queue(RealFileSystem(), directory, queue_id), limit)
+        levels = read_levels(directory, pause=time.sleep)
+        entries = islice(dump_queue(RealFileSystem(), directory, queue_id, levels), limit)
         for entry in entries:
             if as_json:
                 click.echo(json.dumps(_entry_as_json(entry, bodies)))
@@ -217,7 +218,8 @@ def _queues_as_text(queues: list[QueueTotals]) -> Iterator[str]:
     if known:
         yield f"{'messages':>12} {'body bytes':>15}  virtual host, queue"
     for vhost, name, totals in known:
-        yield f"{totals.messages:>12} {totals.body_bytes:>15}  {vhost} {name}"
+        kept = f", and {totals.retained} retained" if totals.retained else ""
+        yield f"{totals.messages:>12} {totals.body_bytes:>15}  {vhost} {name}{kept}"
     for totals in queues:
         if totals.vhost is None:
             yield (
@@ -272,6 +274,8 @@ def _entry_as_text(entry: Dumped, bodies: bool) -> Iterator[str]:
         text += f" level {entry.level}"
     if entry.expires_us:
         text += f" expires {_time(entry.expires_us)}"
+    if entry.acknowledged_us:
+        text += f" acknowledged {_time(entry.acknowledged_us)}"
     yield text
     if bodies:
         cut = " ..." if len(entry.body) > BODY_SHOWN_BYTES else ""

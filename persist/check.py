@@ -14,16 +14,14 @@ what looks damaged.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from zlib import crc32
 
-from warren.core.backing.backing_queue import LEVELS
-from warren.core.backing.windowed_queue import IDS
 from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Key
-from warren.core.queues.queue_arguments import DEDUPLICATION_WINDOW
 from warren.persist.cluster_file import read_known_cluster
 from warren.persist.data_directory import NotADataDirectory, read_identity
 from warren.persist.definitions_copy import (
@@ -60,6 +58,7 @@ from warren.persist.log_files import find_log_files, read_survivors
 from warren.persist.log_reader import Scan, is_room
 from warren.persist.log_writer import file_name
 from warren.persist.metadata import DamagedMetadata
+from warren.persist.queue_levels import QueueLevels, definition_id, read_levels
 from warren.persist.recovery import (
     CHECKPOINT_FILE,
     COUNTS_FILE,
@@ -106,7 +105,8 @@ class Finding(NamedTuple):
 class QueueTotals(NamedTuple):
     """Of a queue, with all its levels. `vhost` and `name` are None when it has no definition.
 
-    `deleted`: it is written down that the queue was deleted.
+    `deleted`: it is written down that the queue was deleted. `retained` counts messages that were
+    acknowledged, which are not among the others.
     """
 
     queue: int
@@ -115,6 +115,7 @@ class QueueTotals(NamedTuple):
     messages: int
     body_bytes: int
     deleted: bool = False
+    retained: int = 0
 
 
 class Report(NamedTuple):
@@ -170,31 +171,6 @@ def queue_names(
     return names
 
 
-def id_levels(data_directory: Path, *, pause: Callable[[float], None]) -> set[int]:
-    """The levels of queues that hold no messages but ids that the queue remembers.
-
-    What cannot be read is passed over. Raises `DataDirectoryRefused`, OSError.
-    """
-    known = read_known_cluster(data_directory)
-    node = "" if known is None else known.node
-    return {
-        stored.record.storage_id(node) + IDS
-        for stored in read_definitions(
-            data_directory, "queue", pause=pause, damaged=lambda error: None
-        )
-        if isinstance(stored.record, QueueRecord)
-        and DEDUPLICATION_WINDOW in stored.record.arguments
-    }
-
-
-def definition_id(queue_id: int) -> int:
-    """The id of the queue: the levels of one with priorities count up from it.
-
-    Where the node is a mirror it is an id of its storage, which the definition names too.
-    """
-    return queue_id - queue_id % LEVELS
-
-
 class Check:
     """One check of one directory."""
 
@@ -208,7 +184,7 @@ class Check:
         self._node_id = b""
         self._view: StoreView
         self._names: dict[int, Key] = {}
-        self._id_levels: set[int] = set()
+        self._levels = QueueLevels()
         self._deleted: set[int] = set()
         self._suspects: dict[tuple[object, ...], tuple[Unit, Finding]] = {}
         self._harmed_at: set[tuple[str, int]] = set()
@@ -251,8 +227,12 @@ class Check:
 
     def _totals(self) -> list[QueueTotals]:
         levels: dict[int, list[Segment]] = {}
+        retained: Counter[int] = Counter()
         for queue_id, segments in self._view.index.queues.items():
-            if queue_id not in self._id_levels:
+            if self._levels.is_retained(queue_id):
+                live = [segment.live for segment in segments.values()]
+                retained[self._levels.queue_of(queue_id)] = sum(live)
+            elif not self._levels.is_hidden(queue_id):
                 levels.setdefault(definition_id(queue_id), []).extend(segments.values())
         totals = []
         for queue_id in sorted(self._names.keys() | levels.keys()):
@@ -262,7 +242,10 @@ class Check:
             vhost, name = self._names.get(queue_id, (None, None))
             if name is not None or messages:
                 deleted = name is None and queue_id in self._deleted
-                totals.append(QueueTotals(queue_id, vhost, name, messages, body_bytes, deleted))
+                kept = retained[queue_id]
+                totals.append(
+                    QueueTotals(queue_id, vhost, name, messages, body_bytes, deleted, kept)
+                )
         return totals
 
     # One look
@@ -318,7 +301,7 @@ class Check:
                 self._pause,
                 lambda error: self._suspect(path, 0, str(error)),
             )
-            self._id_levels = id_levels(self._data_directory, pause=self._pause)
+            self._levels = read_levels(self._data_directory, pause=self._pause)
         except (DamagedMetadata, FileNotFoundError) as error:
             self._names = {}
             self._suspect(path, 0, f"definitions: {error}")
@@ -366,7 +349,7 @@ class Check:
 
     def _was_deleted(self, queue_id: int) -> bool:
         """The next start removes what is left of it."""
-        queue_id = definition_id(queue_id)
+        queue_id = self._levels.queue_of(queue_id)
         return queue_id in self._deleted and queue_id not in self._names
 
     def _check_segment(
@@ -489,7 +472,7 @@ class Check:
         """Queue and position in the head of a damaged record, if there is such a queue."""
         if len(head) == RECORD_BYTES:
             _, _, kind, _, _, _, queue, position, _, _ = RECORD.unpack(head)
-            if kind in (PUBLISH, ENQUEUE) and definition_id(queue) in self._names:
+            if kind in (PUBLISH, ENQUEUE) and self._levels.queue_of(queue) in self._names:
                 return queue, position
         return None, None
 

@@ -84,6 +84,8 @@ class Combiner:
         self._file = file
         self._segments = list(file.segments)
         self._alive = {}
+        # Whoever comes to share a record of the file from now on is not among the segments.
+        file.late = {}
         self._below = below
         self._context.clock.call_soon(self._ask_segments)
 
@@ -153,6 +155,8 @@ class Combiner:
 
     def _copy(self, file: StoreFile) -> None:
         filesystem = self._context.filesystem
+        self._alive.update(file.late or {})
+        file.late = None
         old = self._store.path(file)
         new = self._store.directory / file_name(file.file_id, file.generation + 1)
         context, generation = self._context, file.generation + 1

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeAlias
 
-from warren.core.backing.backing_queue import LEVELS
+from warren.core.backing.backing_queue import LEVELS, RETAINED_LEVEL
 from warren.core.definitions.definition_table import CompletedCommit
 from warren.core.definitions.record_format import encode_path
 from warren.core.definitions.records import QueueRecord
@@ -62,6 +62,11 @@ def own_storage(record: object, node: str) -> set[int]:
 def first_level(storage_id: int) -> int:
     """The id a definition has for this storage: a queue with priorities has one for each level."""
     return storage_id - storage_id % LEVELS
+
+
+def is_retained(storage_id: int) -> bool:
+    """Whether what is there was acknowledged; or it is of the highest of 256 priorities."""
+    return storage_id % LEVELS == RETAINED_LEVEL
 
 
 class DeletedQueues:

@@ -1,6 +1,7 @@
 """The entries of one queue in a data directory, in order, for people to look at. Never writes.
 
-Of a queue with priorities, the highest level comes first.
+Of a queue with priorities, the highest level comes first. What was acknowledged, and is retained,
+comes last.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from warren.persist.check import definition_id, open_store, segment_entries
+from warren.persist.check import open_store, segment_entries
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
     OFFSET_MASK,
@@ -21,17 +22,21 @@ from warren.persist.format import (
     decode_envelope,
     file_of,
 )
+from warren.persist.queue_levels import QueueLevels, definition_id
 from warren.persist.recovery import STORE_DIRECTORY
 from warren.persist.segment import IndexEntry
 from warren.persist.store_view import RecordReader, StoreView
+
+NOTHING_KNOWN = QueueLevels()
 
 
 class Dumped(NamedTuple):
     """An entry, and what its record says; `damage` instead of that when it cannot be read.
 
     `file` and `offset` are its place: where the record was written first. `length` is that of the
-    record. Times are on the wall, in microseconds; `expires_us` is 0 when it does not expire.
-    Each `level` of a queue with priorities has positions of its own.
+    record. Times are on the wall, in microseconds; `expires_us` is 0 when it does not expire,
+    `acknowledged_us` when it was not acknowledged. Each `level` of a queue with priorities has
+    positions of its own; what was acknowledged and is retained has one, too.
     """
 
     position: int
@@ -48,23 +53,31 @@ class Dumped(NamedTuple):
     body: bytes = b""
     damage: str = ""
     level: int = 0
+    acknowledged_us: int = 0
 
 
-def dump(filesystem: FileSystem, data_directory: Path, queue_id: int) -> Iterator[Dumped]:
+def dump(
+    filesystem: FileSystem, data_directory: Path, queue_id: int, known: QueueLevels = NOTHING_KNOWN
+) -> Iterator[Dumped]:
     """Those of the queue that this storage knows by this id (`queue_names`), with all its levels.
+    `known` is what definitions say of levels.
 
     Raises `DataDirectoryRefused`, `NewerStorage`, OSError.
     """
     node_id = open_store(data_directory)
     store = data_directory / STORE_DIRECTORY
     view = StoreView(
-        filesystem, store, node_id, _pass_over, only=lambda at: definition_id(at) == queue_id
+        filesystem, store, node_id, _pass_over, only=lambda at: known.queue_of(at) == queue_id
     )
     reader = RecordReader(filesystem, store)
+    retained = {at for at in view.index.queues if known.is_retained(at)}
+    levels = sorted(view.index.queues.keys() - retained, reverse=True)
     try:
-        for level_id in sorted(view.index.queues, reverse=True):
+        for level_id in (*levels, *retained):
             for dumped in _dump_level(view, reader, level_id):
-                yield dumped._replace(level=level_id - queue_id)
+                if level_id in retained:
+                    dumped = dumped._replace(acknowledged_us=dumped.expires_us, expires_us=0)
+                yield dumped._replace(level=level_id - definition_id(level_id))
     finally:
         reader.close()
 

@@ -42,12 +42,14 @@ class StoreFile:
     `size` is that of the file on disk, `live_bytes` of the records in it that somebody needs.
     `references` counts those of shared records that have more than one. `moved` holds, for a file
     written anew, where records were and where they are. `segments` are the index segments that
-    have, or had, entries in it. `unwritten` are pieces on their way to the disk.
+    have, or had, entries in it. `unwritten` are pieces on their way to the disk. `late` are, while
+    the file is written anew, records that further queues came to need: offsets and lengths.
     """
 
     __slots__ = (
         "file_id",
         "generation",
+        "late",
         "live_bytes",
         "live_count",
         "moved",
@@ -69,10 +71,16 @@ class StoreFile:
         self.moved: tuple[array[int], array[int]] | None = None
         self.segments: set[Segment] = set()
         self.unwritten: list[tuple[int, bytes]] = []
+        self.late: dict[int, int] | None = None
 
     @property
     def name(self) -> str:
         return file_name(self.file_id, self.generation)
+
+    def refer_late(self, place: int, length: int) -> None:
+        """An entry of another queue, written now, needs a shared record of the file."""
+        if self.late is not None:
+            self.late[place & OFFSET_MASK] = length
 
     def __repr__(self) -> str:
         return f"<file {self.file_id:x}.{self.generation} {self.live_bytes}/{self.size}>"

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from zlib import crc32
 
 from warren.core.backing.backing_queue import Listed
-from warren.core.backing.queue_store import Batch, Recovered
+from warren.core.backing.queue_store import NOT_HANDED, Batch, Handed, Recovered, StoredBody
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Commit
@@ -32,6 +32,7 @@ from warren.persist.format import (
     RETURNED,
     SHARED,
     SHARED_MESSAGE,
+    TRANSIENT,
     Reference,
     encode_envelope,
     encode_ranges,
@@ -385,6 +386,11 @@ class QueueIndex(StreamReading):
             self._cancel(position)
         self._context.in_turns(self._remove_pieces(start, end))
 
+    def remove_all(self) -> None:
+        """Forget everything at once that was found at start."""
+        self._remove_span(0, self._first_position)
+        self.entries.take_lost()
+
     def _remove_pieces(self, start: int, end: int) -> Iterator[None]:
         for piece_start, piece_end in self.entries.pieces(start, end):
             if self._ended:
@@ -405,6 +411,18 @@ class QueueIndex(StreamReading):
         _, _, confirms, publish_seq, _, octets = noted
         self._journal.cancelled(octets, confirms, publish_seq)
         return True
+
+    def hand_over(self, message: Message) -> Handed:
+        position = message.position
+        noted = self._unwritten.get(position)
+        if noted is not None:
+            _, body, confirms, publish_seq, mark, octets = noted
+            self._unwritten[position] = (message, body, None, 0, mark, octets)
+            return Handed(confirms, publish_seq, None)
+        entry = self.entries.find(position)
+        if entry is None or not entry.place & SHARED or entry.place >= TRANSIENT:
+            return NOT_HANDED
+        return Handed(None, 0, StoredBody(entry.place & ~SHARED, entry.length, entry.size))
 
     def _remove_span(self, start: int, end: int) -> None:
         """Remove the entries in [start, end)."""

@@ -24,7 +24,7 @@ from warren.core.ports import Commit
 from warren.persist.card_files import CardFiles
 from warren.persist.checkpoint import Checkpointer, write_small_file
 from warren.persist.combine import Combiner
-from warren.persist.deleted_queues import DeletedQueues, first_level, no_notes
+from warren.persist.deleted_queues import DeletedQueues, first_level, is_retained, no_notes
 from warren.persist.deletion import Deletion
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
@@ -50,6 +50,7 @@ from warren.persist.recovery import (
     QUEUES_DIRECTORY,
     Recovery,
 )
+from warren.persist.retained_index import RetainedIndex
 from warren.persist.store_context import StoreContext
 from warren.persist.unclaimed import UnclaimedMessages
 from warren.persist.work_in_turns import WorkInTurns
@@ -111,6 +112,8 @@ class Storage:
         self.unclaimed = UnclaimedMessages()
         # Their queues have definitions, and could not be brought back.
         self._unreachable = UnclaimedMessages()
+        # Of queues that retain no acknowledged messages any more, by the id of that level.
+        self._emptied: dict[int, QueueIndex] = {}
         self.directory = context.directory
         self.damaged = recovery.damaged
         self.lost = 0
@@ -246,18 +249,23 @@ class Storage:
 
     # Queues
 
-    def open(self, queue_id: int, *, durable: bool, beside: bool = False) -> QueueIndex:
+    def open(
+        self, queue_id: int, *, durable: bool, beside: bool = False, retained: bool = False
+    ) -> QueueIndex:
         """The index of a queue, with what was recovered of it if it is durable (`BackingSpec`).
 
         To be called when the definition of the queue has been handed to the store of definitions.
         """
         if durable:
             kept = self.unclaimed.take(queue_id) or self._unreachable.take(queue_id)
+            if kept is None and (kept := self._emptied.pop(queue_id, None)) is not None:
+                kept.remove_all()
             if kept is not None:
                 kept.definition = self._node.definitions()
                 return kept
         parent = self.directory if durable else self.directory / TRANSIENT_DIRECTORY
-        index = (IndexBeside if beside else QueueIndex)(
+        kind = IndexBeside if beside else RetainedIndex if retained else QueueIndex
+        index = kind(
             queue_id,
             parent / QUEUES_DIRECTORY / f"{queue_id:016x}",
             durable=durable,
@@ -300,13 +308,20 @@ class Storage:
         deleted_queues = self._deleted_queues
         is_deleted = is_deleted or deleted_queues.__contains__
         dropped = set()
+        there = set(self._open)
         for storage_id in list(self._recovered):
-            index = self.open(storage_id, durable=True)
+            index = self.open(storage_id, durable=True, retained=is_retained(storage_id))
             count = index.recovered().count
             queue_id = first_level(storage_id)
             if queue_id in defined:
                 _log_messages(logging.ERROR, "messages_unreachable", storage_id, count)
                 self._unreachable.keep(index)
+            elif is_retained(storage_id) and (
+                queue_id in there or (is_deleted(queue_id) and queue_id not in deleted_queues)
+            ):
+                # Its queue is there, or at other nodes, and retains nothing here any more.
+                self._emptied[storage_id] = index
+                index.remove_range(0, index.first_position())
             elif is_deleted(queue_id):
                 _log_messages(logging.INFO, "leftover_dropped", storage_id, count)
                 dropped.add(queue_id)

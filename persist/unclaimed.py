@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from warren.core.log_line import log_event
-from warren.persist.deleted_queues import first_level
+from warren.persist.deleted_queues import first_level, is_retained
 from warren.persist.queue_index import QueueIndex
 
 log = logging.getLogger("warren.storage")
@@ -22,11 +22,13 @@ NAMED_MAX = 100
 
 
 class Unclaimed(NamedTuple):
-    """What there is of one queue, all its levels together; octets are those of bodies."""
+    """What there is of one queue, all its levels together; octets are those of bodies. `retained`
+    counts messages that were acknowledged, and are not among the others."""
 
     queue_id: int
     messages: int
     octets: int
+    retained: int
 
 
 class UnclaimedMessages:
@@ -75,11 +77,13 @@ class UnclaimedMessages:
 
     def rows(self) -> Iterator[Unclaimed]:
         for queue_id, levels in sorted(self._indexes.items()):
-            recovered = [index.recovered() for index in levels.values()]
+            found = {at: index.recovered() for at, index in levels.items()}
+            retained = sum(one.count for at, one in found.items() if is_retained(at))
             yield Unclaimed(
                 queue_id,
-                sum(one.count for one in recovered),
-                sum(one.body_bytes for one in recovered),
+                sum(one.count for one in found.values()) - retained,
+                sum(one.body_bytes for at, one in found.items() if not is_retained(at)),
+                retained,
             )
 
     def totals(self) -> tuple[int, int]:
@@ -99,7 +103,7 @@ class UnclaimedMessages:
                 messages=sum(row.messages for row in rows),
                 action="kept; `warren ctl list_unclaimed_messages` names all",
             )
-        for queue_id, messages, octets in rows[:NAMED_MAX]:
+        for queue_id, messages, octets, retained in rows[:NAMED_MAX]:
             log_event(
                 log,
                 logging.ERROR,
@@ -107,6 +111,7 @@ class UnclaimedMessages:
                 queue=f"{queue_id:016x}",
                 messages=messages,
                 bytes=octets,
+                retained=retained or None,
                 reason="no definition has a queue with this id",
                 action=f"kept; `warren ctl recover_messages {queue_id:016x} QUEUE` moves them into"
                 f" a queue, `warren ctl forget_messages {queue_id:016x}` drops them",

@@ -317,9 +317,9 @@ class Cluster:
 
         return is_leftover
 
-    def find_former_copies(self, is_leftover: Callable[[int], bool]) -> None:
+    def find_former_copies(self, node: Node, is_leftover: Callable[[int], bool]) -> None:
         """Before what nobody has opened is dropped."""
-        self.mirroring.find_former_copies(self._new_backing, is_leftover)
+        self.mirroring.find_former_copies(node, self._new_backing, is_leftover)
 
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and look for them."""

@@ -120,7 +120,9 @@ class MessageStorage:
         """What makes the backing queues of the node."""
 
         def new(spec: BackingSpec) -> BackingQueue:
-            store = self.storage.open(spec.queue_id, durable=spec.durable, beside=spec.beside)
+            store = self.storage.open(
+                spec.queue_id, durable=spec.durable, beside=spec.beside, retained=spec.retained
+            )
             return VariableQueue(store, pager, mode=spec.mode)
 
         return new

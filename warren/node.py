@@ -366,7 +366,7 @@ class RunningNode:
             is_deleted = None
             if cluster is not None:
                 is_deleted = cluster.leftovers(messages.storage.card_files, deleted_queues)
-                cluster.find_former_copies(is_deleted)
+                cluster.find_former_copies(node, is_deleted)
             defined = _stored_queues(metadata, name, cluster is not None)
             messages.storage.settle_unclaimed(defined, is_deleted)
         for monitor in monitors:

@@ -12,6 +12,7 @@ and requeued under positions that only grow. The implementations can be stacked:
 | `due_queue` | whose messages come out when they are due |
 | `windowed_queue` | with a second one beside it, for the ids of messages it has had |
 | `stream_log` | that keeps what was read (`stream_store`), within `stream_limits` |
+| `retained_log` | that keeps what was acknowledged in another one (`handing_over`) |
 
 `paging` decides how much all of them together may keep in memory, from `queue_rates`. `peeking`
 and `taking` are for looking at messages and taking them out of the middle. Quorum queues

@@ -30,12 +30,14 @@ class BackingSpec(NamedTuple):
     anew. It is a multiple of `LEVELS`: each level of a priority queue has a number of its own.
     `beside`: what is published belongs to the message before it, whose queue is another one, and is
     to be on disk with it or not at all.
+    `retained`: it is for messages that leave another queue of the node by being acknowledged.
     """
 
     queue_id: int
     durable: bool
     mode: str
     beside: bool = False
+    retained: bool = False
 
     def of_level(self, level: int, remembers_ids: bool) -> BackingSpec:
         """What a level is to be made for, if this is for the first one; the second one of a queue
@@ -87,6 +89,10 @@ class BackingQueueStatus:
 
 LEVELS = 256
 """Levels a priority queue can have (amqp_semantics.md section 10)."""
+
+RETAINED_LEVEL = LEVELS - 1
+"""The level in which a queue keeps acknowledged messages; one that has so many priorities that it
+needs this level itself keeps none."""
 
 
 class Peeked(NamedTuple):

@@ -21,6 +21,8 @@ from warren.core.messages.settlement import PublishConfirms
 class MemoryQueue:
     """Implements `BackingQueue`."""
 
+    store = None
+
     __slots__ = (
         "_counts",
         "_delivered_below",

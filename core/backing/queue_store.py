@@ -33,6 +33,27 @@ class Batch(NamedTuple):
     lost_bytes: int
 
 
+class StoredBody(NamedTuple):
+    """Where a store has a large message, which other queues of the node may share: the place of its
+    record, the octets of that, and those of the body."""
+
+    place: int
+    length: int
+    size: int
+
+
+class Handed(NamedTuple):
+    """What a store says of a message that is about to leave it for another store of the node: who
+    waits until it is safe, and as what; and where the message is, if it can be shared."""
+
+    confirms: PublishConfirms | None
+    publish_seq: int
+    stored: StoredBody | None
+
+
+NOT_HANDED = Handed(None, 0, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Recovered:
     """What a store held when the node started: `count` messages, all in [start, end).
@@ -100,6 +121,11 @@ class QueueStore(Protocol):
 
     def remove(self, messages: Iterable[Message]) -> None:
         """Forget these messages. Those the store does not have are passed over."""
+        ...
+
+    def hand_over(self, message: Message) -> Handed:
+        """Another store of the node is about to have the message, and this one to `remove` it.
+        Nobody is told any more when the message is safe here."""
         ...
 
     def remove_range(self, start: int, end: int) -> None:

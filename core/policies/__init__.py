@@ -5,6 +5,7 @@ matches. If several policies match one object, the one with the highest priority
 policies are chosen in the same way, and limit what the first policy says.
 
 `policy` chooses the two policies of an object, and works out its settings from them and from its
-arguments. `policy_definition` says which keys and values a policy may have. `parameters` keeps the
+arguments. `policy_definition` says which keys and values a policy may have, and
+`retention_policy` what one of them means. `parameters` keeps the
 settings of shovels, federation and limits; each component checks the values that are set for it.
 """

@@ -33,6 +33,7 @@ from warren.core.patterns.pattern import InvalidPattern, compile_pattern
 from warren.core.patterns.stored_patterns import StoredPattern, StoredPatterns
 from warren.core.policies.policy_definition import check_definition
 from warren.core.policies.policy_set import APPLIES_TO, Kind, Policy, PolicySet
+from warren.core.policies.retention_policy import RETENTION, limit_retention, retention_limits
 from warren.core.ports import Commit, Key, MetadataStore, Write
 from warren.core.queues.queue_arguments import QueueArguments
 from warren.core.queues.queue_arguments import QueueSettings as QueueSettings
@@ -62,7 +63,10 @@ def merged_definition(user_policy: Policy | None, operator_policy: Policy | None
     merged = dict(user_policy.definition) if user_policy is not None else {}
     if operator_policy is not None:
         for key, limit in operator_policy.definition.items():
-            merged[key] = min(merged[key], limit) if key in merged else limit
+            if key == RETENTION:
+                limit_retention(merged, limit)
+            else:
+                merged[key] = min(merged[key], limit) if key in merged else limit
     return merged
 
 
@@ -97,6 +101,7 @@ def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any])
         delivery_limit=smaller(declared.delivery_limit, "delivery-limit"),
         redelivery_delay_ms=None if delays is None else tuple(delays),
         deduplication_window=declared.deduplication_window,
+        retention=retention_limits(definition.get(RETENTION), declared.max_priority),
     )
 
 

@@ -18,6 +18,7 @@ from warren.core.definitions.validation import (
     term,
 )
 from warren.core.patterns.pattern import InvalidPattern, compile_pattern
+from warren.core.policies.retention_policy import RETENTION, RETENTION_IS, is_retention
 from warren.core.queues.queue_arguments import PERIOD_MS_MAX, REDELIVERY_DELAYS_MAX
 from warren.core.queues.queue_type import CLASSIC, QUORUM, STREAM, QueueType
 from warren.core.queues.stream_arguments import SEGMENT_BYTES_MAX, period_s
@@ -33,6 +34,7 @@ OPERATOR_KEYS = frozenset(
         "delivery-limit",
         "max-in-memory-length",
         "max-in-memory-bytes",
+        "retention",
     }
 )
 HA_KEYS = frozenset(
@@ -68,7 +70,9 @@ NOT_FOR: Mapping[QueueType, frozenset[str]] = {
         "max-in-memory-length",
         "max-in-memory-bytes",
     },
-    QUORUM: STREAM_KEYS | HA_KEYS | {"queue-mode", "queue-master-locator", "redelivery-delay"},
+    QUORUM: STREAM_KEYS
+    | HA_KEYS
+    | {"queue-mode", "queue-master-locator", "redelivery-delay", "retention"},
     STREAM: HA_KEYS
     | FEDERATION_KEYS
     | {
@@ -86,6 +90,7 @@ NOT_FOR: Mapping[QueueType, frozenset[str]] = {
         "queue-mode",
         "queue-version",
         "redelivery-delay",
+        "retention",
     },
 }
 
@@ -130,6 +135,7 @@ KEYS: Mapping[str, tuple[Valid, str]] = {
     ),
     "delivery-limit": (_at_least(0), "is not a valid delivery limit"),
     "redelivery-delay": (_delays, "is not a valid list of redelivery delays"),
+    RETENTION: (is_retention, "is not a valid retention: " + RETENTION_IS),
     "max-in-memory-length": (_at_least(0), "is not a valid maximum memory in bytes"),
     "max-in-memory-bytes": (_at_least(0), "is not a valid maximum memory in bytes"),
     "dead-letter-strategy": (

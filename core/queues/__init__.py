@@ -14,6 +14,7 @@ tracing) is behind one flag.
 | `redelivery` | delivery limits, and returns that wait |
 | `stream_queue`, `stream_arguments` | streams: readers at offsets of their own |
 | `deduplicating_queue` | queues that take each message id once |
+| `retention` | what a queue keeps of acknowledged messages |
 | `queue_owner` | what a queue asks of its virtual host |
 | `placement`, `local_queues` | where queues are, in a cluster |
 | `moving` | what a change of the leader takes along |

@@ -17,7 +17,13 @@ from typing import NamedTuple, cast
 
 from warren.core.backing.backing_queue import BackingQueue, MirroredLevel, answers_of
 from warren.core.backing.priority_queue import PriorityQueue
-from warren.core.errors import AccessRefused, PreconditionFailed, ResourceLocked, no_queue
+from warren.core.errors import (
+    AccessRefused,
+    PreconditionFailed,
+    ResourceLocked,
+    locked_queue,
+    no_queue,
+)
 from warren.core.field import Table
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import MessageObserver, TracedClient
@@ -32,6 +38,8 @@ from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import DeathReason, QueueOwner
 from warren.core.queues.queue_type import STREAM
 from warren.core.queues.redelivery import Redelivery
+from warren.core.queues.retention import Retention
+from warren.core.queues.unkept import bury_unkept
 from warren.core.scheduling.waiting import Event
 
 DELIVERY_SLICE = 512
@@ -115,6 +123,8 @@ class Queue:
         "published",
         "queue_id",
         "redelivered",
+        "retained",
+        "retention",
         "ring",
         "settings",
         "taken_out",
@@ -155,19 +165,18 @@ class Queue:
         self.mirrored = False
         self.declared_by = ""
         # Counted since the queue is here; `stats` says what becomes of them.
-        self.published = 0
-        self.acked = 0
-        self.given_back = 0
-        self.got = 0
-        self.got_no_ack = 0
-        self.got_nothing = 0
-        self.redelivered = 0
+        self.published = self.redelivered = 0
+        self.acked = self.given_back = 0
+        self.got = self.got_no_ack = self.got_nothing = 0
         self._sent_late = 0
         self._turned_away = 0
         self.ways_out = WaysOut()
         self.lacks_copies = False
         # Pending messages that no client has: an operator has them moved or deleted.
         self.taken_out: dict[Message, None] = {}
+        # What keeps acknowledged messages, once it did; `retention` is the same while it does.
+        self.retained: Retention | None = None
+        self.retention: Retention | None = None
         # Happens when there are none of these any more.
         self._all_settled: Event | None = None
         self._trace: MessageObserver | None = None
@@ -302,6 +311,11 @@ class Queue:
             consumer.send_many(envelopes, bodies)
             if self._trace is not None:
                 self._trace.sent_many(self, consumer.traced_as(), envelopes, bodies)
+            if self.retention is not None:
+                messages = backing.publish_many_delivered(envelopes, bodies, confirms, first_seq)
+                self._sent_late += count
+                self.retention.ack(messages)
+                return answers_of(backing, envelopes, confirms)
             return () if confirms is None else (SETTLED,) * count
         # One at least, or this would never end.
         room = max(1, consumer.capacity())
@@ -362,7 +376,7 @@ class Queue:
         ready = self.ring.top
         if ready and not backing.length and (not self._still or ttl_ms == 0):
             consumer = ready[0]
-            if consumer.no_ack:
+            if at_once := consumer.no_ack and self.retention is None:
                 self._send(consumer, envelope, body, again)
             else:
                 message = backing.publish_delivered(
@@ -372,7 +386,7 @@ class Queue:
                 self._hand_over(consumer, message)
             if len(ready) > 1 and not consumer.blocked:
                 ready.rotate(-1)
-            if consumer.no_ack:
+            if at_once:
                 return SETTLED
         elif ttl_ms == 0:
             self._turned_away += 1
@@ -399,7 +413,7 @@ class Queue:
             self._trace.refused(self, envelope)
 
     def _time_to_live_ms(self, envelope: Envelope) -> int | None:
-        return _smaller(self.settings.message_ttl_ms, envelope.expiration_ms)
+        return self.settings.time_to_live_ms(envelope.expiration_ms)
 
     # Consuming
 
@@ -470,6 +484,7 @@ class Queue:
             self._resume_soon()
             return
         ring = self.ring
+        acknowledged = self.retention or backing
         messages_left = DELIVERY_SLICE
         bytes_left = DELIVERY_SLICE_BYTES
         ready = ring.top
@@ -493,7 +508,7 @@ class Queue:
             if consumer.no_ack:
                 self._send_message(consumer, message)
                 self._sent_late += 1
-                backing.ack((message,))
+                acknowledged.ack((message,))
             else:
                 self._hand_over(consumer, message)
             if consumer.blocked:
@@ -530,7 +545,7 @@ class Queue:
             )
         if no_ack:
             self.got_no_ack += 1
-            self.backing.ack((message,))
+            (self.retention or self.backing).ack((message,))
         else:
             self.got += 1
             self.unacked += 1
@@ -552,7 +567,10 @@ class Queue:
         self.acked += len(messages)
         if self._trace is not None:
             self._trace.acknowledged(self, messages)
-        self.backing.ack(messages)
+        if self.retention is not None:
+            self.retention.ack(messages)
+        else:
+            self.backing.ack(messages)
 
     def reject(self, messages: Iterable[Message]) -> None:
         """These messages were rejected for good: dead-letter them, oldest first."""
@@ -824,11 +842,7 @@ class Queue:
             raise self.locked()
 
     def locked(self) -> ResourceLocked:
-        return ResourceLocked(
-            f"cannot obtain exclusive access to locked queue '{self.name}' in vhost "
-            f"'{self._vhost.name}'. It could be originally declared on another connection or the "
-            "exclusive property value does not match that of the original declaration."
-        )
+        return locked_queue(self.name, self._vhost.name)
 
     def check_deletable(self, *, if_unused: bool, if_empty: bool) -> None:
         """Raise `PreconditionFailed` when a conditional delete must not go through."""
@@ -857,6 +871,8 @@ class Queue:
             self._expiry_timer = None
         self._vhost.burials.queue_ends(self)
         self.backing.delete()
+        if self.retained is not None:
+            self.retained.delete()
         self.unacked = 0
         held, self._held = self._held, None
         for publish in held or ():
@@ -882,6 +898,8 @@ class Queue:
         may get lost: what they are about is delivered again then.
         """
         assert self._held is None
+        if self.retention is not None:
+            self.retention.catch_up()
         self._held = []
         self._let_go = self._let_go or Event()
         self._find_rules()
@@ -931,6 +949,8 @@ class Queue:
         self.consumers.clear()
         self._vhost.burials.queue_moves(self)
         self.backing.delete()
+        if self.retained is not None:
+            self.retained.delete()
         return Moving(consumers, self._held or [])
 
     def succeeded_by(self, queue: Queue) -> None:
@@ -949,6 +969,8 @@ class Queue:
 
     def stop(self) -> None:
         """The node stops, and the queue is to be found as it is when it starts again."""
+        if self.retained is not None:
+            self.retained.stop()
         self.backing.stop()
 
     def touch(self) -> None:
@@ -968,6 +990,9 @@ class Queue:
 
         Not done by the constructor: whoever follows what a queue does sees it there before.
         """
+        if self.retained is not None or self.settings.retention is not None:
+            self._vhost.follow_retention(self)
+            self._find_rules()
         self._drop_excess()
 
     def _take_settings(self, settings: QueueSettings) -> None:
@@ -1003,15 +1028,14 @@ class Queue:
         # What a queue has to do for each message by itself.
         self._strict = (
             settings.message_ttl_ms is not None
-            or settings.max_length is not None
-            or settings.max_length_bytes is not None
+            or settings.has_length_limit
             or self._redelivery is not None
             or (self._trace is not None and not self._trace.takes_batches)
             or self._held is not None
             or self._still > 0
             or self.lacks_copies
         )
-        self._rules = self._strict or self._trace is not None
+        self._rules = self._strict or self._trace is not None or self.retention is not None
 
     def _unused(self) -> None:
         self._unused_timer = None
@@ -1058,6 +1082,11 @@ class Queue:
         consumer.take(message)
 
     def _hand_over_by_rules(self, consumer: Consumer, message: Message) -> None:
+        if consumer.no_ack and self.retention is not None:
+            self._send(consumer, message.envelope, message.body, message.redelivered)
+            self._sent_late += 1
+            self.retention.ack((message,))
+            return
         self.unacked += 1
         envelope = message.envelope
         # Only what the client is sent has the count, not what the queue keeps.
@@ -1128,40 +1157,20 @@ class Queue:
             self._trace.died(self, (envelope,), reason)
         if self.settings.dead_letter_exchange is None:
             return answer
-        waits = False
-        safe = False
-
-        def done() -> None:
-            nonlocal safe
-            safe = True
-            if waits and confirms is not None:
-                (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
-
         message = Message(envelope, body, -1, None)
-        self._vhost.burials.bury_unkept(self, message, reason, done)
-        if safe or confirms is None:
-            return answer
-        waits = True
-        return PENDING
+        burials = self._vhost.burials
+        return bury_unkept(burials, self, message, reason, answer, confirms, publish_seq)
 
     # Length limits
 
     @property
     def refuses_when_full(self) -> bool:
         """Whether it has a length limit above which it refuses messages."""
-        settings = self.settings
-        return settings.overflow != "drop-head" and (
-            settings.max_length is not None or settings.max_length_bytes is not None
-        )
+        return self.settings.overflow != "drop-head" and self.settings.has_length_limit
 
     def _would_overflow(self, body_size: int) -> bool:
-        settings = self.settings
-        return (
-            settings.max_length is not None and self.backing.length + 1 > settings.max_length
-        ) or (
-            settings.max_length_bytes is not None
-            and self.backing.ready_bytes + body_size > settings.max_length_bytes
-        )
+        backing = self.backing
+        return self.settings.exceeded(backing.length + 1, backing.ready_bytes + body_size)
 
     def _keep_rules(self) -> None:
         """Drop what has expired, or is too much."""
@@ -1192,13 +1201,8 @@ class Queue:
             self._drop_expired(EXPIRY_SLICE)
 
     def _over_limit(self) -> bool:
-        max_length = self.settings.max_length
-        max_bytes = self.settings.max_length_bytes
         backing = self.backing
-        return backing.length > 0 and (
-            (max_length is not None and backing.length > max_length)
-            or (max_bytes is not None and backing.ready_bytes > max_bytes)
-        )
+        return backing.length > 0 and self.settings.exceeded(backing.length, backing.ready_bytes)
 
     # Expiry
 
@@ -1236,9 +1240,3 @@ class Queue:
         self._expiry_timer = None
         if self._vhost.turns.over or not self._drop_expired(EXPIRY_SLICE):
             self._resume_soon()
-
-
-def _smaller(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)

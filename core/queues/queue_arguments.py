@@ -76,7 +76,8 @@ class QueueSettings:
     `dead_letter_strategy`: whether a dead letter that reaches no queue is
     kept. They are None where the queue knows no such thing.
     `delays`: the exchange whose delayed messages wait in the queue; None for an ordinary queue.
-    `keeps`: what a stream keeps.
+    `keeps`: what a stream keeps. `retention`: what a classic queue keeps of acknowledged messages;
+    None where it keeps none.
     """
 
     type: QueueType = CLASSIC
@@ -100,6 +101,7 @@ class QueueSettings:
     quorum_initial_group_size: int | None = None
     delays: str | None = None
     keeps: StreamLimits = KEEP_ALL
+    retention: StreamLimits | None = None
 
     @property
     def remembers_ids(self) -> bool:
@@ -111,6 +113,23 @@ class QueueSettings:
         """How many backing queues a classic queue has: one for each priority, or a second one for
         the ids that it remembers."""
         return 2 if self.remembers_ids else (self.max_priority or 0) + 1
+
+    @property
+    def has_length_limit(self) -> bool:
+        return self.max_length is not None or self.max_length_bytes is not None
+
+    def exceeded(self, length: int, octets: int) -> bool:
+        """Whether so many messages with so many octets are more than may be in the queue."""
+        return (self.max_length is not None and length > self.max_length) or (
+            self.max_length_bytes is not None and octets > self.max_length_bytes
+        )
+
+    def time_to_live_ms(self, expiration_ms: int | None) -> int | None:
+        """That of a message which has this expiration."""
+        ttl_ms = self.message_ttl_ms
+        if ttl_ms is None or expiration_ms is None:
+            return expiration_ms if ttl_ms is None else ttl_ms
+        return min(ttl_ms, expiration_ms)
 
     @property
     def counts_returns(self) -> bool:

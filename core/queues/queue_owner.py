@@ -94,6 +94,10 @@ class QueueOwner(Protocol[Q]):
         """What stands for the queue now; None when it was deleted."""
         ...
 
+    def follow_retention(self, queue: Q) -> None:
+        """Have the queue retain acknowledged messages as its settings say."""
+        ...
+
     def renew_queue(self, queue: Q) -> None:
         """The leader of the queue, at another node, has forgotten us: begin anew with it."""
         ...

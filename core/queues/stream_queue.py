@@ -19,6 +19,7 @@ from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, S
 from warren.core.ports import ContentCodec, Timer
 from warren.core.queues.consumers import Blocked, Consumer
 from warren.core.queues.queue import Fetched, Queue
+from warren.core.queues.seeking import offset_at
 from warren.core.queues.stream_arguments import STREAM_OFFSET, Begin, stream_offset
 from warren.core.scheduling.waiting import run
 
@@ -29,10 +30,8 @@ SLICE_BYTES: Final = 1 << 20
 READ_US: Final = 15
 """What it costs to read and hand over a message, as `core/turns.py` counts it."""
 
-SEEK_US: Final = 2000
 TRIM_US: Final = 1500
-"""What a look at one message costs whose place in the index is on disk, and a bit of trimming, as
-`core/turns.py` counts it."""
+"""What a bit of trimming costs, as `core/turns.py` counts it."""
 
 LOOK_AGAIN_S: Final = 3600.0
 """The longest time between two looks at the age of the first piece: clocks are set."""
@@ -213,20 +212,7 @@ class StreamingQueue(Queue):
     async def offset_at(self, since: float) -> int:
         """The offset of the first message that arrived then or later, in seconds since 1970; that
         of the next message where there is none."""
-        log, turns = self.log, self._vhost.turns
-        low, high = log.first, log.committed
-        while low < high and not self.deleted:
-            turns.spend(SEEK_US)
-            await turns.pause()
-            middle = (low + high) // 2
-            at = middle
-            while at < high and (arrived_at := log.arrived_at(at)) is None:
-                at += 1
-            if at < high and arrived_at is not None and arrived_at < since:
-                low = at + 1
-            else:
-                high = middle
-        return low
+        return await offset_at(self.log, self._vhost.turns, since, lambda: self.deleted)
 
     def _without(self, gone: Collection[Consumer]) -> None:
         for consumer in gone:

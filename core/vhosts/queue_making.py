@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from warren.core.backing.backing_queue import BackingQueue, BackingSpec
+from warren.core.backing.backing_queue import RETAINED_LEVEL, BackingQueue, BackingSpec
 from warren.core.backing.due_queue import due_queue
 from warren.core.backing.priority_queue import PriorityQueue
+from warren.core.backing.retained_log import retained_log
 from warren.core.backing.stream_log import stream_log
 from warren.core.backing.windowed_queue import WindowedQueue
+from warren.core.definitions.records import QueueRecord
+from warren.core.field import Table
 from warren.core.queues.deduplicating_queue import DeduplicatingQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import QueueSettings
@@ -17,6 +20,7 @@ from warren.core.queues.queue_owner import QueueOwner
 from warren.core.queues.queue_type import QUORUM, STREAM
 from warren.core.queues.quorum_level import LastingEnvelopes, quorum_level
 from warren.core.queues.quorum_queue import QuorumQueue
+from warren.core.queues.retention import Retention
 from warren.core.queues.stream_queue import StreamingQueue
 from warren.core.vhosts.delay_queue import DelayQueue
 
@@ -29,14 +33,33 @@ class Makings(NamedTuple):
     lasting: LastingEnvelopes
 
 
+class DeclaredQueue(NamedTuple):
+    """A queue that is to be: its definition, and the connection that it belongs to, if any."""
+
+    name: str
+    record: QueueRecord
+    exclusive_owner: object | None
+    arguments: Table
+
+    def named(self, settings: QueueSettings) -> dict[str, Any]:
+        """What every queue is made with."""
+        return {
+            "durable": self.record.durable,
+            "auto_delete": self.record.auto_delete,
+            "exclusive_owner": self.exclusive_owner,
+            "arguments": self.arguments,
+            "queue_id": self.record.queue_id,
+            "settings": settings,
+        }
+
+
 def made_queue(
-    makings: Makings, name: str, settings: QueueSettings, spec: BackingSpec, **declared: Any
+    makings: Makings, of: DeclaredQueue, settings: QueueSettings, spec: BackingSpec
 ) -> Queue:
-    """The queue of this name. `spec` says where its messages are, `declared` what every queue has
-    of its declaration."""
+    """The queue that was declared so; `spec` says where its messages are."""
     vhost, new_backing_queue, lasting = makings
-    declared["settings"] = settings
     codec = vhost.codec
+    name, declared = of.name, of.named(settings)
 
     def new_level(level: int) -> BackingQueue:
         return new_backing_queue(spec.of_level(level, settings.remembers_ids))
@@ -60,3 +83,25 @@ def made_queue(
     else:
         backing = PriorityQueue(settings.max_priority, new_level)
     return Queue(vhost, name, backing=backing, **declared)
+
+
+def follow_retention(makings: Makings, queue: Queue) -> None:
+    """Have a queue retain what its settings say, or nothing any more.
+
+    Its log stays open until the queue is gone: it may be wanted again, and is empty until then.
+    """
+    limits = queue.settings.retention if queue.survives and queue.is_here else None
+    if limits is not None and queue.retained is None:
+        queue.retained = _retention(makings, queue)
+    queue.retention = None if limits is None else queue.retained
+    if queue.retention is not None and limits is not None:
+        queue.retention.keep_within(limits)
+    elif queue.retained is not None:
+        queue.retained.cease()
+
+
+def _retention(makings: Makings, queue: Queue) -> Retention:
+    clock = makings.vhost.clock
+    spec = BackingSpec(queue.queue_id + RETAINED_LEVEL, durable=True, mode="default", retained=True)
+    log = retained_log(makings.new_backing_queue(spec), clock.call_soon, clock.wall_time)
+    return Retention(queue, log, clock, makings.vhost.turns)

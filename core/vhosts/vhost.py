@@ -85,7 +85,7 @@ from warren.core.vhosts.equivalence import inequivalent, shown
 from warren.core.vhosts.histories import Histories
 from warren.core.vhosts.node_counts import NodeCounts
 from warren.core.vhosts.observation import Observation, Topology
-from warren.core.vhosts.queue_making import Makings, made_queue
+from warren.core.vhosts.queue_making import DeclaredQueue, Makings, follow_retention, made_queue
 from warren.core.vhosts.reply_to import REPLY_TO_PREFIX, Replies
 
 log = logging.getLogger("warren.vhost")
@@ -713,6 +713,10 @@ class VirtualHost:
         current = self.queues.get(queue.name)
         return current if current is not None and current.queue_id == queue.queue_id else None
 
+    def follow_retention(self, queue: Queue) -> None:
+        """`QueueOwner`: what the queue is to retain may have changed."""
+        follow_retention(self._makings, queue)
+
     def renew_queue(self, queue: Queue) -> None:
         """`QueueOwner`: begin anew with the leader of the queue, which has forgotten us."""
         stored = self._store.get(("queue", self.name, queue.name))
@@ -816,17 +820,8 @@ class VirtualHost:
         owner = self._owners.pop(record.queue_id, NOBODY) if record.exclusive else None
         storage_id = self._placement.storage_id(record)
         spec = BackingSpec(storage_id, record.durable and owner is None, settings.queue_mode)
-        return made_queue(
-            self._makings,
-            name,
-            settings,
-            spec,
-            durable=record.durable,
-            auto_delete=record.auto_delete,
-            exclusive_owner=owner,
-            arguments=arguments,
-            queue_id=record.queue_id,
-        )
+        declared = DeclaredQueue(name, record, owner, arguments)
+        return made_queue(self._makings, declared, settings, spec)
 
     def _end_queue(self, queue: Queue) -> None:
         del self.queues[queue.name]

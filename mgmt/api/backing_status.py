@@ -45,3 +45,15 @@ def backing_status(status: BackingQueueStatus) -> Row:
         "avg_ack_ingress_rate": status.avg_ack_ingress_rate,
         "avg_ack_egress_rate": status.avg_ack_egress_rate,
     }
+
+
+def retained(queue: Queue, *, since: bool = False) -> Row:
+    """What the queue keeps of acknowledged messages, and `since` when, for which an entry on disk
+    may have to be looked at."""
+    retention = queue.retention
+    if retention is None:
+        return {}
+    row: Row = {"messages": retention.log.length, "octets": retention.log.octets}
+    if since:
+        row["oldest"] = retention.oldest
+    return {"retained": row}

@@ -23,6 +23,7 @@ from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.messages.job import Job, JobState
 from warren.mgmt.messages.jobs import JobKey, Kept, TooManyJobs
 from warren.mgmt.messages.plan import Action, InvalidPlan, Plan, check_positions, parse_plan
+from warren.mgmt.messages.sources import source_of, why_no_replay
 from warren.mgmt.peers import peers_of
 
 
@@ -41,7 +42,8 @@ async def redrive(request: ApiRequest) -> Any:
 
 
 async def replay(request: ApiRequest) -> Any:
-    """Begin to send messages of a stream once more, to a queue or an exchange."""
+    """Begin to send messages of a stream, or what a queue has retained, once more, to a queue or an
+    exchange."""
     listed = queue_of(request)
     return await _begin(
         request, listed, _plan({**await request.body(), "action": Action.REPLAY.value})
@@ -65,9 +67,11 @@ async def _begin(
         return dict(await _asked_of_leader(request, listed, body, name))
     queue.check_access(None)
     try:
-        check_positions(plan, len(queue.levels))
+        check_positions(plan, len(source_of(queue, plan).levels))
     except InvalidPlan as error:
         raise BadRequest(str(error)) from error
+    except BrokerError as error:
+        raise from_broker(error) from error
     jobs = request.managed.message_jobs
     name = name or jobs.new_name(queue, plan)
     user = None if request.caller.local else request.caller.user
@@ -117,21 +121,22 @@ def _check(request: ApiRequest, vhost: VirtualHost, queue: Queue, plan: Plan) ->
         raise BadRequest(
             f"messages stay in a stream: from '{queue.name}' they can be copied or replayed"
         )
-    if plan.action is Action.REPLAY and not is_stream:
-        raise BadRequest(f"queue '{queue.name}' is no stream: it has nothing that was read already")
+    if plan.action is Action.REPLAY and not is_stream and queue.settings.retention is None:
+        raise BadRequest(why_no_replay(queue))
     if plan.action is Action.REQUEUE:
         request.check(vhost.name, "queue", queue.name, "write")
     if plan.to_queue is not None:
-        _check_queue(request, vhost, queue, plan.to_queue)
+        _check_queue(request, vhost, queue, plan)
     if plan.to_exchange is not None:
         _check_exchange(request, vhost, plan.to_exchange, plan.routing_key)
 
 
-def _check_queue(request: ApiRequest, vhost: VirtualHost, queue: Queue, name: str) -> None:
+def _check_queue(request: ApiRequest, vhost: VirtualHost, queue: Queue, plan: Plan) -> None:
+    name = plan.to_queue or ""
     target = vhost.queues.get(name)
     if target is None:
         raise BadRequest(f"there is no queue '{name}' in vhost '{vhost.name}'")
-    if target is queue:
+    if target is queue and (queue.is_stream or plan.action is not Action.REPLAY):
         raise BadRequest("a queue's own messages are put at its end by requeue")
     request.check(vhost.name, "queue", name, "write")
     try:
@@ -308,7 +313,7 @@ ENDPOINTS = [
     Endpoint(
         "/queues/{vhost}/{queue}/replay",
         {"POST": replay},
-        summary="Sends messages of a stream once more",
+        summary="Sends messages of a stream, or what a queue has retained, once more",
     ),
     Endpoint("/message-jobs", {"GET": list_jobs}, summary="All jobs on messages"),
     Endpoint("/message-jobs/{vhost}", {"GET": list_of_vhost}, summary="Those of a vhost"),

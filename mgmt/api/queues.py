@@ -22,7 +22,7 @@ from warren.core.vhosts.topology_access import check_queue
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt import quorum_members
 from warren.mgmt.api import stats_json
-from warren.mgmt.api.backing_status import OF_ERLANG, backing_status, offsets
+from warren.mgmt.api.backing_status import OF_ERLANG, backing_status, offsets, retained
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.consumers import consumer_row
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
@@ -121,6 +121,7 @@ class QueueRows:
             **({"message_stats": stats} if stats else {}),
             **({"messages_waiting": queue.waiting} if queue.settings.counts_returns else {}),
             **_deduplication(queue),
+            **retained(queue),
             "backing_queue_status": backing_status(status),
             "memory": status.memory_bytes,
             **OF_ERLANG,
@@ -148,6 +149,7 @@ class QueueRows:
             ],
             "incoming": [],
             "deliveries": [],
+            **retained(queue, since=True),
             **self._shown(queue)[0].levels(*figures.WAYS_OUT),
             **self._ring(queue),
         }

@@ -68,6 +68,7 @@ async def create(request: ApiRequest) -> Any:
             "vhosts": sorted(one.name for one in request.visible_vhosts()),
             "lease_s": _lease(body),
             "with_state": boolean(body.get("state"), False),
+            "retained": boolean(body.get("retained"), False),
             "cursor": cursor,
             "holder": text(body, "holder"),
             "user": request.caller.name,

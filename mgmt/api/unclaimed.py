@@ -16,6 +16,7 @@ from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest, demanded
 from warren.mgmt.waiting import done
+from warren.persist.deleted_queues import is_retained
 from warren.persist.queue_index import QueueIndex
 from warren.persist.storage import Storage
 from warren.persist.unclaimed import UnclaimedMessages
@@ -58,7 +59,12 @@ async def list_unclaimed(request: ApiRequest) -> Any:
     if storage is None:
         return []
     return [
-        {"id": f"{row.queue_id:016x}", "messages": row.messages, "message_bytes": row.octets}
+        {
+            "id": f"{row.queue_id:016x}",
+            "messages": row.messages,
+            "message_bytes": row.octets,
+            "retained": row.retained,
+        }
         for row in storage.unclaimed.rows()
     ]
 
@@ -67,9 +73,12 @@ async def recover(request: ApiRequest) -> Any:
     """Move messages into a queue; says how many were moved, and how many are left to ask for.
 
     A message leaves its place only when the queue has it on disk: a crash may leave it in both.
+    Those that were acknowledged are moved with `retained` only, and the others without it.
     """
     storage, queue_id = _unclaimed(request)
-    name, vhost_name = demanded(await request.body(), "queue", "vhost")
+    body = await request.body()
+    name, vhost_name = demanded(body, "queue", "vhost")
+    wants_retained = bool(body.get("retained", False))
     vhost = request.node.vhosts.get(vhost_name)
     queue = vhost.queues.get(name) if vhost is not None else None
     if queue is None:
@@ -81,12 +90,15 @@ async def recover(request: ApiRequest) -> Any:
         if not may_move:
             raise BadRequest("these messages are being moved already")
         for index in storage.unclaimed.levels(queue_id):
+            if is_retained(index.queue_id) is not wants_retained:
+                continue
             while index.count and moved < REQUEST_MESSAGES and octets < REQUEST_BYTES:
                 batch = await _moved(storage.unclaimed, index, queue)
                 moved += len(batch)
                 octets += sum(len(message.body) for message in batch)
-    left = sum(index.count for index in storage.unclaimed.levels(queue_id))
-    if not left:
+    levels = storage.unclaimed.levels(queue_id)
+    left = sum(at.count for at in levels if is_retained(at.queue_id) is wants_retained)
+    if not any(at.count for at in levels):
         await done(storage.drop_unclaimed(queue_id))
     audit(
         request,

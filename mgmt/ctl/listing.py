@@ -69,6 +69,8 @@ QUEUES: Columns = {
     **_same("promoted", "promoted_at"),
     "mirror_lag": lambda row: mirror_lag(row),
     "sync_progress": lambda row: sync_progress(row),
+    "messages_retained": lambda row: row.get("retained", {}).get("messages"),
+    "message_bytes_retained": lambda row: row.get("retained", {}).get("octets"),
     # Of members, which classic queues have none of.
     **_same("leader", "members", "online"),
 }  # fmt: skip

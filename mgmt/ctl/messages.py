@@ -167,12 +167,12 @@ def redrive(call: Call, queue: str, **given: Any) -> Answer:
 
 @command(
     "replay",
-    "Send messages of a stream once more, to a queue or an exchange.",
+    "Send messages of a stream, or what a queue has retained, once more.",
     argument("queue"),
     option("--first", type=click.IntRange(min=0), metavar="OFFSET", help="From this one on."),
     option("--last", type=click.IntRange(min=0), metavar="OFFSET", help="Up to this one."),
-    option("--since", metavar="TIME", help="What arrived then or later (ISO 8601, UTC)."),
-    option("--until", metavar="TIME", help="What arrived before."),
+    option("--since", metavar="TIME", help="What arrived, or was acknowledged, then or later."),
+    option("--until", metavar="TIME", help="What did so before. Times are ISO 8601, in UTC."),
     *TARGET,
     *CHOICE,
 )

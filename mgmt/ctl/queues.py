@@ -111,7 +111,7 @@ def rebalance(call: Call, type: str, vhost_pattern: str, queue_pattern: str) -> 
 )
 def list_unclaimed_messages(call: Call) -> Answer:
     call.announce(f"Listing unclaimed messages on node {call.node} ...")
-    columns = ("id", "messages", "message_bytes")
+    columns = ("id", "messages", "message_bytes", "retained")
     rows = call.client.get("unclaimed-messages")
     return Table(columns, [[row[name] for name in columns] for row in rows])
 
@@ -121,8 +121,9 @@ def list_unclaimed_messages(call: Call) -> Answer:
     "Move unclaimed messages into a durable queue.",
     argument("id"),
     argument("queue"),
+    flag("--retained", help="Those that were acknowledged and retained, not the others."),
 )
-def recover_messages(call: Call, id: str, queue: str) -> Answer:
+def recover_messages(call: Call, id: str, queue: str, retained: bool) -> Answer:
     """In parts: each is on disk in the queue before it leaves its old place."""
     call.announce(
         f"Moving unclaimed messages {id} into queue '{queue}' on vhost '{call.vhost}' ..."
@@ -135,7 +136,7 @@ def recover_messages(call: Call, id: str, queue: str) -> Answer:
             "unclaimed-messages",
             id,
             "recover",
-            body={"vhost": call.vhost, "queue": queue},
+            body={"vhost": call.vhost, "queue": queue, "retained": retained},
         )
         moved, left = moved + answer["moved"], answer["left"]
     return f"{moved} messages were moved"

@@ -25,9 +25,10 @@ from warren.core.messages.stock import Stock
 from warren.core.messages.succession import Succession
 from warren.core.node import Node
 from warren.core.queues.queue import Queue
-from warren.core.queues.stream_queue import StreamingQueue
+from warren.core.queues.retention import Retention
 from warren.mgmt.messages.looking import Found, Place, Search, look, parse_place
 from warren.mgmt.messages.plan import Action, Plan, seconds
+from warren.mgmt.messages.sources import replayed_from, source_of, why_no_replay
 from warren.mgmt.messages.targets import Find, Stays, Target, targets
 from warren.mgmt.waiting import through
 
@@ -91,7 +92,8 @@ class Job:
         self._succession = Succession(node.clock, node.turns, self._vhost.queues.get)
         self._bytes_under_way = 0
         self._taken: dict[Message, None] = {}
-        self._ends = [level.next_position for level in queue.levels]
+        self._source = source_of(queue, plan)
+        self._ends = [level.next_position for level in self._source.levels]
         self._positions, self._start = self._selected()
         self._stop_wanted = asyncio.Event()
         self._interrupted = False
@@ -127,7 +129,7 @@ class Job:
         except BrokerError as error:
             end, self.reason = JobState.FAILED, error.text
         await self._all_arrived()
-        if self.queue.deleted and end is not JobState.FAILED and not self._reached_all:
+        if self._source.deleted and end is not JobState.FAILED and not self._reached_all:
             end, self.reason = self._without_queue()
         if self.state is JobState.STOPPING and end is JobState.COMPLETED:
             end = JobState.INTERRUPTED if self._interrupted else JobState.STOPPED
@@ -138,6 +140,8 @@ class Job:
         self.state = state
 
     def _without_queue(self) -> tuple[JobState, str]:
+        if not self.queue.deleted:
+            return JobState.FAILED, "the queue retains nothing any more"
         current = self._vhost.queues.get(self.queue.name)
         if current is not None and current.queue_id == self.queue.queue_id:
             return JobState.INTERRUPTED, "the queue has another leader, or other mirrors"
@@ -159,19 +163,23 @@ class Job:
         return places, first
 
     async def _find_range(self) -> None:
-        """Find where in the stream a replay begins and ends. Raises `BrokerError`."""
-        stream, plan = self.queue, self.plan
-        if not isinstance(stream, StreamingQueue):
-            raise PreconditionFailed(f"queue '{stream.name}' is not a stream any more")
+        """Find where in what the queue keeps a replay begins and ends. Raises `BrokerError`."""
+        source, plan = replayed_from(self.queue), self.plan
+        if source is None:
+            raise PreconditionFailed(why_no_replay(self.queue))
+        if isinstance(source, Retention):
+            await through(source.written())
+            if plan.positions is None:
+                self._ends = [source.log.next_position]
         if plan.first is not None or plan.since is not None:
             first = plan.first or 0
             if plan.since is not None:
-                first = await through(stream.offset_at(seconds(plan.since)))
+                first = await through(source.offset_at(seconds(plan.since)))
             self._start = max(self._start or Place(0, first), Place(0, first))
         if plan.last is not None:
             self._ends[0] = min(self._ends[0], plan.last + 1)
         if plan.until is not None:
-            beyond = await through(stream.offset_at(seconds(plan.until)))
+            beyond = await through(source.offset_at(seconds(plan.until)))
             self._ends[0] = min(self._ends[0], beyond)
 
     def _test(self) -> Test:
@@ -193,13 +201,13 @@ class Job:
             self._reached_all = True
             return
         test, start = self._test(), self._start
-        while not self._stop_wanted.is_set() and not self.queue.deleted:
+        while not self._stop_wanted.is_set() and not self._source.deleted:
             count = self._batch()
             if not count:
                 break
             await self._wait_for_alarms()
             search = Search(test, count, start, ends=self._ends, unacked=False)
-            looked = await look(self._node, self.queue, search)
+            looked = await look(self._node, self._source, search)
             self.looked_at += looked.looked_at
             self.matched += len(looked.found)
             if self.plan.dry_run:
@@ -211,7 +219,7 @@ class Job:
                 break
             await self._keep_to_rate()
             await self._wait_for_room()
-        self._reached_all = not self._stop_wanted.is_set() and not self.queue.deleted
+        self._reached_all = not self._stop_wanted.is_set() and not self._source.deleted
 
     def _batch(self) -> int:
         """How many messages to look for next; 0 at the limit."""

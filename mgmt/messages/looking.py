@@ -10,14 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from warren.core.backing.backing_queue import MirroredLevel
 from warren.core.messages.message import PAGED_OUT, Message
 from warren.core.messages.message_filter import MessageState, Subject, Test
 from warren.core.node import Node
 from warren.core.queues.queue import Queue
+from warren.core.queues.retention import Retention
 from warren.mgmt.http.slices import Breather, first_sorted
+
+Source: TypeAlias = Queue | Retention
+"""The messages of a queue, or those that it has retained."""
 
 PEEK_COUNT = 64
 PEEK_BYTES = 256 << 10
@@ -101,13 +105,13 @@ class _Held(NamedTuple):
     state: MessageState
 
 
-async def look(node: Node, queue: Queue, search: Search) -> Looked:
+async def look(node: Node, queue: Source, search: Search) -> Looked:
     """Raises `FilterTooSlow`."""
     levels = queue.levels
     held: list[list[_Held]] = [[] for _ in levels]
     # Of a stream `unacked` is 0: what its readers have is looked at where it is, in the stream.
     is_held = queue.unacked or queue.waiting
-    if search.unacked and is_held and not leaves_out_unacked(queue):
+    if search.unacked and is_held and isinstance(queue, Queue) and not leaves_out_unacked(queue):
         held = await _held(node, queue, len(levels))
     found: list[Found] = []
     looked_at = octets = 0
@@ -127,7 +131,7 @@ async def look(node: Node, queue: Queue, search: Search) -> Looked:
     return Looked(found, looked_at, None)
 
 
-def _whole(queue: Queue, message: Message) -> Message | None:
+def _whole(queue: Source, message: Message) -> Message | None:
     """The message with its body; None if that is lost."""
     if message.body is not PAGED_OUT:
         return message
@@ -159,7 +163,7 @@ async def _held(node: Node, queue: Queue, levels: int) -> list[list[_Held]]:
 
 
 async def _chunks(
-    queue: Queue, held: Sequence[list[_Held]], search: Search
+    queue: Source, held: Sequence[list[_Held]], search: Search
 ) -> AsyncIterator[list[Found]]:
     """The messages of the queue in order, some at a time, in slices."""
     numbers = list(range(len(queue.levels)))
@@ -184,7 +188,7 @@ async def _chunks(
 
 
 async def _oldest(
-    queue: Queue, number: int, held: Sequence[_Held], start: int, end: int
+    queue: Source, number: int, held: Sequence[_Held], start: int, end: int
 ) -> AsyncIterator[list[Found]]:
     left = [one for one in held if one.position >= start]
     while start < end and not queue.deleted:
@@ -198,7 +202,7 @@ async def _oldest(
 
 
 async def _newest(
-    queue: Queue, number: int, held: Sequence[_Held], last: int | None
+    queue: Source, number: int, held: Sequence[_Held], last: int | None
 ) -> AsyncIterator[list[Found]]:
     """Queues are read forwards: this looks at one range of positions after the other, which begin
     at the end and have messages for one chunk at most. Gaps between positions may be wide."""

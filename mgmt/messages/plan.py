@@ -40,9 +40,9 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     that of the message. REQUEUE goes to the end of the queue itself. REDRIVE goes `back_to` where
     the first or last `death` of the message says it came from.
 
-    REPLAY takes messages of a stream from the offset `first`, or the time `since`, on, up to the
-    offset `last`, or before the time `until`. Times are ISO 8601, UTC where they do not say, or
-    seconds since 1970.
+    REPLAY takes messages of a stream, or those that a queue has retained, from the offset `first`,
+    or the time `since`, on, up to the offset `last`, or before the time `until`. Times are
+    ISO 8601, UTC where they do not say, or seconds since 1970.
 
     `limit` is the most messages, `rate` the most in a second. A `dry_run` only counts, and shows a
     few.

@@ -38,7 +38,7 @@ Find = Callable[[Message], Target]
 
 
 REPLAYED = "x-replayed"
-"""The header of a message that was replayed: from which stream, and at which offset it is there."""
+"""The header of a message that was replayed: from which stream or queue, and where it is there."""
 
 
 def targets(node: Node, queue: Queue, plan: Plan, user: User | None) -> Find:
@@ -50,7 +50,10 @@ def targets(node: Node, queue: Queue, plan: Plan, user: User | None) -> Find:
 
     def find_replayed(message: Message) -> Target:
         header = message.envelope.header
-        mark = {"stream": longstr(queue.name), "offset": long(message.position)}
+        mark = {
+            "stream" if queue.is_stream else "queue": longstr(queue.name),
+            "offset" if queue.is_stream else "position": long(message.position),
+        }
         headers = {**node.codec.headers(header), REPLAYED: Field("F", mark)}
         marked = replace(
             message.envelope, header=node.codec.with_headers(header, headers), stored=None

@@ -126,6 +126,18 @@ class Collector:
         total = sum([count for _, (count,) in rows])
         return Rows(families.DEDUPLICATED, rows if per_object else [("", (total,))])
 
+    def retained_group(self, *, per_object: bool) -> Rows:
+        """Of the queues led here that retain acknowledged messages."""
+        rows: list[tuple[str, Values]] = []
+        totals = [0, 0]
+        for vhost, queue in self._queues():
+            retention = queue.retention
+            if retention is not None:
+                figures = (retention.log.length, retention.log.octets)
+                rows.append((_queue_labels((vhost, queue)), figures))
+                totals = [total + one for total, one in zip(totals, figures, strict=True)]
+        return Rows(families.RETAINED, rows if per_object else [("", tuple(totals))])
+
     def trace_group(self) -> Rows:
         """Of the traces of this node."""
         return Rows(families.TRACES, [("", families.traces(self._managed))])
@@ -418,6 +430,7 @@ async def exposed(managed: ManagedNode, *, per_object: bool) -> AsyncIterator[by
         *collector.blocked_groups(),
         collector.delayed_group(per_object=per_object),
         collector.deduplicated_group(per_object=per_object),
+        collector.retained_group(per_object=per_object),
         collector.trace_group(),
     ]
     async for piece in written(own, OWN_PREFIX):

@@ -61,6 +61,11 @@ DEDUPLICATED = (
     _counter("messages_deduplicated_total", "Messages dropped because their id had come before"),
 )
 
+RETAINED = (
+    _gauge("messages_retained", "Acknowledged messages that queues led here have retained"),
+    _gauge("messages_retained_bytes", "Octets of these messages in the log"),
+)
+
 TRACES = (
     _counter("trace_records_total", "Records of lives of messages that were kept"),
     _counter("trace_records_lost_total", "Records that were not kept"),

@@ -1,5 +1,7 @@
 // Short badges for how a queue or an exchange was declared, and what policies add to it.
 
+import { pairs } from "./format.js";
+
 /** The badge, the argument, the key in policies, and what it means; `%` stands for the value. */
 const BADGES = [
   ["TTL", "x-message-ttl", "message-ttl", "messages live % ms"],
@@ -16,6 +18,7 @@ const BADGES = [
   ["DLim", "x-delivery-limit", "delivery-limit", "a message may come back % times"],
   ["Wait", "x-redelivery-delay", "redelivery-delay", "returns wait for % ms"],
   ["Dedup", "x-message-deduplication-window", null, "each of the last % message ids is taken once"],
+  ["Keep", null, "retention", "acknowledged messages are kept: %"],
   ["AE", "alternate-exchange", "alternate-exchange", "what matches no binding goes to %"],
 ];
 /** Shown in another way, or without a meaning of their own. */
@@ -41,7 +44,9 @@ export function features(row) {
     const own = declared[argument];
     const value = own ?? policy[key];
     if (value === undefined || value === NOTHING[argument]) continue;
-    const title = `${meaning.replace("%", value)}${own === undefined ? ", by a policy" : ""}`;
+    const isTable = typeof value === "object" && !Array.isArray(value);
+    const shown = isTable ? pairs(value) : value;
+    const title = `${meaning.replace("%", shown)}${own === undefined ? ", by a policy" : ""}`;
     badge(text, title);
   }
   const others = Object.entries(declared).filter(([name]) => !known.has(name));

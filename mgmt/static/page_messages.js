@@ -13,7 +13,7 @@ const SHOWN_BYTES = 50_000;
 const ACTIONS = [
   { value: "move", label: "Move" },
   { value: "copy", label: "Copy" },
-  { value: "replay", label: "Replay from this stream" },
+  { value: "replay", label: "Replay from this stream, or what is retained" },
   { value: "delete", label: "Delete" },
   { value: "requeue", label: "Put at the end of this queue" },
   { value: "redrive-exchange", label: "Send back to the exchange they came from" },

@@ -59,6 +59,11 @@ const MORE_KEYS = [
     title: "classic queues: how many milliseconds each return waits",
   },
   {
+    key: "retention",
+    value: { "max-age": "7D", "max-bytes": 1073741824 },
+    title: "classic queues: how long acknowledged messages are kept",
+  },
+  {
     key: "dead-letter-strategy",
     value: "at-least-once",
     title: "quorum queues: at-most-once or at-least-once",

@@ -10,7 +10,7 @@ import { ask } from "./deleting.js";
 import { explainQueue } from "./diagnosis.js";
 import { button, el, folded, section } from "./dom.js";
 import { features } from "./features.js";
-import { bytes, count, rate, short } from "./format.js";
+import { bytes, count, moment, plural, rate, short } from "./format.js";
 import { getMessages } from "./getting.js";
 import { History } from "./history.js";
 import { MirrorsPart } from "./mirrors.js";
@@ -48,6 +48,7 @@ const FACTS = [
   "Unacknowledged",
   "Duplicates dropped",
   "Waiting to return",
+  "Retained",
   "Total",
   "In memory",
   "Paged out",
@@ -143,7 +144,7 @@ export function queuePage({ vhost, name }) {
         "p",
         {},
         el("a", { href: to.messages(vhost, name) }, "Look at messages, move or delete them"),
-        ", or send dead letters back",
+        ", replay what is retained, or send dead letters back",
       ),
     ),
     section("About", about.element, policyLink(vhost, name)),
@@ -305,6 +306,7 @@ function described(queue) {
     "Duplicates dropped":
       queue.deduplication === undefined ? null : count(queue.deduplication.duplicates),
     "Waiting to return": queue.messages_waiting === undefined ? null : count(queue.messages_waiting),
+    Retained: queue.retained === undefined ? null : retained(queue.retained),
     Total: count(queue.messages),
     "In memory": queue.type === "classic" ? count(queue.messages_ram) : null,
     "First offset": queue.first_offset ?? null,
@@ -320,6 +322,12 @@ function described(queue) {
     Node: nodeLink(queue.node),
     Members: queue.members?.map((name) => memberBadge(name, queue)) ?? null,
   };
+}
+
+/** What is kept of acknowledged messages. */
+function retained({ messages, octets, oldest }) {
+  const since = oldest ? `, the oldest acknowledged ${moment(1000 * oldest)}` : "";
+  return `${plural(messages, "acknowledged message")}, ${bytes(octets)}${since}`;
 }
 
 /** A member of a quorum queue: it leads, follows, or cannot be reached. */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -28,6 +29,7 @@ from warren.mirror.replication.mirror_level import BeginAnew, CopyLost
 from warren.mirror.replication.promotion import handed_over, leader_down
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.replicas import WHEN_SYNCED, Copies, candidates
+from warren.mirror.replication.retained_copies import RetainedCopies
 from warren.mirror.replication.whole_copies import WholeCopies
 
 log = logging.getLogger("warren.queue")
@@ -46,6 +48,11 @@ class CopyEffects(Protocol):
     @property
     def elections(self) -> ElectionCalls:
         """How it holds elections with other nodes."""
+        ...
+
+    @property
+    def retained(self) -> RetainedCopies:
+        """What this node has retained."""
         ...
 
     def promote_when(self, key: Key) -> str:
@@ -89,6 +96,7 @@ class CopyHere:
         self.queue_id = queue_id
         self.storage_id = storage_id
         self.mirror = mirror
+        mirror.on_retained = partial(effects.retained.retain, queue_id)
         self.member: CarrierMember
         # Whether the definition of the queue has named this mirror.
         self.listed = False

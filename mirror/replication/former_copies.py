@@ -16,6 +16,7 @@ from warren.core.ports import Clock, Commit
 from warren.mirror.replication.copy_cards import Card, CardFiles, CopyCards
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.renumbering import Renumbering
+from warren.mirror.replication.retained_copies import RetainedCopies
 
 FORMER_S = 60.0
 """So long a former copy is kept for a leader that is there and does not ask for it."""
@@ -32,6 +33,8 @@ class FormerCopies:
         self._formers: dict[int, tuple[FormerCopy, float]] = {}
         # Those that are of no use but for what only they have.
         self._unwanted: list[tuple[int, FormerCopy]] = []
+        # Acknowledged messages of queues that this node does not lead.
+        self.retained = RetainedCopies(clock)
         # What cards say of queues that this node leads.
         self._led: dict[int, Card] = {}
 
@@ -89,6 +92,7 @@ class FormerCopies:
         """The node stops; what is here is for its next start."""
         for former, _ in self._formers.values():
             former.stop()
+        self.retained.stop()
 
     # Former copies
 

@@ -56,9 +56,22 @@ class Op(IntEnum):
     COUNTED = 18
     DEAD = 19
     TAKE = 20
+    RETAIN = 21
 
 
-RUNS = frozenset({Op.FETCH, Op.ACK, Op.REQUEUE, Op.KEEP, Op.KEEP_OUT, Op.AGAIN, Op.RETURN, Op.TAKE})
+RUNS = frozenset(
+    {
+        Op.FETCH,
+        Op.ACK,
+        Op.REQUEUE,
+        Op.KEEP,
+        Op.KEEP_OUT,
+        Op.AGAIN,
+        Op.RETURN,
+        Op.TAKE,
+        Op.RETAIN,
+    }
+)
 NOTES = frozenset({Op.HAND_OUT, Op.COUNTED, Op.DEAD})
 PUBLISHES = frozenset({Op.PUBLISH, Op.PUBLISH_DELIVERED})
 CONTROLS = frozenset({Op.START, Op.SLICE, Op.EPOCH, Op.REFUSED, Op.HEARD})
@@ -92,6 +105,7 @@ class Performer(Protocol):
         AGAIN: messages that are published next may have been delivered by another leader.
         RETURN: messages of a quorum queue came back, which is counted.
         TAKE: messages were taken from the middle, to be moved elsewhere.
+        RETAIN: messages are about to be acknowledged, and to be retained.
         """
         ...
 

@@ -12,6 +12,8 @@ from warren.core.backing.backing_queue import (
     OneByOne,
     Peeked,
 )
+from warren.core.backing.handing_over import Followed, HasStore
+from warren.core.backing.queue_store import QueueStore
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.queues.redelivery import CountingQueue
@@ -80,7 +82,7 @@ class InstructionLog(Protocol):
         ...
 
 
-class LeaderLevel(OneByOne):
+class LeaderLevel(OneByOne, Followed):
     """Implements `BackingQueue` around one. `pending` are the messages out for acknowledgement.
 
     `again` are the positions of messages that count as delivered though they are not below what
@@ -116,6 +118,10 @@ class LeaderLevel(OneByOne):
     @property
     def length(self) -> int:
         return self.inner.length
+
+    @property
+    def store(self) -> QueueStore | None:
+        return cast(HasStore, self.inner).store
 
     @property
     def expiring(self) -> bool:
@@ -324,6 +330,9 @@ class LeaderLevel(OneByOne):
         if self.again:
             self.again.difference_update([message.position for message in messages])
         self._settled(Op.ACK, messages)
+
+    def retained(self, messages: Sequence[Message]) -> None:
+        self._journal.runs(Op.RETAIN, self.level, [message.position for message in messages])
 
     def requeue(self, messages: Iterable[Message]) -> None:
         messages = list(messages)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from warren.core.backing.backing_queue import MirroredLevel
-from warren.core.messages.message import Envelope
+from warren.core.messages.message import Envelope, Message
 from warren.core.ports import Clock
 from warren.mirror.carriers.batch import epoch_and_batch
 from warren.mirror.messages.cargo import Unpacker
@@ -36,6 +36,10 @@ EMPTY = 0
 
 BATCH_BITS = 40
 """Batches of an epoch are far fewer."""
+
+
+def _drop(level: MirrorLevel, messages: list[Message]) -> None:
+    """This node retains nothing."""
 
 
 class Mirror:
@@ -67,6 +71,8 @@ class Mirror:
         self.is_flushed = True
         # Who is told of the messages that come, while somebody is to be.
         self.observed: Callable[[], Observe | None] = nobody
+        # Told of messages that the leader retains, before they are acknowledged.
+        self.on_retained: Callable[[MirrorLevel, list[Message]], None] = _drop
         self._former_shifts: Sequence[int] = ()
         self._node = node
         self._clock = clock
@@ -203,6 +209,8 @@ class Mirror:
             self._keep(level, start, count, op is Op.KEEP_OUT)
         elif op is Op.AGAIN:
             self.levels[level].again.update(range(start, start + count))
+        elif op is Op.RETAIN:
+            self.on_retained(self.levels[level], self.levels[level].out(start, start + count))
         else:
             self.levels[level].run(op, start, count)
 

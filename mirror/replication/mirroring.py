@@ -78,6 +78,7 @@ from warren.mirror.replication.replicas import (
     wanted_leader,
     wanted_mirrors,
 )
+from warren.mirror.replication.retained_copies import RetainedCopies
 from warren.mirror.replication.returned_leader import RECLAIM_S, ReturnedLeader
 
 log = logging.getLogger("warren.queue")
@@ -189,11 +190,15 @@ class Mirroring:
 
     def find_former_copies(
         self,
+        node: Node,
         new_backing: Callable[[BackingSpec], BackingQueue],
         is_leftover: Callable[[int], bool] = lambda storage_id: True,
     ) -> None:
         """Open what is left of copies this node had, before what nobody has opened is dropped."""
+        self._node = node
         self._formers.find(self._definitions.records(), new_backing, is_leftover)
+        self.retained.begin(new_backing, node.turns)
+        self.retained.find(self._name, self._definitions.items(), self._settings)
 
     def attach(self, node: Node, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
         """Serve this node from now on; `new_backing` makes the backing queues of copies."""
@@ -228,6 +233,8 @@ class Mirroring:
     def backing(self, spec: BackingSpec) -> BackingQueue | None:
         """What a mirror of this node has of a queue that it is to lead; None if it has none."""
         level = spec.queue_id % LEVELS
+        if spec.retained:
+            return self.retained.take(spec.queue_id - level)
         copy = self._by_storage.get(spec.queue_id - level)
         if copy is None:
             return None
@@ -674,10 +681,11 @@ class Mirroring:
         self._lost_and_found.forget(queue.queue_id)
         self.hand_overs.drop(queue.queue_id)
         led = self._led.pop(queue.queue_id, None)
+        deleted = self._definitions.record_of(key, queue.queue_id) is None
+        self.retained.leads_no_more(key, queue, deleted=deleted)
         if led is None:
             return
         self._forget(led)
-        deleted = self._definitions.record_of(key, queue.queue_id) is None
         led.leader.end(refuse=not deleted or led.leader.fenced)
         led.member.leave()
         if deleted:
@@ -896,7 +904,9 @@ class Mirroring:
     def _follow_policy(self, copy: CopyHere) -> None:
         record = self._definitions.record_of(copy.key, copy.queue_id)
         if record is not None and self._copies.get(copy.queue_id) is copy:
-            copy.mirror.set_mode(self._settings(copy.key, record).queue_mode)
+            settings = self._settings(copy.key, record)
+            copy.mirror.set_mode(settings.queue_mode)
+            self.retained.follow(copy.key, record, settings.retention)
             copy.mirror.is_flushed = self._wanted_of(copy.key).is_flushed
 
     def _nodes_changed(self) -> None:
@@ -996,20 +1006,8 @@ class Mirroring:
         )
         mirror.former = self._formers.take(queue_id)
         mirror.observed = partial(observer_of, self._node, key)
-        copy = CopyHere(
-            key,
-            queue_id,
-            storage_id,
-            self._name,
-            mirror,
-            self._clock,
-            self._definitions,
-            self,
-            carrier,
-        )
-        self._copies[queue_id] = copy
-        self._by_storage[storage_id] = copy
-        self._by_key[key] = queue_id
+        copy = self._new_copy(key, queue_id, storage_id, mirror, carrier)
+        self.retained.follow(key, record, settings.retention)
         mirror.is_flushed = self._wanted_of(key).is_flushed
         copy.member = self._carriers[carrier].join(record, copy)
         copy.member.start(awaits_group=awaits_group)
@@ -1029,23 +1027,20 @@ class Mirroring:
         mirror.origins[SOME_ORIGINS] = 0
         mirror.observed = partial(observer_of, self._node, key)
         carrier = CarrierKind.of(record)
-        copy = CopyHere(
-            key,
-            record.queue_id,
-            former.storage_id,
-            self._name,
-            mirror,
-            self._clock,
-            self._definitions,
-            self,
-            carrier,
-        )
+        copy = self._new_copy(key, record.queue_id, former.storage_id, mirror, carrier)
         copy.listed = True
         copy.member = self._carriers[carrier].join(record, copy)
         copy.member.leave()
-        self._copies[record.queue_id] = copy
-        self._by_storage[former.storage_id] = copy
-        self._by_key[key] = record.queue_id
+
+    def _new_copy(
+        self, key: Key, queue_id: int, storage_id: int, mirror: Mirror, carrier: CarrierKind
+    ) -> CopyHere:
+        at = (key, queue_id, storage_id, self._name)
+        copy = CopyHere(*at, mirror, self._clock, self._definitions, self, carrier)
+        self._copies[queue_id] = copy
+        self._by_storage[storage_id] = copy
+        self._by_key[key] = queue_id
+        return copy
 
     def _settings(self, key: Key, record: QueueRecord) -> QueueSettings:
         _, vhost, name = key
@@ -1074,6 +1069,7 @@ class Mirroring:
             self._discard_copy(copy)
         if deleted:
             self._carriers[copy.carrier].delete_group(copy.queue_id)
+            self.retained.delete(copy.queue_id)
         _, vhost, name = copy.key
         log_event(log, logging.INFO, "mirror_dropped", queue=name, vhost=vhost, reason=reason)
 
@@ -1087,6 +1083,10 @@ class Mirroring:
         former, mirror.former = mirror.former, None
         if former is not None:
             self._formers.discard_copy(former)
+
+    @property
+    def retained(self) -> RetainedCopies:
+        return self._formers.retained
 
     def present(self) -> Collection[str]:
         return self._present()

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from warren.persist.format import PUBLISH, RECORD_BYTES, SHARED_MESSAGE
 from warren.spark_export.decode.header_tables import HeaderTables, variants
-from warren.spark_export.decode.message_state import Spans, within
+from warren.spark_export.decode.message_state import Spans, included, within
 from warren.spark_export.decode.props import Span, locate
 from warren.spark_export.decode.schema import ALWAYS_PRESENT
-from warren.spark_export.errors import DataLost, RecordDamaged, StoreRefused
+from warren.spark_export.errors import DataLost, RecordDamaged
 from warren.spark_export.snapshot.filters import RowFilter
 from warren.spark_export.snapshot.layout import (
     HEAD,
@@ -74,7 +74,7 @@ def decode_unit(
 
     Raises `SnapshotGone`, `StoreRefused`, `DataLost`, `RecordDamaged`, OSError.
     """
-    entries = _included(unit.entries(), options, unacked)
+    entries = unit.entries() if unit.retained else included(unit.entries(), options, unacked)
     decoder = _UnitDecoder(unit, entries, schema, options, unacked, keep)
     try:
         for first, end in cuts(entries["length"]):
@@ -103,21 +103,6 @@ def cuts(lengths: NDArray[np.uint32]) -> Iterator[tuple[int, int]]:
         end = max(first + 1, min(end, first + BATCH_ROWS_MAX))
         yield first, end
         first = end
-
-
-def _included(
-    entries: NDArray[np.void], options: ReadOptions, unacked: Spans | None
-) -> NDArray[np.void]:
-    if options.include == frozenset(Include):
-        return entries
-    if unacked is None:
-        raise StoreRefused(
-            "option include needs a snapshot that knows what is unacknowledged: of a node that "
-            "does not run, or one that was asked when the snapshot was taken"
-        )
-    out = within(entries["position"], unacked)
-    chosen: NDArray[np.void] = entries[out if Include.UNACKED in options.include else ~out]
-    return chosen
 
 
 class _Messages:
@@ -205,7 +190,7 @@ class _UnitDecoder:
         unacked: Spans | None,
         keep: RowFilter,
     ) -> None:
-        self._unit = unit
+        self.unit = unit
         self._schema = schema
         self._options = options
         self._unacked = unacked
@@ -294,7 +279,7 @@ class _UnitDecoder:
 
     def _identity(self, entries: NDArray[np.void]) -> tuple[np.generic | NDArray[np.generic], ...]:
         """Type, queue and position that records of these entries have."""
-        queue_id = np.uint64(self._unit.queue_id)
+        queue_id = np.uint64(self.unit.queue_id)
         shared = (entries["place"] & SHARED).astype(np.bool_)
         if not shared.any():
             return np.uint8(PUBLISH), queue_id, entries["position"]
@@ -348,12 +333,12 @@ class _UnitDecoder:
 
     def _wanted(self, messages: _Messages) -> _Messages:
         interval, exchanges = self._keep.enqueued_us, self._keep.exchanges
-        enqueued = messages.head["enqueued_us"]
         if interval.start is not None:
-            messages = messages.only(enqueued >= np.uint64(max(0, interval.start)))
-            enqueued = messages.head["enqueued_us"]
+            since = np.uint64(max(0, interval.start))
+            messages = messages.only(self.enqueued_us(messages) >= since)
         if interval.end is not None:
-            messages = messages.only(enqueued < np.uint64(max(0, interval.end)))
+            until = np.uint64(max(0, interval.end))
+            messages = messages.only(self.enqueued_us(messages) < until)
         if exchanges is not None:
             found = pc.is_in(_exchange(self, messages), pa.array(sorted(exchanges), pa.string()))
             messages = messages.only(found.to_numpy(zero_copy_only=False))
@@ -373,13 +358,20 @@ class _UnitDecoder:
             return pa.nulls(len(messages), kind)
         return _PROPERTIES[BY_NAME[name].wire_type](self, messages.data, span)
 
+    def enqueued_us(self, messages: _Messages) -> NDArray[np.uint64]:
+        """Or acknowledged, where they are retained."""
+        retained = self.unit.retained
+        return messages.entries["expires_us"] if retained else messages.head["enqueued_us"]
+
     def vhost(self, messages: _Messages) -> pa.Array:
-        return arrow_columns.repeated(self._unit.vhost, len(messages))
+        return arrow_columns.repeated(self.unit.vhost, len(messages))
 
     def queue(self, messages: _Messages) -> pa.Array:
-        return arrow_columns.repeated(self._unit.queue, len(messages))
+        return arrow_columns.repeated(self.unit.queue, len(messages))
 
     def state(self, messages: _Messages) -> pa.Array:
+        if self.unit.retained:
+            return arrow_columns.repeated(Include.RETAINED, len(messages))
         if self._unacked is None:
             return pa.nulls(len(messages), pa.string())
         if not self._unacked:
@@ -483,7 +475,7 @@ class _UnitDecoder:
             row, trouble = next(item for item in sorted(troubles.items()) if item[1].lost)
             raise DataLost(
                 f"{trouble.reason}, and with it message {entries['position'][row]} of queue "
-                f"{self._unit.queue!r} in virtual host {self._unit.vhost!r}, and more; with "
+                f"{self.unit.queue!r} in virtual host {self.unit.vhost!r}, and more; with "
                 "failOnDataLoss=false such messages are left out"
             )
         self.lost += lost
@@ -495,8 +487,8 @@ class _UnitDecoder:
 
     def _damaged(self, position: int, trouble: Trouble) -> RecordDamaged:
         return RecordDamaged(
-            f"message {position} of queue {self._unit.queue!r} in virtual host "
-            f"{self._unit.vhost!r}, log file {trouble.file} at octet {trouble.offset}: "
+            f"message {position} of queue {self.unit.queue!r} in virtual host "
+            f"{self.unit.vhost!r}, log file {trouble.file} at octet {trouble.offset}: "
             f"{trouble.reason}"
         )
 
@@ -528,7 +520,7 @@ class _UnitDecoder:
         if name == "seq":
             return arrow_columns.numbers(kind, entries["position"].astype(np.int64))
         return arrow_columns.repeated(
-            self._unit.vhost if name == "vhost" else self._unit.queue, len(entries)
+            self.unit.vhost if name == "vhost" else self.unit.queue, len(entries)
         )
 
 
@@ -557,7 +549,7 @@ def _seq(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
 
 
 def _enqueued_at(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
-    return arrow_columns.timestamps(np.ascontiguousarray(messages.head["enqueued_us"]))
+    return arrow_columns.timestamps(np.ascontiguousarray(decoder.enqueued_us(messages)))
 
 
 def _redelivered(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
@@ -568,7 +560,7 @@ def _redelivered(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
 def _expires_at(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
     """Null for never. What has expired is there until the queue comes to it."""
     expires_us = np.ascontiguousarray(messages.entries["expires_us"])
-    return arrow_columns.timestamps(expires_us, expires_us != 0)
+    return arrow_columns.timestamps(expires_us, (expires_us != 0) & (not decoder.unit.retained))
 
 
 def _segment(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:

@@ -8,6 +8,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from warren.spark_export.errors import StoreRefused
+from warren.spark_export.snapshot.options import IN_QUEUE, Include, ReadOptions
+
 Spans: TypeAlias = Sequence[tuple[int, int]]
 """Ranges of positions, ascending, the second not included."""
 
@@ -17,3 +20,19 @@ def within(positions: NDArray[np.uint64], spans: Spans) -> NDArray[np.bool_]:
     ends = np.array(spans, np.uint64).reshape(-1)
     inside: NDArray[np.bool_] = np.searchsorted(ends, positions, side="right") % 2 == 1
     return inside
+
+
+def included(
+    entries: NDArray[np.void], options: ReadOptions, unacked: Spans | None
+) -> NDArray[np.void]:
+    """Those of the entries of a queue that are wanted. Raises `StoreRefused`."""
+    if options.include >= IN_QUEUE:
+        return entries
+    if unacked is None:
+        raise StoreRefused(
+            "option include needs a snapshot that knows what is unacknowledged: of a node that "
+            "does not run, or one that was asked when the snapshot was taken"
+        )
+    out = within(entries["position"], unacked)
+    chosen: NDArray[np.void] = entries[out if Include.UNACKED in options.include else ~out]
+    return chosen

@@ -147,6 +147,7 @@ class RemoteStore:
             "pattern": selector.pattern,
             "lease_s": lease_s,
             "state": with_state,
+            "retained": selector.retained,
         }
         if cursor is not None:
             body |= {"cursor": cursor, "holder": self._cursors[cursor].taken()}

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,13 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warren.core.ports import Key
-from warren.persist.check import definition_id, id_levels, open_store, queue_names
+from warren.persist.check import (
+    open_store,
+    queue_names,
+)
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.persist.definitions_copy import read_definitions
 from warren.persist.filesystem import FileSystem, RealFileSystem
 from warren.persist.format import Harm, NewerStorage
 from warren.persist.pin_owner import Owner
 from warren.persist.pins import PINS_DIRECTORY, UNFINISHED, locked, sweep
+from warren.persist.queue_levels import QueueLevels, read_levels
 from warren.persist.recovery import LOG_DIRECTORY as STORE_LOG_DIRECTORY
 from warren.persist.recovery import QUEUES_DIRECTORY as STORE_QUEUES_DIRECTORY
 from warren.persist.recovery import STORE_DIRECTORY
@@ -93,8 +98,7 @@ class Creation:
         self._harms: set[tuple[Path, int]] = set()
         self._nowhere = 0
         self._running = True
-        # Levels that hold no messages.
-        self._hidden: set[int] = set()
+        self._levels = QueueLevels()
 
     def run(self) -> Snapshot:
         node_id = read_node_id(self._data_directory)
@@ -118,7 +122,7 @@ class Creation:
     def _select(self) -> dict[int, Key]:
         """The queues that are meant, by their ids."""
         names = queue_names(self._data_directory, self._pause)
-        self._hidden = id_levels(self._data_directory, pause=self._pause)
+        self._levels = read_levels(self._data_directory, pause=self._pause)
         vhosts = []
         if self._selector.vhost is not None:
             stored = read_definitions(self._data_directory, "vhost", pause=self._pause)
@@ -186,7 +190,7 @@ class Creation:
         created_us = now_us()
         (path / LOG_DIRECTORY).mkdir(mode=0o700)
         (path / QUEUES_DIRECTORY).mkdir(mode=0o700)
-        view = self._look(node_id, lambda at: definition_id(at) in keys and at not in self._hidden)
+        view = self._look(node_id, lambda at: self._levels.queue_of(at) in keys and self._wants(at))
         found = sorted(view.queue_ids | keys.keys())
         counts = {at: _save(path, at, view.entries(at)) for at in found}
         links = LogLinks(
@@ -195,7 +199,11 @@ class Creation:
         self._link(path, node_id, links, [at for at in found if counts[at]])
         unreadable = Counter(self._queue_of(path) for path, _ in self._harms)
         queues = [
-            _describe(path, at, keys[definition_id(at)], unacked, unreadable[at]) for at in found
+            replace(
+                _describe(path, at, keys[self._levels.queue_of(at)], unacked, unreadable[at]),
+                retained=self._levels.is_retained(at),
+            )
+            for at in found
         ]
         snapshot = Snapshot(
             id=path.name.removesuffix(UNFINISHED),
@@ -216,6 +224,11 @@ class Creation:
         write_lease(snapshot, path)
         return snapshot
 
+    def _wants(self, level: int) -> bool:
+        if self._levels.is_retained(level):
+            return self._selector.retained
+        return not self._levels.is_hidden(level)
+
     def _look(self, node_id: bytes, only: Callable[[int], bool]) -> EntriesView:
         return EntriesView(self._filesystem, self._store, node_id, self._harmed, only)
 
@@ -226,7 +239,7 @@ class Creation:
         """Whose index a file belongs to, with all its levels; None for what is of no one queue."""
         if self._store / STORE_QUEUES_DIRECTORY not in path.parents:
             return None
-        return definition_id(int(path.parent.name, 16))
+        return self._levels.queue_of(int(path.parent.name, 16))
 
     def _link(self, path: Path, node_id: bytes, links: LogLinks, queue_ids: list[int]) -> None:
         """Have the log files, and only entries that lead somewhere, or are damaged."""

@@ -66,6 +66,10 @@ class ReadableQueues:
     vhost = None
     """The virtual hosts are known: nobody has to look for them in the store."""
 
+    @property
+    def retained(self) -> bool:
+        return self.selector.retained
+
     def select(self, queues: Iterable[Key], vhosts: Iterable[str] = ()) -> list[Key]:
         """Queues that are led elsewhere count as known: their leader has their messages."""
         stored = set(queues)
@@ -117,7 +121,9 @@ class NodeService:
             self._held(cursor, asked["holder"])
         ids = {(vhost, name): queue_id for vhost, name, queue_id, _ in asked["queues"]}
         wanted = ReadableQueues(
-            QueueSelector(asked["vhost"], _names(asked["names"]), asked["pattern"]),
+            QueueSelector(
+                asked["vhost"], _names(asked["names"]), asked["pattern"], asked["retained"]
+            ),
             frozenset(ids),
             frozenset((vhost, name) for vhost, name, _, here in asked["queues"] if here),
             tuple(asked["vhosts"]),

@@ -16,7 +16,7 @@ an option needs from the store (whether a queue exists) is found out later.
 | `columns` | names with commas between | all |
 | `headers` | `map`, `json`, `variant`, `none` | `map` |
 | `bodyFormat` | `binary`, `string`, `json` | `binary` |
-| `include` | `ready`, `unacked`, or both with a comma | both |
+| `include` | some of `ready`, `unacked` and `retained`, with commas | `ready,unacked` |
 | `mode` | `PERMISSIVE`, `DROPMALFORMED`, `FAILFAST` | `PERMISSIVE` |
 | `columnNameOfCorruptRecord` | name of a column | `_corrupt_record` |
 | `failOnDataLoss` | `true`, `false` | `true` |
@@ -83,6 +83,11 @@ class BodyFormat(StrEnum):
 class Include(StrEnum):
     READY = "ready"
     UNACKED = "unacked"
+    RETAINED = "retained"
+
+
+IN_QUEUE = frozenset({Include.READY, Include.UNACKED})
+"""What is in the queue; what was acknowledged, and is retained, is not."""
 
 
 class Mode(StrEnum):
@@ -134,7 +139,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     headers: Headers = Headers.MAP
     body_format: BodyFormat = BodyFormat.BINARY
-    include: frozenset[Include] = frozenset(Include)
+    include: frozenset[Include] = IN_QUEUE
     mode: Mode = Mode.PERMISSIVE
     corrupt_column: str = "_corrupt_record"
     fail_on_data_loss: bool = True
@@ -153,7 +158,11 @@ class ReadOptions:
     @property
     def wants_state(self) -> bool:
         """Whether a node that runs is to be asked what is out for acknowledgement."""
-        return "state" in (self.columns or ()) or self.include != frozenset(Include)
+        return "state" in (self.columns or ()) or len(self.include & IN_QUEUE) == 1
+
+    @property
+    def wants_retained(self) -> bool:
+        return Include.RETAINED in self.include
 
     @property
     def data_directory(self) -> Path:

@@ -36,6 +36,11 @@ class ChoosesQueues(Protocol):
     @property
     def vhost(self) -> str | None: ...
 
+    @property
+    def retained(self) -> bool:
+        """Whether what queues have retained of acknowledged messages is wanted, too."""
+        ...
+
     def select(self, queues: Iterable[Key], vhosts: Iterable[str] = ()) -> list[Key]: ...
 
 
@@ -43,12 +48,14 @@ class ChoosesQueues(Protocol):
 class QueueSelector:
     """Which durable queues: all, or those of a virtual host, by names or by a pattern.
 
-    The pattern is a regular expression that the whole name has to match.
+    The pattern is a regular expression that the whole name has to match. `retained`: with what they
+    have retained of acknowledged messages.
     """
 
     vhost: str | None = None
     names: tuple[str, ...] | None = None
     pattern: str | None = None
+    retained: bool = False
 
     def __post_init__(self) -> None:
         if self.names is not None and self.pattern is not None:
@@ -102,7 +109,11 @@ def select_queues(
     keys = {(queue.vhost, queue.name) for queue in snapshot.queues}
     seen = [selector.vhost] if taken_for_it and selector.vhost is not None else []
     chosen = set(selector.select(keys, seen))
-    return [queue for queue in snapshot.queues if (queue.vhost, queue.name) in chosen]
+    return [
+        queue
+        for queue in snapshot.queues
+        if (queue.vhost, queue.name) in chosen and (selector.retained or not queue.retained)
+    ]
 
 
 def check_named(option: str, offsets: Offsets, queues: Iterable[PinnedQueue]) -> None:
@@ -175,6 +186,7 @@ def plan_units(
                     first=at.first + first,
                     end=at.first + end,
                     octets=int(octets[end - 1]) - before,
+                    retained=at.queue.retained,
                 )
             )
     return units

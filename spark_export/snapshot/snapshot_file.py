@@ -33,6 +33,7 @@ class PinnedQueue:
     another, and positions of its own in each. `octets` are those of the records. `unacked` are
     ranges of positions, end exclusive, that were out for acknowledgement just before the snapshot;
     None when nobody knows. `unreadable` counts places in its index that could not be read.
+    `retained`: what is there was acknowledged, and is not in the queue.
     `cluster_id` is the same at all nodes of a cluster, which `queue_id` is not; None where only one
     node is read.
     """
@@ -47,6 +48,7 @@ class PinnedQueue:
     unacked: tuple[Span, ...] | None
     unreadable: int
     cluster_id: int | None = None
+    retained: bool = False
 
     @property
     def stream_id(self) -> int:
@@ -202,6 +204,7 @@ def write_lease(snapshot: Snapshot, directory: Path) -> None:
                 "last_position": queue.last_position,
                 "unacked": queue.unacked,
                 "unreadable": queue.unreadable,
+                "retained": queue.retained,
             }
             for queue in snapshot.queues
         ],
@@ -251,6 +254,7 @@ def decode_queue(fields: Any) -> PinnedQueue:
         unacked=None if unacked is None else tuple((start, end) for start, end in unacked),
         unreadable=fields["unreadable"],
         cluster_id=fields.get("cluster_id"),
+        retained=fields.get("retained", False),
     )
 
 

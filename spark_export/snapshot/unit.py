@@ -212,7 +212,7 @@ class LocalLogOctets:
 class Unit:
     """Rows [`first`, `end`) of the entries of one queue, in the snapshot with these files.
 
-    `octets`: of their records, for those who balance work.
+    `octets`: of their records, for those who balance work. `retained`: they were acknowledged.
     """
 
     files: SnapshotFiles
@@ -222,6 +222,7 @@ class Unit:
     first: int
     end: int
     octets: int
+    retained: bool = False
 
     @property
     def rows(self) -> int:

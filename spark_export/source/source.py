@@ -32,7 +32,7 @@ from warren.spark_export.decode.schema import (
 )
 from warren.spark_export.errors import OptionRefused, SnapshotGone
 from warren.spark_export.snapshot.filters import EVERYTHING, Interval, Pushed, understand
-from warren.spark_export.snapshot.options import ReadOptions, parse_options
+from warren.spark_export.snapshot.options import IN_QUEUE, ReadOptions, parse_options
 from warren.spark_export.source.partition import partitions_of, read_partition
 
 FORMAT_NAME = "warren"
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from warren.spark_export.sink.sink import MessageStreamWriter, MessageWriter
+    from warren.spark_export.snapshot.plan import QueueSelector
     from warren.spark_export.snapshot.snapshot_file import PinnedQueue, PinnedStore
     from warren.spark_export.snapshot.unit import Unit
     from warren.spark_export.source.stores import Place
@@ -149,7 +150,6 @@ def find_place(options: ReadOptions) -> Place:
 
     Raises `OptionRefused`, `QueueUnknown`, `SnapshotGone`, `StoreRefused`, OSError.
     """
-    from warren.spark_export.snapshot.plan import QueueSelector
     from warren.spark_export.snapshot.snapshot import LEASE_S
     from warren.spark_export.source.stores import store_of
 
@@ -157,12 +157,20 @@ def find_place(options: ReadOptions) -> Place:
     if options.snapshot is not None:
         return store.place_of(store.named(options.snapshot))
     snapshot = store.create(
-        QueueSelector(options.vhost, options.queues, options.queue_pattern),
+        _selector(options),
         with_state=options.wants_state,
         lease_s=LEASE_S if options.lease_seconds is None else options.lease_seconds,
         owner=session_process(),
     )
     return store.place_of(snapshot)
+
+
+def _selector(options: ReadOptions) -> QueueSelector:
+    from warren.spark_export.snapshot.plan import QueueSelector
+
+    return QueueSelector(
+        options.vhost, options.queues, options.queue_pattern, options.wants_retained
+    )
 
 
 def session_process() -> Owner | None:
@@ -178,16 +186,12 @@ def session_process() -> Owner | None:
 
 def plan(snapshot: PinnedStore, options: ReadOptions, pushed: Pushed) -> list[Unit]:
     """The units of a batch. Raises `QueueUnknown`, `RecordDamaged`, OSError."""
-    from warren.spark_export.snapshot.plan import (
-        QueueSelector,
-        check_named,
-        plan_units,
-        select_queues,
-    )
+    from warren.spark_export.snapshot.plan import check_named, plan_units, select_queues
     from warren.spark_export.snapshot.unreadable import check_unreadable
 
-    selector = QueueSelector(options.vhost, options.queues, options.queue_pattern)
-    selected = select_queues(snapshot, selector, taken_for_it=options.snapshot is None)
+    selected = select_queues(snapshot, _selector(options), taken_for_it=options.snapshot is None)
+    if not options.include & IN_QUEUE:
+        selected = [queue for queue in selected if queue.retained]
     check_named("startingOffsets", options.starting_offsets, selected)
     check_named("endingOffsets", options.ending_offsets, selected)
     read = [queue for queue in selected if pushed.has_queue(queue.vhost, queue.name)]

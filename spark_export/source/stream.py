@@ -37,7 +37,7 @@ from pyspark.sql.streaming.datasource import (
 from warren.spark_export.decode.schema import Column, arrow_schema
 from warren.spark_export.errors import DataLost, OptionRefused, SnapshotGone
 from warren.spark_export.snapshot.filters import EVERYTHING, Interval
-from warren.spark_export.snapshot.options import Include, ReadOptions
+from warren.spark_export.snapshot.options import IN_QUEUE, ReadOptions
 from warren.spark_export.snapshot.plan import QueueSelector, check_named, find_rows, plan_units
 from warren.spark_export.snapshot.snapshot import LEASE_S
 from warren.spark_export.snapshot.snapshot_file import PinnedQueue, PinnedStore
@@ -313,7 +313,7 @@ def check_stream(options: ReadOptions) -> None:
     for name, given in batch.items():
         if given:
             raise OptionRefused(f"option {name} is for batches; a stream has no end")
-    if options.include != frozenset(Include):
+    if options.include != IN_QUEUE:
         raise OptionRefused(
             "option include is for batches; a stream passes each message once, and would never come"
             " back to what was left out"

@@ -135,7 +135,7 @@ def test_replay_into_a_stream_ends_where_that_ended(
         ({"since": "yesterday"}, "Invalid RFC3339"),
         ({"to_queue": None}, "either to_queue or to_exchange"),
         ({"to_queue": "q"}, "a queue's own messages"),
-        ({"queue": "to"}, "queue 'to' is no stream"),
+        ({"queue": "to"}, "queue 'to' has nothing to replay"),
         ({"action": "copy", "first": 1}, "first, last, since and until go with replay"),
         ({"action": "move"}, "messages stay in a stream"),
         ({"action": "delete", "to_queue": None}, "messages stay in a stream"),

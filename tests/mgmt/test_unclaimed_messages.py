@@ -35,7 +35,8 @@ def start(tmp_path: Path) -> Iterator[Callable[[], CtlNode]]:
 
 
 def unclaimed(node: CtlNode) -> list[list[str]]:
-    return node.rows("list_unclaimed_messages")
+    """Without what was retained after its acknowledgement."""
+    return [row[:3] for row in node.rows("list_unclaimed_messages")]
 
 
 @pytest.fixture
@@ -84,6 +85,32 @@ def test_they_are_dropped_for_good_by_command(
     node = start()
     assert unclaimed(node) == []
     assert "messages_unclaimed" not in node.server.log
+
+
+def test_what_was_acknowledged_and_retained_is_moved_where_that_is_asked_for(
+    start: Callable[[], CtlNode],
+) -> None:
+    node = start()
+    retention = '{"retention": {"max-age": "1h"}}'
+    assert node("set_policy", "keep", "^lost$", retention, "--apply-to", "queues").code == 0
+    publish(node, "lost", BODIES[:5])
+    with node.connected() as connection:
+        channel = connection.channel()
+        for _ in range(2):
+            channel.basic_ack(channel.basic_get("lost")[0].delivery_tag)
+    stop(node)
+    change_definitions(node.data_directory, without_queue(b"lost"))
+    node = start()
+    ((queue_id, messages, _, retained),) = node.rows("list_unclaimed_messages")
+    assert (messages, retained) == ("3", "2")
+    publish(node, "rescued", [])
+    assert node("recover_messages", queue_id, "rescued").lines[-1] == "3 messages were moved"
+    assert node.rows("list_unclaimed_messages") == [[queue_id, "0", "0", "2"]]
+    assert drained(node, "rescued") == BODIES[2:5]
+    command = ("recover_messages", queue_id, "rescued", "--retained")
+    assert node(*command).lines[-1] == "2 messages were moved"
+    assert node.rows("list_unclaimed_messages") == []
+    assert drained(node, "rescued") == BODIES[:2]
 
 
 def test_where_they_cannot_go_they_stay(robbed: CtlNode) -> None:

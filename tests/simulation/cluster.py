@@ -180,7 +180,7 @@ class ClusterNode(Broker):
             new_backing_queue=lambda spec: self.mirroring.backing(spec) or self._new_backing(spec),
             **more,
         )
-        self.mirroring.find_former_copies(self._new_backing)
+        self.mirroring.find_former_copies(self.node, self._new_backing)
         self.mirroring.attach(self.node, self._new_backing)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
         self.host = QueueHost(self.node, self.post, self.calls, self.mirroring, incarnation << 40)

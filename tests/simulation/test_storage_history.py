@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import storage_history
 from in_hand_history import InHandHistory
+from retained_history import RetainedHistory
 
 from warren.persist import journal, log_writer
 
@@ -52,6 +53,16 @@ IN_HAND = (
 )
 
 
+RETAINED = (
+    "combined",
+    "power lost in a step",
+    "retained",
+    "retained messages found",
+    "retained messages replayed",
+    "retained messages trimmed",
+)
+
+
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(journal, "BATCH_BYTES_MAX", storage_history.BATCH_BYTES_MAX)
@@ -78,6 +89,13 @@ def test_delays_counts_of_returns_and_streams_survive_and_replays_arrive() -> No
     for seed in range(SEEDS_A_TEST):
         storage_history.run(seed, seen, InHandHistory)
     assert all(seen[name] for name in (*RARE, *IN_HAND)), seen
+
+
+def test_what_is_acknowledged_is_in_its_queue_or_retained() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(SEEDS_A_TEST // 2):
+        storage_history.run(seed, seen, RetainedHistory)
+    assert all(seen[name] for name in RETAINED), seen
 
 
 def test_what_once_failed() -> None:

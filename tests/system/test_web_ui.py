@@ -197,6 +197,33 @@ def test_a_stream_is_declared_shown_and_replayed(ui: WebUi, broker: Broker, chan
         channel.queue_delete(queue)
 
 
+def test_what_a_queue_retains_is_shown_and_replayed(
+    ui: WebUi, broker: Broker, channel: Any
+) -> None:
+    definition = {"retention": {"max-age": "1h", "max-bytes": 1000000}}
+    broker.call(lambda node: node.policies.set("/", "keep", "^orders$", definition))
+    channel.queue_declare("orders", durable=True)
+    channel.queue_declare("again")
+    channel.confirm_delivery()
+    channel.basic_publish("", "orders", b"order", pika.BasicProperties(delivery_mode=2))
+    channel.basic_get("orders", auto_ack=True)
+    ui.open("queues", "/", "orders")
+    expect(ui.value("Retained")).to_contain_text("1 acknowledged message, ")
+    expect(ui.value("Features")).to_contain_text("Keep")
+    ui.open("queues", "/", "orders", "messages")
+    form = ui.page.locator("form").filter(has=ui.page.get_by_role("button", name="Begin"))
+    form.get_by_label("Action").select_option("replay")
+    form.get_by_label("To queue").fill("again")
+    form.get_by_label("Only count them").uncheck()
+    form.get_by_role("button", name="Begin").click()
+    broker.wait_until(queue="again", ready=1)
+    _, properties, _ = channel.basic_get("again", auto_ack=True)
+    assert properties.headers["x-replayed"]["queue"] == "orders"
+    broker.call(lambda node: node.policies.clear("/", "keep"))
+    for queue in ("orders", "again"):
+        channel.queue_delete(queue)
+
+
 def test_a_virtual_host_has_a_default_type_of_queues(ui: WebUi) -> None:
     ui.open("vhosts")
     form = ui.unfold("Add a virtual host")

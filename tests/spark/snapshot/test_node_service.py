@@ -51,6 +51,7 @@ def create(service: NodeService, **more: Any) -> dict[str, Any]:
         "vhosts": ["/"],
         "lease_s": 60,
         "with_state": False,
+        "retained": False,
         "cursor": None,
         "holder": "",
         "user": "u",

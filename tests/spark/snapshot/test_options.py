@@ -7,6 +7,7 @@ import pytest
 from warren.spark_export.decode.schema import all_columns, columns, columns_of, spark_schema
 from warren.spark_export.errors import OptionRefused
 from warren.spark_export.snapshot.options import (
+    IN_QUEUE,
     BodyFormat,
     Headers,
     Include,
@@ -76,7 +77,7 @@ def test_every_option_has_its_field() -> None:
 
 def test_without_options_everything_is_read() -> None:
     options = parse_options({})
-    assert options.include == frozenset(Include) and options.queues is None
+    assert options.include == IN_QUEUE and options.queues is None
     assert options.mode is Mode.PERMISSIVE and options.fail_on_data_loss
     assert options.starting_offsets.of("/", "x") == "earliest"
     assert options.ending_offsets.of("/", "x") == "latest"

@@ -1,0 +1,289 @@
+"""What a classic queue keeps of acknowledged messages, for as long as its policy `retention` says.
+
+Answerable for when a message goes from the queue to its log of acknowledged messages, and for
+trimming that log. The messages are in `core/backing/retained_log.py`.
+
+A persistent message that a client acknowledged, or was sent without having to, is kept; one that
+was purged, expired, dropped, dead-lettered or moved by an operator is not. The queue hands over
+what was acknowledged instead of having its backing queue forget it. Until it is their turn such
+messages are pending in the backing queue: after a crash they are there again, as if the
+acknowledgement had not come.
+
+A queue that retains nothing has no `Retention` that is active, and asks for it once a batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from typing import Final, Protocol
+
+from warren.core.backing.backing_queue import BackingQueue
+from warren.core.backing.handing_over import hand_over
+from warren.core.backing.retained_log import RetainedLog
+from warren.core.backing.stream_limits import KEEP_ALL, StreamLimits
+from warren.core.messages.message import Message
+from warren.core.ports import Clock, Timer
+from warren.core.queues.seeking import offset_at
+from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.waiting import Event
+
+SLICE: Final = 256
+SLICE_BYTES: Final = 1 << 20
+"""Messages, and octets of bodies, that are kept in one go."""
+
+KEEP_US: Final = 4
+TRIM_US: Final = 200
+"""What it costs to keep a message, and to do a bit of trimming, as `core/scheduling/turns.py`
+counts it."""
+
+LOOK_AGAIN_S: Final = 3600.0
+"""The longest time between two looks at the age of the oldest message: clocks are set."""
+
+
+class RetainingQueue(Protocol):
+    """The queue, as its retention knows it."""
+
+    name: str
+    backing: BackingQueue
+
+    @property
+    def vhost_name(self) -> str: ...
+
+
+class Retention:
+    """`log` has the messages. While it is not `active` the queue retains nothing."""
+
+    __slots__ = (
+        "_clock",
+        "_going_on",
+        "_limits",
+        "_more",
+        "_queue",
+        "_taken",
+        "_trim_timer",
+        "_trimming",
+        "_turns",
+        "_waiting",
+        "active",
+        "ended",
+        "log",
+    )
+
+    def __init__(self, queue: RetainingQueue, log: RetainedLog, clock: Clock, turns: Turns) -> None:
+        self.log = log
+        self.active = False
+        self.ended = False
+        self._queue = queue
+        self._clock = clock
+        self._turns = turns
+        self._limits = KEEP_ALL
+        # Happens when more was written.
+        self._more: Event | None = None
+        # Acknowledged messages whose turn has not come.
+        self._waiting: deque[Message] = deque()
+        # How many had to wait, and were kept then.
+        self._taken = 0
+        self._going_on = False
+        self._trimming = False
+        self._trim_timer: Timer | None = None
+        log.on_committed = self._more_is_committed
+
+    # The limits
+
+    def keep_within(self, limits: StreamLimits) -> None:
+        """Retain messages from now on, within these limits."""
+        self.active = True
+        self._limits = limits
+        self._trim_soon()
+
+    def cease(self) -> None:
+        """Retain nothing from now on, and drop what is retained, in turns."""
+        if self.active:
+            self.active = False
+            self._stop_trim_timer()
+            self.log.clear()
+            if self._waiting:
+                self._go_on_soon()
+            self._tell_of_more()
+
+    # What is acknowledged
+
+    def ack(self, messages: Collection[Message]) -> None:
+        """Pending messages of the queue were acknowledged, or sent to a client that does not do
+        that: keep those that are persistent, and have the backing queue forget all of them."""
+        if self.ended:
+            return
+        if self._waiting or self.log.is_behind or not self._fits(messages):
+            self._waiting.extend(messages)
+            self._go_on_soon()
+            return
+        self._keep(messages)
+
+    def _fits(self, messages: Collection[Message]) -> bool:
+        """Whether they may be kept in one go."""
+        if len(messages) > SLICE:
+            return False
+        return sum([message.body_bytes for message in messages]) <= SLICE_BYTES
+
+    def _keep(self, messages: Collection[Message]) -> None:
+        backing = self._queue.backing
+        if self.active:
+            self.keep(backing, messages)
+        backing.ack(messages)
+
+    def keep(self, backing: BackingQueue, messages: Collection[Message]) -> None:
+        """Keep those that are persistent of these pending messages, which are about to be
+        acknowledged."""
+        kept = backing.load([one for one in messages if one.envelope.persistent])
+        if kept:
+            self.log.keep(kept, hand_over(backing, kept), self._clock.wall_time())
+        self._turns.spend(KEEP_US * len(messages))
+
+    def _go_on_soon(self) -> None:
+        if not self._going_on:
+            self._going_on = True
+            self._turns.soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Keep what waits, a slice in each turn."""
+        self._going_on = False
+        if self._waiting and not (self.active and self.log.is_behind):
+            self._keep(self._next())
+            self._tell_of_more()
+            if self._waiting:
+                self._go_on_soon()
+
+    def _next(self) -> list[Message]:
+        """The next messages to keep, one at least."""
+        waiting, octets = self._waiting, 0
+        messages: list[Message] = []
+        while waiting and len(messages) < SLICE:
+            octets += waiting[0].body_bytes
+            if messages and octets > SLICE_BYTES:
+                break
+            messages.append(waiting.popleft())
+        self._taken += len(messages)
+        return messages
+
+    def catch_up(self) -> None:
+        """Keep all that waits, now."""
+        while self._waiting:
+            self._keep(self._next())
+
+    # What is too much
+
+    async def written(self) -> None:
+        """Return when all that was acknowledged so far is in the log and on disk."""
+        until_taken = self._taken + len(self._waiting)
+        while self._taken < until_taken and not self.deleted:
+            await self._more_to_come()
+        end = self.log.next_position
+        while self.log.committed < end and not self.deleted:
+            await self._more_to_come()
+
+    def _more_to_come(self) -> Event:
+        self._more = self._more or Event()
+        return self._more
+
+    def _tell_of_more(self) -> None:
+        more, self._more = self._more, None
+        if more is not None:
+            more.happen()
+
+    def _more_is_committed(self) -> None:
+        self._tell_of_more()
+        if self._waiting:
+            self._go_on_soon()
+        if self.active:
+            self._trim_soon()
+
+    def _trim_soon(self) -> None:
+        if not self._trimming:
+            self._trimming = True
+            self._turns.soon(self._trim)
+
+    def _trim(self) -> None:
+        self._trimming = False
+        if not self.active or self.ended:
+            return
+        self._stop_trim_timer()
+        trimmed = self.log.trim(self._limits, self._clock.wall_time())
+        self._turns.spend(TRIM_US)
+        if trimmed.more:
+            self._trim_soon()
+        elif trimmed.due_s is not None:
+            delay_s = min(trimmed.due_s, LOOK_AGAIN_S)
+            self._trim_timer = self._clock.call_later(delay_s, self._trim_soon)
+
+    def _stop_trim_timer(self) -> None:
+        if self._trim_timer is not None:
+            self._trim_timer.cancel()
+            self._trim_timer = None
+
+    # For people. A replay goes through it as through a queue of which nothing is unacknowledged.
+
+    unacked = 0
+    waiting = 0
+
+    @property
+    def name(self) -> str:
+        return self._queue.name
+
+    @property
+    def vhost_name(self) -> str:
+        return self._queue.vhost_name
+
+    @property
+    def deleted(self) -> bool:
+        """Whether there is nothing to look at any more."""
+        return self.ended or not self.active
+
+    @property
+    def backing(self) -> RetainedLog:
+        return self.log
+
+    @property
+    def levels(self) -> list[RetainedLog]:
+        return [self.log]
+
+    async def offset_at(self, since: float) -> int:
+        """The position of the first message that was acknowledged then or later, in seconds since
+        1970; that of the next message where there is none."""
+        return await offset_at(self.log, self._turns, since, lambda: self.deleted)
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest message was acknowledged, in seconds since 1970."""
+        log = self.log
+        return log.arrived_at(log.first) if log.first < log.committed else None
+
+    # The end
+
+    def delete(self) -> None:
+        """The queue is gone, or another object has taken its place."""
+        self._end()
+        self.log.delete()
+
+    def stop(self) -> None:
+        """The node stops; what was acknowledged is to be found as it is."""
+        self.catch_up()
+        self._end()
+        self.log.stop()
+
+    def let_go(self) -> RetainedLog:
+        """Another object is answerable for the log from now on, and the queue has another leader
+        perhaps, for whom what waits here was not acknowledged."""
+        self._end()
+        return self.log
+
+    def _end(self) -> None:
+        self.ended = True
+        self._stop_trim_timer()
+        self._waiting.clear()
+        self.log.on_committed = _nothing
+        self._tell_of_more()
+
+
+def _nothing() -> None:
+    """Nobody waits for more any longer."""

@@ -1,0 +1,31 @@
+"""Finds where in a log of messages those begin that arrived at some time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from warren.core.backing.stream_log import StreamLog
+from warren.core.scheduling.turns import Turns
+
+SEEK_US: Final = 2000
+"""What a look at one message costs whose place in the index is on disk, as `core/turns.py` counts
+it."""
+
+
+async def offset_at(log: StreamLog, turns: Turns, since: float, is_over: Callable[[], bool]) -> int:
+    """The offset of the first message that arrived then or later, in seconds since 1970; that of
+    the next message where there is none. It may be any once the log `is_over`."""
+    low, high = log.first, log.committed
+    while low < high and not is_over():
+        turns.spend(SEEK_US)
+        await turns.pause()
+        middle = (low + high) // 2
+        at = middle
+        while at < high and (arrived_at := log.arrived_at(at)) is None:
+            at += 1
+        if at < high and arrived_at is not None and arrived_at < since:
+            low = at + 1
+        else:
+            high = middle
+    return low

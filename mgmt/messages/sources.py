@@ -1,0 +1,32 @@
+"""What a job goes through: the messages of a queue, or those that it has retained."""
+
+from __future__ import annotations
+
+from warren.core.errors import PreconditionFailed
+from warren.core.queues.queue import Queue
+from warren.core.queues.retention import Retention
+from warren.core.queues.stream_queue import StreamingQueue
+from warren.mgmt.messages.looking import Source
+from warren.mgmt.messages.plan import Action, Plan
+
+
+def source_of(queue: Queue, plan: Plan) -> Source:
+    """Raises `PreconditionFailed` for a replay of a queue that keeps nothing to be replayed."""
+    if plan.action is not Action.REPLAY:
+        return queue
+    source = replayed_from(queue)
+    if source is None:
+        raise PreconditionFailed(why_no_replay(queue))
+    return source
+
+
+def replayed_from(queue: Queue) -> StreamingQueue | Retention | None:
+    """What a replay of this queue reads; None where it keeps nothing of what was read."""
+    return queue if isinstance(queue, StreamingQueue) else queue.retention
+
+
+def why_no_replay(queue: Queue) -> str:
+    return (
+        f"queue '{queue.name}' has nothing to replay: it is no stream, and no policy has it retain"
+        " what is acknowledged"
+    )

@@ -1,0 +1,155 @@
+"""What mirrored queues retain of acknowledged messages: each node has its own, and goes on with it
+when it leads."""
+
+from __future__ import annotations
+
+import pytest
+from cluster import Cluster
+from mirrored import declare_mirrored, record
+from pamqp import commands
+from pipe import Client
+
+from warren.core.field import long
+from warren.core.queues.retention import Retention
+
+RETENTION = {"retention": {"max-bytes": 1 << 20}}
+
+
+def set_policy(cluster: Cluster, **more: object) -> None:
+    policy = {"ha-mode": "all", "ha-sync-mode": "automatic", **more}
+    cluster["a"].node.policies.set("/", "ha", "^q$", policy, 0, "queues")
+    cluster.settle()
+
+
+@pytest.fixture(params=["gm", "log"])
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    cluster = Cluster("a", "b", "c")
+    set_policy(cluster, **{"ha-replication": request.param}, **RETENTION)
+    return cluster
+
+
+def client_of(cluster: Cluster, node: str) -> Client:
+    client = cluster[node].connects()
+    client.opens_channel(1)
+    return client
+
+
+def fill(cluster: Cluster, client: Client, *bodies: bytes) -> None:
+    for body in bodies:
+        client.publishes("q", body, delivery_mode=2)
+    cluster.clock.advance(1)
+
+
+def acknowledge(cluster: Cluster, client: Client, count: int) -> None:
+    for _ in range(count):
+        client.sends(commands.Basic.Get, queue="q")
+        cluster.clock.advance(1)
+        client.acks(client.receives_content(commands.Basic.GetOk).method.delivery_tag)
+    cluster.clock.advance(1)
+
+
+def bodies(retention: Retention | None) -> list[bytes]:
+    assert retention is not None
+    log, found = retention.log, []
+    position = log.first
+    while position < log.committed:
+        messages, position = log.read(position, 10)
+        found += [message.body for message in messages]
+    return found
+
+
+def of_leader(cluster: Cluster) -> list[bytes]:
+    return bodies(cluster[record(cluster, "q").leader].queue("q").retention)
+
+
+def of_mirror(cluster: Cluster, node: str) -> list[bytes]:
+    queue_id = record(cluster, "q").queue_id
+    return bodies(cluster[node].mirroring.retained._retentions[queue_id])
+
+
+def test_every_copy_retains_what_is_acknowledged(cluster: Cluster) -> None:
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"1", b"2", b"3")
+    acknowledge(cluster, client, 2)
+    assert of_leader(cluster) == [b"1", b"2"]
+    assert of_mirror(cluster, "b") == of_mirror(cluster, "c") == [b"1", b"2"]
+
+
+def test_the_next_leader_has_it_and_goes_on(cluster: Cluster) -> None:
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"1", b"2", b"3", b"4")
+    acknowledge(cluster, client, 2)
+    cluster.kill("a")
+    cluster.clock.advance(10)
+    leader = record(cluster, "q").leader
+    assert leader != "a"
+    assert of_leader(cluster) == [b"1", b"2"]
+    acknowledge(cluster, client_of(cluster, leader), 1)
+    assert of_leader(cluster) == [b"1", b"2", b"3"]
+    (other,) = {"b", "c"} - {leader}
+    assert of_mirror(cluster, other) == [b"1", b"2", b"3"]
+    assert len(cluster[leader].queue("q")) == 1
+
+
+def test_leader_that_hands_over_keeps_what_it_has(cluster: Cluster) -> None:
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"1", b"2", b"3")
+    acknowledge(cluster, client, 1)
+    mirroring = cluster["a"].mirroring
+    mirroring.hand_overs.drain()
+    cluster.clock.advance(10)
+    leader = record(cluster, "q").leader
+    assert leader != "a"
+    acknowledge(cluster, client_of(cluster, leader), 1)
+    assert of_leader(cluster) == of_mirror(cluster, "a") == [b"1", b"2"]
+
+
+def test_what_goes_straight_to_a_client_is_retained_everywhere(cluster: Cluster) -> None:
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    client.sends(commands.Basic.Consume, queue="q", consumer_tag="c", no_ack=True)
+    cluster.clock.advance(1)
+    fill(cluster, client, b"1", b"2")
+    assert of_leader(cluster) == of_mirror(cluster, "b") == [b"1", b"2"]
+    assert len(cluster["a"].queue("q")) == 0
+
+
+def test_priorities_and_ids(cluster: Cluster) -> None:
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q", {"x-max-priority": long(3)})
+    for priority in (0, 3, 9):
+        client.publishes("q", b"%d" % priority, delivery_mode=2, priority=priority)
+    cluster.clock.advance(1)
+    acknowledge(cluster, client, 3)
+    assert of_leader(cluster) == of_mirror(cluster, "b") == [b"3", b"9", b"0"]
+
+
+def test_policy_that_is_removed_and_set_again(cluster: Cluster) -> None:
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, *[b"%d" % number for number in range(6)])
+    acknowledge(cluster, client, 2)
+    carrier = record(cluster, "q").carrier or "gm"
+    set_policy(cluster, **{"ha-replication": carrier})
+    cluster.clock.advance(2)
+    assert cluster["a"].queue("q").retention is None
+    acknowledge(cluster, client, 2)
+    set_policy(cluster, **{"ha-replication": carrier}, **RETENTION)
+    cluster.clock.advance(2)
+    acknowledge(cluster, client, 1)
+    assert of_leader(cluster) == of_mirror(cluster, "b") == of_mirror(cluster, "c") == [b"4"]
+
+
+def test_queue_that_is_deleted_takes_it_along_everywhere(cluster: Cluster) -> None:
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"1")
+    acknowledge(cluster, client, 1)
+    client.sends(commands.Queue.Delete, queue="q")
+    cluster.clock.advance(2)
+    client.receives(commands.Queue.DeleteOk)
+    for name in "abc":
+        assert not cluster[name].mirroring.retained._retentions
