@@ -26,6 +26,9 @@ from typing import Self
 FORMAT_VERSION = 1
 IDENTITY_FILE = "identity.json"
 LOCK_FILE = "lock"
+PROCESSES = "processes"
+"""Where the processes of a broker, but for the first one, have their data directories, and all of
+them their shared definitions."""
 UNFINISHED_IDENTITY = f"{IDENTITY_FILE}.new"
 # What a directory may hold and still count as empty: our own lock and a first start that did
 # not get further, and what mkfs leaves in the root of a file system.
@@ -144,6 +147,20 @@ class DataDirectory:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def is_of_processes(path: Path) -> bool:
+    """Whether a broker of several processes has used this data directory."""
+    return (path / PROCESSES).is_dir()
+
+
+def expect_one_process(path: Path) -> None:
+    """Raises `DataDirectoryRefused`."""
+    if is_of_processes(path):
+        raise DataDirectoryRefused(
+            f"data directory {path} is that of a broker with several processes: start it with"
+            " `warren server`, which looks after all of them"
+        )
 
 
 def create_directory(path: Path, mode: int = 0o700) -> None:

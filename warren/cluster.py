@@ -10,7 +10,6 @@ import logging
 import random
 import secrets
 import socket
-import ssl
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -30,6 +29,7 @@ from warren.core.ports import MetadataStore, Stored, Write
 from warren.core.queues.placement import Placement
 from warren.core.resources.alarms import Alarms
 from warren.core.scheduling.periodic import Periodic
+from warren.etcd_access import etcd_client
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.ending import end_tasks
 from warren.mirror.definitions.etcd import EtcdClient, EtcdError
@@ -225,7 +225,8 @@ class Cluster:
         )
         try:
             host = config.advertised_host or _host_of(self._node_name)
-            joined = await self.membership.join(host, listening.getsockname()[1], __version__)
+            port = listening.getsockname()[1]
+            joined = await self.membership.join(host, port, __version__, config.machine)
             self.membership.on_lease_lost = self._lease_lost
             self.metadata = await ClusterMetadata.open(
                 self._etcd,
@@ -486,7 +487,8 @@ class Cluster:
                 self._pause(LOST_ETCD)
                 return
             try:
-                await self.membership.join(host, self._links.port, __version__)
+                port, machine = self._links.port, self._config.machine
+                await self.membership.join(host, port, __version__, machine)
             except EtcdError:
                 continue
             except (MembershipRefused, UnreadableMembership) as reason:
@@ -530,15 +532,6 @@ class Cluster:
         await self._links.stop()
         await self.metadata.aclose()
         await _abandon(self._etcd, self.membership, self._replica)
-
-
-def etcd_client(config: ClusterConfig) -> EtcdClient:
-    return EtcdClient(
-        config.etcd_endpoints,
-        user=config.etcd_user,
-        password=config.etcd_password,
-        tls=_etcd_tls(config.etcd_ssl),
-    )
 
 
 async def _abandon(
@@ -677,15 +670,6 @@ def _bound(listener: Listener) -> socket.socket:
         raise refusal(Purpose.LINKS, listener, error) from error
     bound.setblocking(False)
     return bound
-
-
-def _etcd_tls(options: SslOptions | None) -> ssl.SSLContext | None:
-    if options is None:
-        return None
-    context = ssl.create_default_context(cafile=options.cacertfile)
-    if options.certfile is not None:
-        context.load_cert_chain(options.certfile, options.keyfile)
-    return context
 
 
 def _host_of(node_name: str) -> str:

@@ -104,6 +104,7 @@ class Management:
             self._load_server,
             connections_max=shares.http,
             descriptor_limit=shares.clients,
+            shared_ports=self.managed.config.process is not None,
         )
 
     async def start(self) -> None:

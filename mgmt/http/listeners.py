@@ -17,7 +17,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from warren.amqp.accepting import Acceptor
+from warren.amqp.accepting import Acceptor, SocketOptions
 from warren.core.log_line import log_fault
 from warren.core.resources.descriptors import HTTP_MAX
 
@@ -103,10 +103,12 @@ class HttpListeners:
         *,
         connections_max: int = HTTP_MAX,
         descriptor_limit: int = sys.maxsize,
+        shared_ports: bool = False,
     ) -> None:
         self.introductions = 0
         self._connections_max = connections_max
-        self._acceptor = Acceptor(descriptor_limit, backlog=BACKLOG)
+        sockets = SocketOptions(shared_ports=shared_ports)
+        self._acceptor = Acceptor(descriptor_limit, backlog=BACKLOG, sockets=sockets)
         self._load = load
         self._server: Callable[[Audience], Awaitable[ProtocolFactory]] | None = None
         self._factories: dict[Audience, ProtocolFactory] = {}

@@ -129,7 +129,7 @@ class Requests:
         )
 
     def _operation(self, depth: int) -> Operation:
-        key, end = self._key_and_end()
+        key = self._random.choice(KEYS)
         kinds: list[Callable[[], Operation]] = [
             lambda: delete(key) if key in self._deleted else put(key, self._random.randbytes(3)),
             lambda: delete(key) if key in self._deleted else put(key, b""),
