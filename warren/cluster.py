@@ -275,6 +275,7 @@ class Cluster:
             self.maintenance.may_lead,
             SyncLimits(self._config.sync_batch, self._config.sync_rate),
         )
+        self.mirroring.machine_of = self.membership.machine_of
         return ClusterPlacement(
             self._node_name,
             self.metadata,
