@@ -84,7 +84,7 @@ class DataDirectory:
                 raise CannotCreate(
                     f"data directory {path} cannot be created: {os.strerror(error.errno or 0)}"
                 ) from error
-        lock_fd = _lock(path)
+        lock_fd = locked(path)
         try:
             node_id = read_identity(path) or _write_identity(path)
         except BaseException:
@@ -207,7 +207,7 @@ def write_durably(path: Path, data: bytes, unfinished: Path | None = None) -> No
     sync_directory(path.parent)
 
 
-def _lock(path: Path) -> int:
+def locked(path: Path) -> int:
     fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
