@@ -1,0 +1,283 @@
+"""A broker of several processes: to clients and operators it is one."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pika
+import pytest
+from api_client import ApiClient
+from pika.adapters.blocking_connection import BlockingChannel
+from server_process import PATIENCE_S, ServerProcess
+
+from warren import Broker
+
+Until = Callable[[Callable[[], object]], None]
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+class Processes:
+    """One broker, and what is asked of it."""
+
+    def __init__(self, start: Callable[..., ServerProcess], data_dir: Path, until: Until) -> None:
+        self._start = start
+        self._until = until
+        self._connections: list[pika.BlockingConnection] = []
+        self.data_dir = data_dir
+        self.server: ServerProcess
+        self.api: ApiClient
+
+    def start(self, *more: str, processes: int = 3, name: str | None = "warren@here") -> None:
+        arguments = ["--processes", str(processes), "--http", "127.0.0.1:0"]
+        arguments += ["--node-name", name] if name is not None else []
+        self.server = self._start(*arguments, *more, data_dir=self.data_dir)
+        found = re.search(r"http (\d+)", self.server.ready_line)
+        assert found is not None
+        broker = cast(Broker, SimpleNamespace(host="127.0.0.1", http_port=int(found[1])))
+        self.api = ApiClient(broker)
+
+    def stop(self) -> None:
+        self.hang_up()
+        assert self.server.terminate() == 0
+
+    def connect(self) -> pika.BlockingConnection:
+        parameters = pika.URLParameters(self.server.url)
+        connection = pika.BlockingConnection(parameters)
+        self._connections.append(connection)
+        return connection
+
+    def hang_up(self) -> None:
+        for connection in self._connections:
+            # Where a process was killed, the client may not know yet.
+            with suppress(pika.exceptions.AMQPError):
+                connection.close()
+        self._connections.clear()
+
+    def channels(self) -> dict[str, BlockingChannel]:
+        """A channel at each process, by its name."""
+        found: dict[str, BlockingChannel] = {}
+        nodes = {node["name"] for node in self.nodes() if node["running"]}
+
+        def has_all() -> bool:
+            connection = self.connect()
+            node = self._node_of(connection)
+            found.setdefault(node, connection.channel())
+            return set(found) == nodes
+
+        self._until(has_all)
+        for channel in found.values():
+            channel.confirm_delivery()
+        return found
+
+    def _node_of(self, connection: pika.BlockingConnection) -> str:
+        port = connection._impl._transport._sock.getsockname()[1]
+        shown: list[str] = []
+
+        def is_shown() -> bool:
+            status, rows = self.api.get("/connections")
+            assert status == 200
+            shown[:] = [row["node"] for row in rows if row.get("peer_port") == port]
+            return bool(shown)
+
+        self._until(is_shown)
+        return shown[0]
+
+    def nodes(self) -> list[dict[str, Any]]:
+        status, rows = self.api.get("/nodes")
+        assert status == 200
+        return cast(list[dict[str, Any]], rows)
+
+    def pid(self, name: str) -> int:
+        return int(next(node["os_pid"] for node in self.nodes() if node["name"] == name))
+
+    def queues(self) -> dict[str, str]:
+        """Where each queue is."""
+        return {row["name"]: row["node"] for row in self.api.get("/queues")[1]}
+
+    def states(self) -> dict[str, str]:
+        return {node["name"]: node["state"] for node in self.nodes()}
+
+
+@pytest.fixture
+def broker(
+    start_server: Callable[..., ServerProcess], tmp_path: Path, until: Until
+) -> Iterator[Processes]:
+    processes = Processes(start_server, tmp_path / ("long" * 30) / "data", until)
+    yield processes
+    processes.hang_up()
+
+
+def test_it_is_one_broker(broker: Processes, until: Until) -> None:
+    broker.start()
+    assert broker.server.ready_line.endswith(", 3 processes\n")
+    channels = broker.channels()
+    assert set(channels) == {"warren@here", "warren-2@here", "warren-3@here"}
+    # Declared through one process, spread over all; used through each of them.
+    first = channels["warren@here"]
+    for number in range(6):
+        first.queue_declare(f"q{number}", durable=True)
+    assert Counter(broker.queues().values()) == dict.fromkeys(channels, 2)
+    for number in range(6):
+        for name, channel in channels.items():
+            channel.basic_publish("", f"q{number}", name.encode(), PERSISTENT, mandatory=True)
+    assert {
+        (channel.basic_get(f"q{number}", auto_ack=True)[2] or b"").decode()
+        for number, channel in enumerate([*channels.values()] * 2)
+    } == {next(iter(channels))}
+    # What operators set holds at all of them.
+    policy = {"pattern": "^q", "definition": {"max-length": 1}, "apply-to": "queues"}
+    assert broker.api.put("/policies/%2F/short", policy)[0] == 201
+    until(lambda: {row.get("messages") for row in broker.api.get("/queues")[1]} == {1})
+    exclusive = channels["warren-2@here"].queue_declare("", exclusive=True).method.queue
+    assert broker.queues()[exclusive] == "warren-2@here"
+    # After a restart all is there.
+    left = {name: node for name, node in broker.queues().items() if name != exclusive}
+    broker.stop()
+    broker.start(name=None)
+    assert broker.queues() == left
+    channel = broker.connect().channel()
+    assert {channel.basic_get(f"q{number}", auto_ack=True)[2] for number in range(6)} == {
+        list(channels)[-1].encode()
+    }
+    assert broker.api.get("/policies/%2F/short")[0] == 200
+
+
+def test_a_process_that_is_killed_is_back_with_all_that_was_confirmed(
+    broker: Processes, until: Until
+) -> None:
+    broker.start(processes=2)
+    channels = broker.channels()
+    here = channels["warren@here"]
+    for number in range(4):
+        here.queue_declare(f"q{number}", durable=True)
+        for body in range(10):
+            here.basic_publish("", f"q{number}", b"%d" % body, PERSISTENT, mandatory=True)
+    pid = broker.pid("warren-2@here")
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: broker.states() == dict.fromkeys(channels, "running"))
+    assert broker.pid("warren-2@here") != pid
+    # The other one has gone on with its client.
+    bodies = {
+        queue: [here.basic_get(queue, auto_ack=True)[2] for _ in range(10)]
+        for queue in broker.queues()
+    }
+    assert bodies == {f"q{number}": [b"%d" % body for body in range(10)] for number in range(4)}
+    assert 'process_ended number=2 node=warren-2@here reason="ended by SIGKILL"' in (
+        broker.server.log
+    )
+
+
+def test_one_that_ends_again_and_again_stays_down_and_the_others_go_on(
+    broker: Processes, until: Until
+) -> None:
+    broker.start(processes=2)
+    here = broker.channels()["warren@here"]
+    for name in ("mine", "lost"):
+        here.queue_declare(name, durable=True)
+    while "process_stays_down" not in broker.server.log:
+        killed = re.findall(r"process_started number=2 \S+ pid=(\d+)", broker.server.log)[-1]
+        try:
+            os.kill(int(killed), signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    until(lambda: broker.states() == {"warren@here": "running", "warren-2@here": "down"})
+    down = next(node for node in broker.nodes() if node["name"] == "warren-2@here")
+    assert down["reason"] == "ended by SIGKILL, 5 times within 60 seconds"
+    status, health = broker.api.get("/health/checks/processes")
+    assert (status, health["processes"]) == (503, [{"node": "warren-2@here", "state": "down"}])
+    led = {node: queue for queue, node in broker.queues().items()}
+    here.basic_publish("", led["warren@here"], b"goes on", PERSISTENT, mandatory=True)
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="home node"):
+        here.queue_declare(led["warren-2@here"], passive=True)
+
+
+def test_all_processes_end_when_the_supervisor_is_killed_and_a_start_finds_all(
+    broker: Processes, until: Until
+) -> None:
+    broker.start(processes=2)
+    channel = broker.connect().channel()
+    channel.confirm_delivery()
+    for number in range(4):
+        channel.queue_declare(f"q{number}", durable=True)
+        channel.basic_publish("", f"q{number}", b"kept", PERSISTENT, mandatory=True)
+    before = broker.queues()
+    broker.server.kill()
+    # At once: processes that still end let go of the directory meanwhile.
+    broker.start(processes=2)
+    assert broker.queues() == before
+    channel = broker.connect().channel()
+    assert {channel.basic_get(queue, auto_ack=True)[2] for queue in before} == {b"kept"}
+
+
+def test_a_broker_of_one_process_gets_more_and_goes_back(broker: Processes) -> None:
+    broker.start(processes=1)
+    assert "process" not in broker.server.ready_line.partition("ready")[2]
+    channel = broker.connect().channel()
+    channel.queue_declare("old", durable=True)
+    channel.basic_publish("", "old", b"kept", PERSISTENT)
+    broker.stop()
+    broker.start(processes=2)
+    channel = broker.connect().channel()
+    channel.queue_declare("new", durable=True)
+    assert broker.queues() == {"old": "warren@here", "new": "warren-2@here"}
+    broker.stop()
+    assert "1 in process 2" in refusal(broker.data_dir, "--processes", "1")
+    broker.start(processes=2)
+    broker.connect().channel().queue_delete("new")
+    broker.stop()
+    broker.start(processes=1)
+    assert [node["name"] for node in broker.nodes()] == ["warren@here"]
+    assert broker.connect().channel().basic_get("old", auto_ack=True)[2] == b"kept"
+    broker.stop()
+    # And there and back once more.
+    broker.start(processes=3)
+    assert len(broker.nodes()) == 3
+
+
+def test_ctl_stop_at_any_process_stops_the_broker(broker: Processes) -> None:
+    broker.start(processes=2)
+    directory = broker.data_dir / "processes" / "2"
+    command = [sys.executable, "-P", "-m", "warren", "ctl", "--data-dir", str(directory), "stop"]
+    subprocess.run(command, check=True, timeout=PATIENCE_S)
+    assert broker.server.wait() == 0
+
+
+def test_what_is_in_use_is_refused(broker: Processes, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refusal(tmp_path / "new", "--processes", "2", "--amqp", f"127.0.0.1:{port}")
+    assert f"port {port} of 127.0.0.1 cannot be had, address already in use" in said
+    assert not (tmp_path / "new").exists()
+    broker.start(processes=2)
+    assert "in use by another process" in refusal(broker.data_dir, "--processes", "2")
+    assert "in use by another process" in refusal(broker.data_dir)
+    port = broker.server.port
+    for processes in ("1", "2"):
+        said = refusal(tmp_path / "new", "--processes", processes, "--amqp", f"127.0.0.1:{port}")
+        assert "address already in use" in said
+    broker.stop()
+    said = refusal(broker.data_dir, "--processes", "2", "--node-name", "warren@elsewhere")
+    assert "start it with --node-name warren@here" in said
+
+
+def refusal(data_dir: Path, *arguments: str) -> str:
+    """What a server says that does not start."""
+    command = [sys.executable, "-P", "-m", "warren", "server", "--http", "none"]
+    command += ["--data-dir", str(data_dir), "--amqp", "127.0.0.1:0", *arguments]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=data_dir.parent
+    )
+    assert ended.returncode == 1, ended.stderr
+    return ended.stderr.splitlines()[-1]
