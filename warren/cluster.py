@@ -354,8 +354,7 @@ class Cluster:
             await self._linked_here()
 
     async def _linked_here(self) -> None:
-        """Return when the other processes of the broker can be reached, which clients take for
-        granted, or when that takes too long."""
+        """Return when the other processes of the broker can be reached, or that takes too long."""
         deadline = self._clock.now() + LINKED_S
         machine_of = self.membership.machine_of
         while self._clock.now() < deadline:

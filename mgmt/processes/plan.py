@@ -31,7 +31,7 @@ class Shared(NamedTuple):
     metrics_tls: Addresses
 
 
-class Plan(NamedTuple):
+class ProcessPlan(NamedTuple):
     """`first` is the name of the first process, and of the machine; `secret` that of the links,
     where the configuration has none. `size` is how many there are."""
 

@@ -22,7 +22,13 @@ from warren.log_output import LogOutput
 from warren.mgmt.processes.child import Child, ending
 from warren.mgmt.processes.deaths import DEATHS_MAX, WITHIN_S, Deaths
 from warren.mgmt.processes.directory import STORE, ProcessesDirectory, largest_first
-from warren.mgmt.processes.plan import Plan, data_directory, name_of, supervisor_socket, too_few
+from warren.mgmt.processes.plan import (
+    ProcessPlan,
+    data_directory,
+    name_of,
+    supervisor_socket,
+    too_few,
+)
 from warren.mgmt.processes.reserved_ports import ReservedPorts
 from warren.mgmt.processes.states import ProcessState, ProcessStatus
 from warren.node_refused import NodeRefused
@@ -171,7 +177,7 @@ class Supervisor:
 
     # Start
 
-    async def _prepare(self) -> Plan:
+    async def _prepare(self) -> ProcessPlan:
         """Have all that the processes need before the first of them is started."""
         data_dir = data_directory(self._config)
         self._directory = ProcessesDirectory.open(data_dir)
@@ -199,7 +205,7 @@ class Supervisor:
             lambda: [process.status for process in self._processes],
         )
         secret = secrets.token_urlsafe(32).encode()
-        return Plan(self._config, first, count, self._ports.addresses, secret)
+        return ProcessPlan(self._config, first, count, self._ports.addresses, secret)
 
     def _expect_enough(self, store: SharedStore, first: str, count: int) -> None:
         assert self._directory is not None
@@ -210,7 +216,7 @@ class Supervisor:
         wanted = {name_of(first, number) for number in range(1, count + 1)}
         store.forget([name for name in store.members() if name not in wanted])
 
-    async def _start(self, plan: Plan) -> None:
+    async def _start(self, plan: ProcessPlan) -> None:
         """Start all processes, and say so when they are ready."""
         self._processes = [
             Supervised(number, plan.configuration(number)) for number in plan.numbers()

@@ -82,7 +82,7 @@ class Replaced(NamedTuple):
     after: KeyValue | None
 
 
-class Lease:
+class KeyLease:
     """Ends at `expires_at` unless it is kept alive."""
 
     __slots__ = ("expires_at", "keys", "ttl_s")
@@ -109,7 +109,7 @@ class KeyStore:
         # Ranges at earlier revisions and watches from them are declined.
         self._compacted = revision
         self._first = revision + 1
-        self._leases: dict[int, Lease] = {}
+        self._leases: dict[int, KeyLease] = {}
         self._changed: dict[bytes, KeyValue | None] = {}
         self._delete_all([key for key, value in self._values.items() if value.lease])
 
@@ -143,7 +143,7 @@ class KeyStore:
     def grant(self, ttl_s: int, lease_id: int, now: float) -> LeaseAnswer:
         """A lease; very short ones last longer than was asked."""
         assert lease_id not in self._leases and lease_id > 0, lease_id
-        lease = self._leases[lease_id] = Lease(max(ttl_s, LEASE_TTL_MIN_S), now)
+        lease = self._leases[lease_id] = KeyLease(max(ttl_s, LEASE_TTL_MIN_S), now)
         return LeaseAnswer(self.header, lease_id, lease.ttl_s)
 
     def keep_alive(self, lease_id: int, now: float) -> LeaseAnswer:
