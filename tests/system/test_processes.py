@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,104 +11,15 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pika
 import pytest
-from api_client import ApiClient
-from pika.adapters.blocking_connection import BlockingChannel
+from broker_processes import Processes, Until
 from server_process import PATIENCE_S, ServerProcess
 
-from warren import Broker
-
-Until = Callable[[Callable[[], object]], None]
-
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-
-
-class Processes:
-    """One broker, and what is asked of it."""
-
-    def __init__(self, start: Callable[..., ServerProcess], data_dir: Path, until: Until) -> None:
-        self._start = start
-        self._until = until
-        self._connections: list[pika.BlockingConnection] = []
-        self.data_dir = data_dir
-        self.server: ServerProcess
-        self.api: ApiClient
-
-    def start(self, *more: str, processes: int = 3, name: str | None = "warren@here") -> None:
-        arguments = ["--processes", str(processes), "--http", "127.0.0.1:0"]
-        arguments += ["--node-name", name] if name is not None else []
-        self.server = self._start(*arguments, *more, data_dir=self.data_dir)
-        found = re.search(r"http (\d+)", self.server.ready_line)
-        assert found is not None
-        broker = cast(Broker, SimpleNamespace(host="127.0.0.1", http_port=int(found[1])))
-        self.api = ApiClient(broker)
-
-    def stop(self) -> None:
-        self.hang_up()
-        assert self.server.terminate() == 0
-
-    def connect(self) -> pika.BlockingConnection:
-        parameters = pika.URLParameters(self.server.url)
-        connection = pika.BlockingConnection(parameters)
-        self._connections.append(connection)
-        return connection
-
-    def hang_up(self) -> None:
-        for connection in self._connections:
-            # Where a process was killed, the client may not know yet.
-            with suppress(pika.exceptions.AMQPError):
-                connection.close()
-        self._connections.clear()
-
-    def channels(self) -> dict[str, BlockingChannel]:
-        """A channel at each process, by its name."""
-        found: dict[str, BlockingChannel] = {}
-        nodes = {node["name"] for node in self.nodes() if node["running"]}
-
-        def has_all() -> bool:
-            connection = self.connect()
-            node = self._node_of(connection)
-            found.setdefault(node, connection.channel())
-            return set(found) == nodes
-
-        self._until(has_all)
-        for channel in found.values():
-            channel.confirm_delivery()
-        return found
-
-    def _node_of(self, connection: pika.BlockingConnection) -> str:
-        port = connection._impl._transport._sock.getsockname()[1]
-        shown: list[str] = []
-
-        def is_shown() -> bool:
-            status, rows = self.api.get("/connections")
-            assert status == 200
-            shown[:] = [row["node"] for row in rows if row.get("peer_port") == port]
-            return bool(shown)
-
-        self._until(is_shown)
-        return shown[0]
-
-    def nodes(self) -> list[dict[str, Any]]:
-        status, rows = self.api.get("/nodes")
-        assert status == 200
-        return cast(list[dict[str, Any]], rows)
-
-    def pid(self, name: str) -> int:
-        return int(next(node["os_pid"] for node in self.nodes() if node["name"] == name))
-
-    def queues(self) -> dict[str, str]:
-        """Where each queue is."""
-        return {row["name"]: row["node"] for row in self.api.get("/queues")[1]}
-
-    def states(self) -> dict[str, str]:
-        return {node["name"]: node["state"] for node in self.nodes()}
 
 
 @pytest.fixture
@@ -142,6 +54,14 @@ def test_it_is_one_broker(broker: Processes, until: Until) -> None:
     until(lambda: {row.get("messages") for row in broker.api.get("/queues")[1]} == {1})
     exclusive = channels["warren-2@here"].queue_declare("", exclusive=True).method.queue
     assert broker.queues()[exclusive] == "warren-2@here"
+    # Metrics are of all of them, and each can be asked by itself.
+    metrics = broker.get("/metrics")[1].decode()
+    assert re.findall(r"warren_process_up\{process=\"(\d)\"\} 1", metrics) == ["1", "2", "3"]
+    assert metrics.count("rabbitmq_identity_info{") == 3
+    asked = [broker.get(f"/process/{number}/api/overview") for number in (1, 2, 3)]
+    assert {json.loads(body)["node"] for _, body in asked} == set(channels)
+    assert broker.get("/process/4/api/overview")[0] == 503
+    assert broker.get("/process/2/own/metrics")[0] == 404
     # After a restart all is there.
     left = {name: node for name, node in broker.queues().items() if name != exclusive}
     broker.stop()
@@ -234,16 +154,52 @@ def test_a_broker_of_one_process_gets_more_and_goes_back(broker: Processes) -> N
     assert broker.queues() == {"old": "warren@here", "new": "warren-2@here"}
     broker.stop()
     assert "1 in process 2" in refusal(broker.data_dir, "--processes", "1")
-    broker.start(processes=2)
+    broker.start(processes=3)
+    assert len(broker.nodes()) == 3
     broker.connect().channel().queue_delete("new")
     broker.stop()
     broker.start(processes=1)
     assert [node["name"] for node in broker.nodes()] == ["warren@here"]
     assert broker.connect().channel().basic_get("old", auto_ack=True)[2] == b"kept"
-    broker.stop()
-    # And there and back once more.
-    broker.start(processes=3)
-    assert len(broker.nodes()) == 3
+
+
+def test_one_that_stands_still_is_down_for_the_others_until_it_goes_on(
+    broker: Processes, until: Until, tmp_path: Path
+) -> None:
+    file = tmp_path / "quick.conf"
+    file.write_text("cluster.lease_ttl = 2\n")
+    broker.start("--config", str(file), processes=2)
+    here = broker.channels()["warren@here"]
+    for name in ("mine", "other"):
+        here.queue_declare(name, durable=True)
+    led = {node: queue for queue, node in broker.queues().items()}
+    pid = broker.pid("warren-2@here")
+    os.kill(pid, signal.SIGSTOP)
+    # Asked of the first one, for a connection to the other one waits.
+    first = ["--data-dir", str(broker.data_dir), "cluster_status", "--formatter", "json"]
+    until(lambda: ctl(*first)["running_nodes"] == ["warren@here"])
+    here.basic_publish("", led["warren@here"], b"goes on", PERSISTENT, mandatory=True)
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: ctl(*first)["running_nodes"] == ["warren-2@here", "warren@here"])
+    assert here.queue_declare(led["warren-2@here"], passive=True).method.message_count == 0
+
+
+def ctl(*arguments: str) -> Any:
+    command = [sys.executable, "-P", "-m", "warren", "ctl", *arguments]
+    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
+def test_a_stop_while_it_starts_ends_all(broker: Processes, tmp_path: Path) -> None:
+    directory = tmp_path / "stopped"
+    command = [sys.executable, "-P", "-m", "warren", "server", "--processes", "2"]
+    command += ["--http", "none", "--amqp", "127.0.0.1:0", "--data-dir", str(directory)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as starting:
+        assert starting.stderr is not None
+        while "process_started" not in starting.stderr.readline():
+            pass
+        starting.send_signal(signal.SIGTERM)
+        starting.stderr.read()
+        assert starting.wait(PATIENCE_S) == 0
 
 
 def test_ctl_stop_at_any_process_stops_the_broker(broker: Processes) -> None:
