@@ -6,10 +6,12 @@ A broker of one process has one that runs.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from warren.core.errors import NotFound
 from warren.mgmt.http.endpoint import Endpoint, Reply, Right
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.processes.asking import statuses
@@ -36,7 +38,10 @@ async def add_reasons(request: ApiRequest, rows: list[dict[str, Any]]) -> None:
     ended if they have."""
     if request.managed.config.process is None:
         return
-    known = {one.node: one for one in await _statuses(request)}
+    known: dict[str, ProcessStatus] = {}
+    # Lists are there when a supervisor is not.
+    with suppress(NotFound):
+        known = {one.node: one for one in await _statuses(request)}
     for row in rows:
         one = known.get(row["name"])
         if one is not None:

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from warren.config import Config
 
 READY = re.compile(r"warren \S+ ready: ")
+OUTPUT_S = 0.1
+"""How long the last that a process has printed may be on its way after its end."""
 SERVICE_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 """What the service manager has for the supervisor alone."""
 
@@ -61,8 +63,10 @@ class Child:
 
     async def ended(self) -> int:
         """Its exit code when it has ended, negative for a signal."""
-        await asyncio.wait((self._reading,))
-        return await self._process.wait()
+        code = await self._process.wait()
+        # What it has started may live longer, and hold its output open.
+        await asyncio.wait((self._reading,), timeout=OUTPUT_S)
+        return code
 
     def signal(self, *numbers: signal.Signals) -> None:
         if self._process.returncode is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from warren.config import Config, Processes
 from warren.core.log_line import log_event
-from warren.faults import Faults
+from warren.faults import Faults, NodeFailed
 from warren.log_output import LogOutput
 from warren.mgmt.processes.child import Child, ending
 from warren.mgmt.processes.deaths import DEATHS_MAX, WITHIN_S, Deaths
@@ -43,6 +43,8 @@ log = logging.getLogger("warren.node")
 
 STOP_S = 90.0
 """How long processes may take to stop, as systemd's services may, before they are killed."""
+EXIT_NOT_STARTED = 71
+"""Stands for that of a process that the system did not make (EX_OSERR of sysexits.h)."""
 EXIT_DOWN = 70
 """The exit code when no process is left that could be started again."""
 
@@ -92,7 +94,7 @@ class Supervised:
         self.status.state = ProcessState.RUNNING
         return True
 
-    def died(self, code: int, now: float) -> float | None:
+    def died(self, reason: str, now: float) -> float | None:
         """How long to wait before the next start; None: it stays down."""
         self.child = None
         pause_s = self.deaths.note(now)
@@ -100,7 +102,7 @@ class Supervised:
         status.pid = 0
         status.deaths = self.deaths.count
         status.state = ProcessState.STARTING if pause_s is not None else ProcessState.DOWN
-        status.reason = f"ended by {ending(code)}"
+        status.reason = reason
         if pause_s is None:
             status.reason += f", {DEATHS_MAX} times within {WITHIN_S:g} seconds"
         log_event(
@@ -150,7 +152,7 @@ class Supervisor:
             log_event(log, logging.INFO, "processes_stopping")
         await self._stop()
         if self._faults.first is not None:
-            raise self._faults.first
+            raise NodeFailed(self._faults.first)
         if self._failed is not None:
             return self._failed
         return 0 if self._stop_wanted.is_set() else EXIT_DOWN
@@ -237,8 +239,15 @@ class Supervisor:
     def _begin(self, process: Supervised) -> asyncio.Event:
         """Look after a process from now on; the event is set when it is ready, or cannot be."""
         settled = asyncio.Event()
-        self._watches.append(self._loop.create_task(self._look_after(process, settled)))
+        watch = self._loop.create_task(self._look_after(process, settled))
+        watch.add_done_callback(self._watched)
+        self._watches.append(watch)
         return settled
+
+    def _watched(self, watch: asyncio.Task[None]) -> None:
+        error = None if watch.cancelled() else watch.exception()
+        if error is not None:
+            self._faults.report(error)
 
     def _say_ready(self) -> None:
         first = self._processes[0].child
@@ -256,10 +265,15 @@ class Supervisor:
     async def _look_after(self, process: Supervised, settled: asyncio.Event) -> None:
         """Start a process, and again whenever it has ended, until all are to stop."""
         while not self._stop_wanted.is_set():
-            child = await process.start()
-            if await process.ready(child):
-                settled.set()
-            code = await child.ended()
+            try:
+                child = await process.start()
+            except OSError as error:
+                code, reason = EXIT_NOT_STARTED, f"not started: {error}"
+            else:
+                if await process.ready(child):
+                    settled.set()
+                code = await child.ended()
+                reason = f"ended by {ending(code)}"
             if self._store is not None:
                 self._store.end(process.status.node)
             if not settled.is_set():
@@ -272,7 +286,7 @@ class Supervisor:
                 self._stop_wanted.set()
             if self._stop_wanted.is_set():
                 return
-            pause_s = process.died(code, self._loop.time())
+            pause_s = process.died(reason, self._loop.time())
             self._manager.status(self._described())
             if pause_s is None:
                 if all(one.status.state is ProcessState.DOWN for one in self._processes):
