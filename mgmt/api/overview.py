@@ -347,8 +347,11 @@ async def get_node(request: ApiRequest) -> Any:
             row = await peers.ask(name, request, "/nodes/{node}", {"node": name})
         except BrokerError:
             row = down_row(peers, name)
+        await add_reasons(request, [row])
         return chosen_columns(row, columns_of(request))
     row = node_row(request)
+    if not request.passed:
+        await add_reasons(request, [row])
     if request.query_flag("memory"):
         row["memory"] = memory_breakdown(request.managed)
     return chosen_columns(row, columns_of(request))
