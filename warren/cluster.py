@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from warren import __version__
 from warren.addresses import Purpose, refusal
 from warren.clock import EndingClock, LoopClock
+from warren.cluster_news import tell_others
 from warren.config import ClusterConfig, Listener, SslOptions
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.definitions.records import QueueRecord
@@ -38,7 +39,6 @@ from warren.mirror.links.links import Links
 from warren.mirror.links.ports import PROTOCOL_VERSION, EndReason, Identity, LinkSettings
 from warren.mirror.links.traffic import LinkTraffic
 from warren.mirror.members import leftovers
-from warren.mirror.members.alarm_news import AlarmNews
 from warren.mirror.members.directory import MemberDirectory, UnreadableMembership
 from warren.mirror.members.maintenance import Maintenance
 from warren.mirror.members.membership import (
@@ -48,8 +48,6 @@ from warren.mirror.members.membership import (
     UnknownMember,
 )
 from warren.mirror.members.presence import Presence
-from warren.mirror.members.quota_news import QuotaNews
-from warren.mirror.members.trace_news import TraceNews
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.origin import origin_name
 from warren.mirror.messages.post import Post
@@ -328,9 +326,7 @@ class Cluster:
 
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and look for them."""
-        AlarmNews(node.alarms, node.growth, self.post)
-        QuotaNews(node, self.post)
-        TraceNews(node.tracer, self.post, self.calls)
+        tell_others(node, self._node_name, self.post, self.calls)
         self.mirroring.attach(node, self._new_backing)
         self.post.watch(on_up=lambda name: None, on_down=self._link_down)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
