@@ -39,6 +39,7 @@ from warren.mirror.links.links import Links
 from warren.mirror.links.ports import PROTOCOL_VERSION, EndReason, Identity, LinkSettings
 from warren.mirror.links.traffic import LinkTraffic
 from warren.mirror.members import leftovers
+from warren.mirror.members.abreast import Abreast
 from warren.mirror.members.directory import MemberDirectory, UnreadableMembership
 from warren.mirror.members.maintenance import Maintenance
 from warren.mirror.members.membership import (
@@ -76,9 +77,6 @@ JOIN_AGAIN_S = 0.5
 
 FOUND_S = 10.0
 """How long a node that starts waits for others to dial it: they try at least every 5 s."""
-
-LINKED_S = 5.0
-LINKED_POLL_S = 0.005
 
 LOST_ETCD = "the node has lost etcd and waits for it"
 """What clients are told when the node pauses, and whoever asks how it is."""
@@ -347,17 +345,8 @@ class Cluster:
         else:
             self._look_for_ended()
         if self._config.machine:
-            await self._linked_here()
-
-    async def _linked_here(self) -> None:
-        """Return when the other processes of the broker can be reached, or that takes too long."""
-        deadline = self._clock.now() + LINKED_S
-        machine_of = self.membership.machine_of
-        while self._clock.now() < deadline:
-            missing = self.membership.running().keys() - self.running()
-            if self._config.machine not in map(machine_of, missing):
-                return
-            await asyncio.sleep(LINKED_POLL_S)
+            abreast = Abreast(self.metadata, self.calls, self.membership, self.running)
+            await abreast.linked(self._node_name)
 
     @property
     def link_port(self) -> int:

@@ -48,6 +48,12 @@ def test_it_is_one_broker(broker: Processes, until: Until) -> None:
         (channel.basic_get(f"q{number}", auto_ack=True)[2] or b"").decode()
         for number, channel in enumerate([*channels.values()] * 2)
     } == {next(iter(channels))}
+    # What is defined through one is there for clients of the others when that one answers.
+    for number in range(30):
+        first.queue_declare(f"now{number}")
+        for name in channels:
+            channels[name].queue_declare(f"now{number}", passive=True)
+        channels["warren-2@here"].queue_delete(f"now{number}")
     # What operators set holds at all of them.
     policy = {"pattern": "^q", "definition": {"max-length": 1}, "apply-to": "queues"}
     assert broker.api.put("/policies/%2F/short", policy)[0] == 201
