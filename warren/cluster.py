@@ -40,6 +40,7 @@ from warren.mirror.links.ports import PROTOCOL_VERSION, EndReason, Identity, Lin
 from warren.mirror.links.traffic import LinkTraffic
 from warren.mirror.members import leftovers
 from warren.mirror.members.abreast import Abreast
+from warren.mirror.members.client_news import ClientNews
 from warren.mirror.members.directory import MemberDirectory, UnreadableMembership
 from warren.mirror.members.maintenance import Maintenance
 from warren.mirror.members.membership import (
@@ -325,6 +326,11 @@ class Cluster:
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and look for them."""
         tell_others(node, self._node_name, self.post, self.calls)
+        if self._config.machine:
+            abreast = Abreast(
+                self.metadata, self.calls, self.membership, self.running, self._node_name
+            )
+            ClientNews(node.vhost_limits.elsewhere, self.post, self.calls, abreast.others)
         self.mirroring.attach(node, self._new_backing)
         self.post.watch(on_up=lambda name: None, on_down=self._link_down)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
@@ -345,8 +351,7 @@ class Cluster:
         else:
             self._look_for_ended()
         if self._config.machine:
-            abreast = Abreast(self.metadata, self.calls, self.membership, self.running)
-            await abreast.linked(self._node_name)
+            await abreast.linked()
 
     @property
     def link_port(self) -> int:

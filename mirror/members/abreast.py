@@ -28,7 +28,7 @@ PATIENCE_S = 2.0
 
 
 class Abreast:
-    """`running` are the nodes that can be reached, this one among them."""
+    """`running` are the nodes that can be reached, the one of that `name`, which is this, too."""
 
     def __init__(
         self,
@@ -36,27 +36,31 @@ class Abreast:
         calls: Calls,
         membership: Membership,
         running: Callable[[], Collection[str]],
+        name: str,
     ) -> None:
         self._metadata = metadata
         self._calls = calls
         self._membership = membership
         self._running = running
-        self._name = ""
+        self._name = name
         self._waiting: list[Event] = []
         metadata.on_applied = self._applied
         metadata.seen_elsewhere = self._seen
         calls.serve(REACHED, self._asked)
 
-    async def linked(self, name: str) -> None:
-        """As the node of that name, return when the other processes that are up can be reached,
-        which clients take for granted, or when that takes too long."""
-        self._name = name
+    async def linked(self) -> None:
+        """Return when the other processes that are up can be reached, which clients take for
+        granted, or when that takes too long."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LINKED_S
         while self._here(self._membership.running().keys() - self._running()):
             if loop.time() >= deadline:
                 return
             await asyncio.sleep(LINKED_POLL_S)
+
+    def others(self) -> list[str]:
+        """The other processes that can be reached."""
+        return self._here(self._running())
 
     def _here(self, nodes: Collection[str]) -> list[str]:
         """Those of them that are processes of the same broker."""
@@ -77,7 +81,7 @@ class Abreast:
 
     async def _seen(self, revision: int) -> None:
         """Return when the others have come to a revision."""
-        others = self._here(self._running())
+        others = self.others()
         left = len(others)
         all_told = asyncio.Event()
 
