@@ -15,7 +15,7 @@ from typing import cast
 
 from pamqp import commands
 
-from warren.amqp.accepting import Acceptor, SocketOptions
+from warren.amqp.accepting import Acceptor
 from warren.amqp.frames import HEAD, METHOD, OVERHEAD, PROTOCOL_HEADER, frame
 from warren.amqp.methods import Method, encode_method, make
 from warren.amqp.peer import ConnectionSettings
@@ -134,13 +134,11 @@ class StartingListener:
         *,
         patience_s: float = PATIENCE_S,
         descriptor_limit: int = sys.maxsize,
-        shared_ports: bool = False,
     ) -> None:
         self._properties = properties
         self._describe = describe
         self._patience_s = patience_s
-        sockets = SocketOptions(shared_ports=shared_ports)
-        self._acceptor = Acceptor(descriptor_limit, backlog=STARTING_BACKLOG, sockets=sockets)
+        self._acceptor = Acceptor(descriptor_limit, backlog=STARTING_BACKLOG)
 
     async def listen(self, host: str, port: int) -> int:
         """Port 0 picks a free one. Returns the port; raises OSError."""

@@ -693,19 +693,19 @@ async def _recover(
     done, _ = await asyncio.wait((recovering,), timeout=START_QUIETLY_S)
     if done:
         return recovering.result(), config.amqp_listeners
-    log_event(log, logging.INFO, "recovery_started", clients="told to come back")
     listener = StartingListener(
-        _server_properties(),
-        progress.describe,
-        descriptor_limit=descriptors().clients,
-        shared_ports=config.process is not None,
+        _server_properties(), progress.describe, descriptor_limit=descriptors().clients
     )
+    # Where there are other processes, clients are better off with those.
+    tells = config.process is None
+    clients = "told to come back" if tells else "at other processes"
+    log_event(log, logging.INFO, "recovery_started", clients=clients)
     try:
         addresses = [
             address._replace(port=await opened(Purpose.AMQP, address, listener.listen(*address)))
-            for address in config.amqp_listeners
+            for address in (config.amqp_listeners if tells else ())
         ]
-        return await recovering, tuple(addresses)
+        return await recovering, tuple(addresses) if tells else config.amqp_listeners
     finally:
         await listener.close()
         # The thread cannot be stopped, and the directory is locked until it has ended.

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from warren.clock import LoopClock
 from warren.core.definitions.records import QueueRecord
 from warren.core.log_line import log_event
@@ -18,6 +20,7 @@ from warren.mirror.definitions.key_gateway import KeyGateway
 from warren.mirror.members.directory import member_key, presence_key
 from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.key_file import KeyFile
+from warren.persist.metadata import DamagedMetadata
 
 log = logging.getLogger("warren.node")
 
@@ -38,6 +41,9 @@ class SharedStore:
         )
         try:
             self.gateway = KeyGateway(self._file, clock)
+        except msgspec.MsgspecError as error:
+            self._file.close()
+            raise DamagedMetadata(f"shared definitions in {path} cannot be read: {error}") from None
         except BaseException:
             self._file.close()
             raise
