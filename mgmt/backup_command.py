@@ -18,6 +18,7 @@ from warren.backup.archive import Archive, ArchiveProgress, Backup
 from warren.backup.errors import BackupRefused
 from warren.backup.restore import restore as restore_backup
 from warren.persist.cluster_file import FILE as CLUSTER_FILE
+from warren.persist.data_directory import PROCESSES, is_of_processes
 
 BACKUPS = click.argument("backups", metavar="BACKUPS")
 CHOSEN = click.argument("backup_id", metavar="[ID]", required=False)
@@ -41,6 +42,12 @@ def create(data_directory: Path, backups: str) -> None:
     with refusals(), progress() as tell:
         made = Archive.open(backups, create=True).create(data_directory, tell)
     click.echo(f"{made.id}: {_size(made.size)}, {_size(made.new_bytes)} of it copied")
+    if is_of_processes(data_directory):
+        click.echo(
+            "this is the first process of a broker; the others have directories below"
+            f" {data_directory / PROCESSES}, back up each of them, too",
+            err=True,
+        )
 
 
 @backup.command("list")
