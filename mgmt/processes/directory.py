@@ -28,7 +28,7 @@ class ProcessesDirectory:
     def __init__(self, path: Path, lock_fd: int, first: DataDirectory, is_new: bool) -> None:
         self.path = path
         self._lock_fd = lock_fd
-        self._first = first
+        self.first = first
         self._is_new = is_new
 
     @classmethod
@@ -59,7 +59,7 @@ class ProcessesDirectory:
         """For a start that came to nothing, of which nobody has anything: leave what there was."""
         if self._is_new and self._lock_fd >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
-        self._first.discard_new()
+        self.first.discard_new()
 
     def close(self) -> None:
         if self._lock_fd >= 0:

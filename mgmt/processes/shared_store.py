@@ -20,7 +20,7 @@ from warren.mirror.definitions.key_gateway import KeyGateway
 from warren.mirror.members.directory import member_key, presence_key
 from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.key_file import KeyFile
-from warren.persist.metadata import DamagedMetadata
+from warren.persist.metadata import DATA_FILE, DamagedMetadata
 
 log = logging.getLogger("warren.node")
 
@@ -41,9 +41,12 @@ class SharedStore:
         )
         try:
             self.gateway = KeyGateway(self._file, clock)
-        except msgspec.MsgspecError as error:
+        except (DamagedMetadata, msgspec.MsgspecError) as error:
             self._file.close()
-            raise DamagedMetadata(f"shared definitions in {path} cannot be read: {error}") from None
+            raise DamagedMetadata(
+                f"the definitions that the processes share cannot be read: {error}; remove"
+                f" {path / DATA_FILE}, and the next start has them from the first process's copy"
+            ) from None
         except BaseException:
             self._file.close()
             raise
@@ -53,6 +56,10 @@ class SharedStore:
         """What is pending is written."""
         self.gateway.stop()
         self._file.close()
+
+    def is_empty(self) -> bool:
+        """Whether nothing was ever put there."""
+        return self.gateway.store.revision == 1
 
     def members(self) -> list[str]:
         """The names of all processes there ever were, without those that were forgotten."""

@@ -199,6 +199,9 @@ class Supervisor:
             shared_store = import_module("warren.mgmt.processes.shared_store")
             store: SharedStore = shared_store.SharedStore(store_path, self._faults.report)
             self._store = store
+            if known is not None and store.is_empty():
+                seed = import_module("warren.mgmt.processes.seeding").seed
+                seed(store.gateway, self._directory.first, known)
             self._expect_enough(store, first, count)
         module = import_module("warren.mgmt.processes.supervisor_socket")
         self._socket = await module.SupervisorSocket.open(

@@ -68,6 +68,11 @@ class Claimed(NamedTuple):
     first: bool
 
 
+def identity_key(prefix: str) -> bytes:
+    """Where it says which cluster that is."""
+    return _root(prefix) + b"cluster/identity"
+
+
 def member_key(prefix: str, name: str) -> bytes:
     """Where the member of that name is."""
     return _root(prefix) + b"members/" + name.encode()
@@ -88,7 +93,7 @@ class MemberDirectory:
     def __init__(self, etcd: EtcdClient, prefix: str) -> None:
         root = _root(prefix)
         self._etcd = etcd
-        self._identity = root + b"cluster/identity"
+        self._identity = identity_key(prefix)
         self._name = root + b"cluster/name"
         self._members = member_key(prefix, "")
         self._up = presence_key(prefix, "")

@@ -243,3 +243,45 @@ def refusal(data_dir: Path, *arguments: str) -> str:
     )
     assert ended.returncode == 1, ended.stderr
     return ended.stderr.splitlines()[-1]
+
+
+def test_a_backup_of_all_processes_is_a_broker_again(
+    broker: Processes, start_server: Callable[..., ServerProcess], tmp_path: Path, until: Until
+) -> None:
+    broker.start(processes=3)
+    channel = broker.connect().channel()
+    channel.confirm_delivery()
+    channel.exchange_declare("orders", "fanout", durable=True)
+    for number in range(6):
+        channel.queue_declare(f"q{number}", durable=True)
+        channel.queue_bind(f"q{number}", "orders")
+    channel.basic_publish("orders", "", b"kept", PERSISTENT)
+    backups, restored = tmp_path / "backups", tmp_path / "restored"
+    assert warren("backup", "create", broker.data_dir, backups).count("process ") == 3
+    where = broker.queues()
+    broker.stop()
+    assert warren("restore", backups, restored).count("process ") == 3
+    again = Processes(start_server, restored, until)
+    again.start(processes=3, name=None)
+    assert again.queues() == where
+    channel = again.connect().channel()
+    channel.confirm_delivery()
+    channel.basic_publish("orders", "", b"more", PERSISTENT)
+    bodies = [channel.basic_get(queue, auto_ack=True)[2] for queue in [*where] * 2]
+    assert bodies == [b"kept"] * 6 + [b"more"] * 6
+    again.stop()
+    # The definitions that all share are damaged: they can be had from the first process.
+    data = restored / "processes" / "definitions" / "data.mdb"
+    data.write_bytes(b"no database" * 1000)
+    assert f"remove {data}" in refusal(restored, "--processes", "3")
+    data.unlink()
+    again.start(processes=3, name=None)
+    assert again.queues() == where
+    again.stop()
+
+
+def warren(*arguments: object) -> str:
+    command = [sys.executable, "-P", "-m", "warren", *map(str, arguments)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
