@@ -132,8 +132,9 @@ class Supervisor:
         self._processes: list[Supervised] = []
         self._watches: list[asyncio.Task[None]] = []
         self._stop_wanted = asyncio.Event()
-        self._all_down = asyncio.Event()
-        # An exit code, once a process could not be started the first time.
+        self._over = asyncio.Event()
+        # An exit code, once a process could not be started the first time. Then, and when all are
+        # down, it is over.
         self._failed: int | None = None
 
     async def run(self) -> int:
@@ -146,7 +147,7 @@ class Supervisor:
         if not self._stop_wanted.is_set():
             await self._start(plan)
         if self._failed is None:
-            await self._wait(self._all_down)
+            await self._wait(self._over)
         if self._stop_wanted.is_set():
             self._manager.stopping()
             log_event(log, logging.INFO, "processes_stopping")
@@ -240,7 +241,7 @@ class Supervisor:
             self._say_ready()
 
     def _begin(self, process: Supervised) -> asyncio.Event:
-        """Look after a process from now on; the event is set when it is ready, or cannot be."""
+        """Look after a process from now on; the event is set when it is ready."""
         settled = asyncio.Event()
         watch = self._loop.create_task(self._look_after(process, settled))
         watch.add_done_callback(self._watched)
@@ -274,26 +275,37 @@ class Supervisor:
                 code, reason = EXIT_NOT_STARTED, f"not started: {error}"
             else:
                 if await process.ready(child):
+                    self._manager.status(self._described())
                     settled.set()
                 code = await child.ended()
                 reason = f"ended by {ending(code)}"
             if self._store is not None:
                 self._store.end(process.status.node)
+            if self._stop_wanted.is_set():
+                return
             if not settled.is_set():
-                # A start that the user waits for: the process has said why it came to nothing.
+                # A start that the user waits for. The process may have said why, too.
+                status = process.status
+                log_event(
+                    log,
+                    logging.ERROR,
+                    "process_not_started",
+                    number=status.number,
+                    node=status.node,
+                    reason=reason,
+                )
                 self._failed = code if code > 0 else 1
-                settled.set()
+                self._over.set()
                 return
             if code == 0:
                 # Somebody has told it to stop, and the others with it.
                 self._stop_wanted.set()
-            if self._stop_wanted.is_set():
                 return
             pause_s = process.died(reason, self._loop.time())
             self._manager.status(self._described())
             if pause_s is None:
                 if all(one.status.state is ProcessState.DOWN for one in self._processes):
-                    self._all_down.set()
+                    self._over.set()
                 return
             await asyncio.sleep(pause_s)
 
@@ -308,10 +320,10 @@ class Supervisor:
                 process.child.signal(signal.SIGHUP)
 
     async def _wait(self, *events: asyncio.Event) -> None:
-        """Until all of these are set, or the broker is to stop, or the supervisor has a fault."""
+        """Until all of these are set, or the broker is to stop, or cannot go on."""
         waits = [
             self._loop.create_task(_all_set(*group))
-            for group in (events, (self._stop_wanted,), (self._faults.happened,))
+            for group in (events, (self._stop_wanted,), (self._over,), (self._faults.happened,))
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
