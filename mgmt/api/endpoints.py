@@ -69,6 +69,8 @@ def peers(managed: ManagedNode, cluster: Cluster) -> Peers:
             *federation.ENDPOINTS,
             *snapshots.FOR_NODES,
             *trace.ENDPOINTS,
+            *health.ENDPOINTS,
+            *auth_attempts.ENDPOINTS,
         ],
     )
 
