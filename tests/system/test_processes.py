@@ -54,6 +54,16 @@ def test_it_is_one_broker(broker: Processes, until: Until) -> None:
         for name in channels:
             channels[name].queue_declare(f"now{number}", passive=True)
         channels["warren-2@here"].queue_delete(f"now{number}")
+    # And what a client leaves behind is gone for them when it has left.
+    for _ in range(10):
+        leaving = broker.connect()
+        mine = leaving.channel().queue_declare("", exclusive=True).method.queue
+        leaving.close()
+        for name in channels:
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="no queue"):
+                channels[name].queue_declare(mine, passive=True)
+            channels[name] = channels[name].connection.channel()
+    first = channels["warren@here"]
     # What operators set holds at all of them.
     policy = {"pattern": "^q", "definition": {"max-length": 1}, "apply-to": "queues"}
     assert broker.api.put("/policies/%2F/short", policy)[0] == 201
