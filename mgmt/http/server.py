@@ -106,6 +106,14 @@ class SiblingProcesses(Protocol):
         """What answers with the metrics of all."""
         ...
 
+    def path_of_one(self, path: str) -> str:
+        """Where the metrics of one of them are, without a login."""
+        ...
+
+    def metrics_of_one(self, path: str) -> Handler:
+        """What answers with those."""
+        ...
+
 
 class ManagementServer:
     """Serves the endpoints, which are made with what logs people in.
@@ -141,6 +149,7 @@ class ManagementServer:
         if audience is Audience.METRICS:
             for path, handler in self._metrics_for(audience).items():
                 app.router.add_get(path, self._unless_paused(handler))
+            self._add_siblings(app, audience)
         else:
             self._add_routes(app, audience)
         runner = web.AppRunner(
@@ -181,6 +190,9 @@ class ManagementServer:
                 app.router.add_get(siblings.own(path), self._unless_paused(handler))
         elif audience is Audience.NETWORK:
             app.router.add_route("*", siblings.route, siblings.forward)
+        elif audience is Audience.METRICS:
+            for path in self._metrics:
+                app.router.add_get(siblings.path_of_one(path), siblings.metrics_of_one(path))
 
     def _add_routes(self, app: web.Application, audience: Audience) -> None:
         local = audience is Audience.COMMAND_LINE

@@ -119,6 +119,21 @@ class Siblings:
 
         return answer
 
+    def path_of_one(self, path: str) -> str:
+        return f"/process/{{number:[0-9]+}}{path}"
+
+    def metrics_of_one(self, path: str) -> Handler:
+        """What answers with the metrics of the process in the path, on a listener for metrics."""
+
+        async def answer(http: web.Request) -> web.StreamResponse:
+            number = int(http.match_info["number"])
+            text = await self._metrics_of(number, path, http.rel_url.raw_query_string)
+            if text is None:
+                raise web.HTTPServiceUnavailable(text=f"process {number} is not running")
+            return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
+
+        return answer
+
     async def _metrics_of_all(self, path: str, query: str) -> dict[int, bytes | None]:
         """By number; None of a process that does not run, or does not answer."""
         try:
