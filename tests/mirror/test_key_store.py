@@ -258,7 +258,7 @@ class TestAsEtcd:
             Txn(success=[put(b"/k", b""), put(b"/k", b"")]),
             Txn(success=[delete(b"/a", b"/z"), put(b"/k", b"")]),
             Txn(success=[put(b"/k", b""), Operation(request_txn=Txn(failure=[put(b"/k", b"")]))]),
-            Range(b"/k", revision=1000),
+            Range(b"/k", revision=10**9),
         ],
     )
     def test_what_etcd_says_no_to_is_refused_in_its_words(
