@@ -166,7 +166,6 @@ class Connection:
         "_crossed_closes",
         "_deadline",
         "_frame_size_max",
-        "_held",
         "_pauses",
         "_shell",
         "_waiting",
@@ -181,6 +180,7 @@ class Connection:
         "frame_max",
         "heartbeat",
         "heartbeat_s",
+        "held",
         "held_back",
         "mechanism",
         "node",
@@ -236,7 +236,7 @@ class Connection:
         self.socket_writable = True
         self._shell = shell
         self._confirming: dict[int, Channel] = {}
-        self._held = HeldOutput(self.request_flush)
+        self.held = HeldOutput(self.request_flush)
         self.held_back = False
         self._beat_due = False
         self.blocking = Blocking()
@@ -711,7 +711,9 @@ class Connection:
         self._note(log, logging.INFO, "connection_opened", tls=self.peer.tls)
 
     def _close_by_client(self, _: commands.Connection.Close) -> None:
+        before = self.node.metadata.uncommitted()
         self._end_channels()
+        self.held.hold_undecided(before, self.node.metadata.uncommitted(), self.output)
         self._enter(Transition.CLOSE_BY_CLIENT)
         self._note(log, logging.INFO, "connection_closed", by="client")
         self.send(0, make(commands.Connection.CloseOk))
@@ -745,7 +747,7 @@ class Connection:
         self._stop_timers()
         self._end_channels()
         # What leads back to us is let go, so that no cycle is left for the collector.
-        self._held.drop()
+        self.held.drop()
         self.routes = None
         self._buffer = b""
         self._enter(Transition.LOSE)
@@ -820,9 +822,7 @@ class Connection:
 
     def hold_output(self) -> None:
         """Hold what is written from now on until the definitions seen so far are on disk."""
-        commit = at_risk(self.node.metadata)
-        if commit is not None:
-            self._held.hold(commit, self.output)
+        self.held.hold(at_risk(self.node.metadata), self.output)
 
     def take_output(self) -> list[bytes]:
         """The octets that may go to the peer now, in parts."""
@@ -832,9 +832,9 @@ class Connection:
             for channel in self._confirming.values():
                 output.append(channel.report_confirms())
             self._confirming.clear()
-        if self._held.active:
-            parts = self._held.release(output)
-            self._hold_back(self._held.full)
+        if self.held.active:
+            parts = self.held.release(output)
+            self._hold_back(self.held.full)
         else:
             parts = output[:]
             output.clear()
