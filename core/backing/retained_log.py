@@ -109,6 +109,8 @@ class RetainedLog(StreamLog):
         self.ready_bytes += octets
         whole = zip(messages, stored, strict=True)
         self._uncommitted_bytes += sum([len(one.body) for one, at in whole if at is None])
+        # More waits behind what is uncommitted, where that is much.
+        awaited = awaited or self.is_behind
         self._retained.write_retained(kept, self, stored, now, awaited=awaited)
 
     def settle(self, publish_seq: int) -> None:

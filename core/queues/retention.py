@@ -15,7 +15,7 @@ A queue that retains nothing has no `Retention` that is active, and asks for it 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from warren.core.backing.backing_queue import BackingQueue
@@ -31,6 +31,9 @@ from warren.core.scheduling.waiting import Event
 SLICE: Final = 256
 SLICE_BYTES: Final = 1 << 20
 """Messages, and octets of bodies, that are kept in one go."""
+
+WAITING_MAX: Final = 20_000
+"""Acknowledged messages that wait; with more of them the queue delivers nothing for a moment."""
 
 KEEP_US: Final = 4
 TRIM_US: Final = 200
@@ -56,9 +59,11 @@ class Retention:
 
     __slots__ = (
         "_clock",
+        "_full",
         "_going_on",
         "_limits",
         "_more",
+        "_on_full",
         "_queue",
         "_taken",
         "_trim_timer",
@@ -70,7 +75,16 @@ class Retention:
         "log",
     )
 
-    def __init__(self, queue: RetainingQueue, log: RetainedLog, clock: Clock, turns: Turns) -> None:
+    def __init__(
+        self,
+        queue: RetainingQueue,
+        log: RetainedLog,
+        clock: Clock,
+        turns: Turns,
+        on_full: Callable[[bool], None] = lambda full: None,
+    ) -> None:
+        """`on_full` is told when so much waits that no more should be acknowledged, and when not
+        any more."""
         self.log = log
         self.active = False
         self.ended = False
@@ -78,6 +92,8 @@ class Retention:
         self._clock = clock
         self._turns = turns
         self._limits = KEEP_ALL
+        self._on_full = on_full
+        self._full = False
         # Happens when more was written.
         self._more: Event | None = None
         # Acknowledged messages whose turn has not come.
@@ -117,6 +133,9 @@ class Retention:
         if self._waiting or self.log.is_behind or not self._fits(messages):
             self._waiting.extend(messages)
             self._go_on_soon()
+            if len(self._waiting) >= WAITING_MAX and not self._full:
+                self._full = True
+                self._on_full(True)
             return
         self._keep(messages)
 
@@ -146,13 +165,17 @@ class Retention:
             self._turns.soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Keep what waits, a slice in each turn."""
+        """Keep what waits, as much as a turn holds."""
         self._going_on = False
-        if self._waiting and not (self.active and self.log.is_behind):
+        while self._waiting and not (self.active and self.log.is_behind):
             self._keep(self._next())
             self._tell_of_more()
-            if self._waiting:
+            if self._turns.over and self._waiting:
                 self._go_on_soon()
+                break
+        if self._full and len(self._waiting) <= WAITING_MAX // 2:
+            self._full = False
+            self._on_full(False)
 
     def _next(self) -> list[Message]:
         """The next messages to keep, one at least."""

@@ -104,4 +104,8 @@ def _retention(makings: Makings, queue: Queue) -> Retention:
     clock = makings.vhost.clock
     spec = BackingSpec(queue.queue_id + RETAINED_LEVEL, durable=True, mode="default", retained=True)
     log = retained_log(makings.new_backing_queue(spec), clock.call_soon, clock.wall_time)
-    return Retention(queue, log, clock, makings.vhost.turns)
+
+    def on_full(full: bool) -> None:
+        (queue.pause_delivery if full else queue.resume_delivery)()
+
+    return Retention(queue, log, clock, makings.vhost.turns, on_full)

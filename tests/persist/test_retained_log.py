@@ -22,7 +22,7 @@ from warren.core.backing.retained_log import RetainedLog, RetainedStore
 from warren.core.backing.stream_limits import KEEP_ALL, StreamLimits
 from warren.core.backing.variable_queue import DEFAULT_MODE, VariableQueue
 from warren.core.messages.message import Envelope, Message
-from warren.core.queues.retention import SLICE, Retention
+from warren.core.queues.retention import SLICE, WAITING_MAX, Retention
 from warren.core.scheduling.turns import Turns
 from warren.persist.journal import BATCH_BYTES_MAX
 from warren.persist.store_context import StorageSizes
@@ -336,6 +336,21 @@ def test_paged_out_messages_are_retained_in_slices(node: RetainingNode) -> None:
     node.rest()
     assert retained(node.log) == [b"%d" % number for number in range(count)]
     assert node.queues[QUEUE]._pending_count == 0
+
+
+def test_queue_delivers_nothing_while_too_much_waits_to_be_retained(node: RetainingNode) -> None:
+    full: list[bool] = []
+    queue, clock = node.queues[QUEUE], node.clock
+    retention = Retention(Holder(queue), node.log, clock, Turns(clock), full.append)
+    retention.keep_within(KEEP_ALL)
+    for _ in range(WAITING_MAX):
+        node.publish(b"m")
+    node.rest()
+    retention.ack(node.take(WAITING_MAX))
+    assert full == [True]
+    node.rest()
+    assert full == [True, False]
+    assert node.log.committed - node.log.first == WAITING_MAX
 
 
 def test_transient_messages_are_acknowledged_and_not_retained(node: RetainingNode) -> None:
