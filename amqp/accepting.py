@@ -44,7 +44,8 @@ Introduce: TypeAlias = Callable[[socket.socket], Awaitable[Callable[[], asyncio.
 class SocketOptions(NamedTuple):
     """What accepted sockets are set to; None leaves a size to the system.
 
-    `linger_s` is how long closing a socket waits for what is unsent.
+    `linger_s` is how long closing a socket waits for what is unsent. With `shared_ports` other
+    processes of this broker listen at the same ports, and the kernel deals connections out.
     """
 
     nodelay: bool = True
@@ -52,6 +53,7 @@ class SocketOptions(NamedTuple):
     send_buffer_bytes: int | None = None
     receive_buffer_bytes: int | None = None
     linger_s: int | None = None
+    shared_ports: bool = False
 
     def apply(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, self.nodelay)
@@ -106,13 +108,7 @@ class Acceptor:
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
 
-        if host in ("", ANY):
-            bound = _bind_everywhere(port)
-        else:
-            found = await self._loop.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            bound = _bind_all([(family, address) for family, _, _, _, address in found])
+        bound = await bind(host, port, shared=self._sockets.shared_ports)
         for listener in bound:
             listener.listen(self._backlog)
             self._listening[listener] = None
@@ -201,30 +197,44 @@ class Acceptor:
             raise
 
 
-def _bind_everywhere(port: int) -> list[socket.socket]:
+async def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
+    """Sockets for an address, as `Acceptor.listen` has them. Raises OSError.
+
+    Where they are `shared`, others of the same user that are so may have the same address.
+    """
+    if host in ("", ANY):
+        return _bind_everywhere(port, shared)
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    return _bind_all([(family, address) for family, _, _, _, address in found], shared)
+
+
+def _bind_everywhere(port: int, shared: bool) -> list[socket.socket]:
     """Sockets at one port of all addresses; where the machine has no IPv6, of IPv4 alone.
 
     There is a socket for each kind of address, so that IPv4 clients have IPv4 addresses.
     """
     for _ in range(SAME_PORT_TRIES - 1 if port == 0 else 0):
         try:
-            return _bind_both(port)
+            return _bind_both(port, shared)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-    return _bind_both(port)
+    return _bind_both(port, shared)
 
 
-def _bind_both(port: int) -> list[socket.socket]:
+def _bind_both(port: int, shared: bool) -> list[socket.socket]:
     ipv4 = (socket.AF_INET, (ANY_IPV4, port))
     try:
-        bound = _bind_all([(socket.AF_INET6, (ANY, port))])
+        bound = _bind_all([(socket.AF_INET6, (ANY, port))], shared)
     except OSError as error:
         if error.errno not in NO_IPV6:
             raise
-        return _bind_all([ipv4])
+        return _bind_all([ipv4], shared)
     try:
-        return bound + _bind_all([(socket.AF_INET, (ANY_IPV4, bound[0].getsockname()[1]))])
+        same = (ANY_IPV4, bound[0].getsockname()[1])
+        return bound + _bind_all([(socket.AF_INET, same)], shared)
     except BaseException:
         bound[0].close()
         raise
@@ -234,7 +244,7 @@ NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """What a machine says whose kernel lacks IPv6, or whose administrator has switched it off."""
 
 
-def _bind_all(addresses: list[tuple[int, tuple[object, ...]]]) -> list[socket.socket]:
+def _bind_all(addresses: list[tuple[int, tuple[object, ...]]], shared: bool) -> list[socket.socket]:
     """Sockets bound to all of these. Raises OSError; then none is left open."""
     bound: list[socket.socket] = []
     try:
@@ -249,6 +259,8 @@ def _bind_all(addresses: list[tuple[int, tuple[object, ...]]]) -> list[socket.so
             bound.append(listener)
             listener.setblocking(False)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             _bind(listener, address)

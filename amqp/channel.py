@@ -391,14 +391,14 @@ class Channel:
             routes.vhost.observation.published(self.traced_as(), envelope, body, queues)
         if (route.is_reply or envelope.copies) and not route.exchange_name:
             # Direct replies go to channels, by way of the default exchange alone.
-            self.vhost.reply(envelope, body, (route.routing_key, *envelope.copies))
+            self.vhost.reply(envelope, body, envelope.routing_keys)
         if self.transaction is not None:
             self.transaction.publish(route, envelope, queues, body)
             return
         if (quotas := routes.vhost.quotas) is not None:
             quotas.take(dict.fromkeys(queues, Stock(1, len(body))))
         if route.queues is None or envelope.copies:
-            routes.keep(route, envelope, body)
+            self.vhost.histories.keep(route.exchange, envelope.routing_keys, envelope, body)
         route.exchange.published_out += len(queues)
         if len(queues) == 1:
             (queue,) = queues

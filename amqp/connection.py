@@ -110,6 +110,11 @@ CLOSE_TIMEOUT_S = 30.0
 METHOD_US = 30
 """What a method costs, as `core/scheduling/turns.py` counts it; what it changes comes on top."""
 
+LITTLE_US = 50
+"""What a connection may cost although the turn is over."""
+
+READ_US = 500
+"""The same for reading on: who had to wait for a turn mostly has sent much."""
 METHODS_A_TURN = 100
 """Methods, publishes that come whole not counted, after which others have their turn; some
 milliseconds even of queue.declare."""
@@ -161,7 +166,6 @@ class Connection:
         "_crossed_closes",
         "_deadline",
         "_frame_size_max",
-        "_held",
         "_pauses",
         "_shell",
         "_waiting",
@@ -176,6 +180,7 @@ class Connection:
         "frame_max",
         "heartbeat",
         "heartbeat_s",
+        "held",
         "held_back",
         "mechanism",
         "node",
@@ -231,7 +236,7 @@ class Connection:
         self.socket_writable = True
         self._shell = shell
         self._confirming: dict[int, Channel] = {}
-        self._held = HeldOutput(self.request_flush)
+        self.held = HeldOutput(self.request_flush)
         self.held_back = False
         self._beat_due = False
         self.blocking = Blocking()
@@ -337,8 +342,8 @@ class Connection:
         end = len(data)
         channels = self.channels
         turns = self.node.turns
-        # Only what this connection has cost makes it wait.
-        left_us = turns.left_us
+        # Only what this connection has cost makes it wait, and not for the little one asks now.
+        left_us = turns.left_us - LITTLE_US
         methods_left = METHODS_A_TURN
         while True:
             if end - pos < HEAD.size:
@@ -395,7 +400,7 @@ class Connection:
             if kind == METHOD:
                 methods_left -= 1
                 if not methods_left and pos < end:
-                    self.yield_turn()
+                    self.wait_for_turn()
             if turns.left_us <= 0 and turns.left_us < left_us:
                 self.wait_for_turn()
             if self._pauses:
@@ -706,7 +711,9 @@ class Connection:
         self._note(log, logging.INFO, "connection_opened", tls=self.peer.tls)
 
     def _close_by_client(self, _: commands.Connection.Close) -> None:
+        before = self.node.metadata.uncommitted()
         self._end_channels()
+        self.held.hold_undecided(before, self.node.metadata.uncommitted(), self.output)
         self._enter(Transition.CLOSE_BY_CLIENT)
         self._note(log, logging.INFO, "connection_closed", by="client")
         self.send(0, make(commands.Connection.CloseOk))
@@ -740,7 +747,7 @@ class Connection:
         self._stop_timers()
         self._end_channels()
         # What leads back to us is let go, so that no cycle is left for the collector.
-        self._held.drop()
+        self.held.drop()
         self.routes = None
         self._buffer = b""
         self._enter(Transition.LOSE)
@@ -815,9 +822,7 @@ class Connection:
 
     def hold_output(self) -> None:
         """Hold what is written from now on until the definitions seen so far are on disk."""
-        commit = at_risk(self.node.metadata)
-        if commit is not None:
-            self._held.hold(commit, self.output)
+        self.held.hold(at_risk(self.node.metadata), self.output)
 
     def take_output(self) -> list[bytes]:
         """The octets that may go to the peer now, in parts."""
@@ -827,9 +832,9 @@ class Connection:
             for channel in self._confirming.values():
                 output.append(channel.report_confirms())
             self._confirming.clear()
-        if self._held.active:
-            parts = self._held.release(output)
-            self._hold_back(self._held.full)
+        if self.held.active:
+            parts = self.held.release(output)
+            self._hold_back(self.held.full)
         else:
             parts = output[:]
             output.clear()
@@ -867,22 +872,16 @@ class Connection:
             self._shell.pause_reading()
         self._pauses.add(reason)
 
-    def yield_turn(self) -> None:
-        """Let the other connections have their turn before reading on."""
-        self.pause("turn")
-        self.clock.call_soon(self._resume_turn)
-
-    def _resume_turn(self) -> None:
-        self.resume("turn")
-
     def wait_for_turn(self) -> None:
-        """The turn is over (`core/scheduling/turns.py`): read on when it is this connection's
-        again."""
+        """This connection has had its turn (`core/scheduling/turns.py`), or enough of it: read on
+        when it is its turn again."""
         if not self._pauses:
             self.pause("work")
             self.node.turns.soon_for_client(self.clock.guarded(self._go_on_working))
 
     def _go_on_working(self) -> None:
+        # Few go on in a turn: who sends little finds its place between them.
+        self.node.turns.spend(READ_US)
         self._pauses.discard("work")
         self._read_on()
 

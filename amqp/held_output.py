@@ -36,8 +36,18 @@ class HeldOutput:
         """Whether output has to pass through `release`."""
         return self._gate is not None or bool(self._segments)
 
-    def hold(self, commit: Commit, written: list[bytes]) -> None:
-        """Hold what is written after `written` until the commit is done."""
+    def hold_undecided(
+        self, before: Commit | None, commit: Commit | None, written: list[bytes]
+    ) -> None:
+        """Hold it until a commit that came after another one is visible, which takes other nodes to
+        decide: what a client leaves behind is gone for all when it hears that it has left."""
+        if commit is not before and commit is not None and not commit.visible:
+            self.hold(commit, written)
+
+    def hold(self, commit: Commit | None, written: list[bytes]) -> None:
+        """Hold what is written after `written` until the commit is done, if there is one."""
+        if commit is None:
+            return
         if self._gate is None:
             self._append(written)
         self._gate = commit

@@ -36,8 +36,12 @@ def channel_close(channel: Channel, _: commands.Channel.Close) -> None:
     confirms = channel.report_confirms()
     if confirms:
         channel.connection.output.append(confirms)
+    connection = channel.connection
+    metadata = connection.node.metadata
+    before = metadata.uncommitted()
     channel.end()
-    channel.connection.channel_closed(channel.number)
+    connection.held.hold_undecided(before, metadata.uncommitted(), connection.output)
+    connection.channel_closed(channel.number)
     channel.reply(make(commands.Channel.CloseOk))
 
 

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from warren.amqp.channel import Channel
     from warren.amqp.connection import Connection
 
+ALONE_US = 5
+"""What it costs to hand over a publish by itself, as `core/scheduling/turns.py` counts it."""
+
 GATHERED_MAX = 512
 """Publishes that are gathered before their queue gets them."""
 
@@ -342,6 +345,7 @@ def _hand_over(
         or (shared and any([envelope.persistent for envelope in envelopes]))
         or transaction is not None
     ):
+        turns.spend(ALONE_US * count)
         for envelope, body in zip(envelopes, bodies, strict=True):
             channel.hand_over(route, queues, envelope, body)
         return not turns.over and topology.generation == generation

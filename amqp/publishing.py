@@ -46,6 +46,9 @@ SOURCES_MAX = 256
 QUEUE_US = 2
 """What each queue costs that a message is published to, as `core/scheduling/turns.py` counts it."""
 
+ROUTE_US = 5
+"""What it costs to find a route, as `core/scheduling/turns.py` counts it."""
+
 QUEUES_AT_ONCE = 200
 """A message for more queues is published in turns."""
 
@@ -143,6 +146,7 @@ class PublishRoutes:
     def resolve(self, method: bytes) -> Route:
         """`route` for one that is not `known`."""
         route = self.route_of(method[ARGUMENTS_AT:-1])
+        self._node.turns.spend(ROUTE_US)
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
             self._observed.clear()
@@ -176,13 +180,8 @@ class PublishRoutes:
         envelope = self.envelope(route, header, reply_address)
         if route.queues is not None and not envelope.copies:
             return route.queues, envelope
-        keys = (route.routing_key, *envelope.copies)
+        keys = envelope.routing_keys
         return self.vhost.queues_for(route.exchange, keys, envelope.header), envelope
-
-    def keep(self, route: Route, envelope: Envelope, body: bytes) -> None:
-        """Exchanges of type x-recent-history that a publish passes keep it."""
-        keys = (route.routing_key, *envelope.copies)
-        self.vhost.histories.keep(route.exchange, keys, envelope, body)
 
     def route_of(self, arguments: bytes) -> Route:
         """The route for the argument octets of a basic.publish; it is not kept."""

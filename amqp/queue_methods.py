@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 async def declare(channel: Channel, method: commands.Queue.Declare) -> None:
     name = clean_name(method.queue)
     if name == REPLY_TO_NAME or name.startswith(REPLY_TO_PREFIX):
-        _declare_reply_queue(channel, name, method.nowait)
+        await _declare_reply_queue(channel, name, method.nowait)
         return
     channel.connection.node.counts.queues_declared += 1
     queue = _passive(channel, name) if method.passive else await _active(channel, name, method)
@@ -136,9 +136,9 @@ async def _active(channel: Channel, name: str, method: commands.Queue.Declare) -
             return queue
 
 
-def _declare_reply_queue(channel: Channel, name: str, nowait: bool) -> None:
+async def _declare_reply_queue(channel: Channel, name: str, nowait: bool) -> None:
     """The pseudo queues of direct reply-to: declaring one asks whether somebody listens."""
-    if name != REPLY_TO_NAME and not channel.connection.node.replies.alive(name):
+    if name != REPLY_TO_NAME and not await channel.connection.node.replies.alive(name):
         raise no_queue(name, channel.vhost.name)
     channel.last_queue = name
     if not nowait:

@@ -32,9 +32,13 @@ log = logging.getLogger("warren.connection")
 WRITE_BUFFER_HIGH = 256 * 1024
 """Octets a socket may owe its reader before its consumers are taken out of their rings."""
 
-READ_TURN = 128 * 1024
-"""Octets after which a socket that has more to read lets the others have their turn: the loop would
-otherwise read megabytes from one publisher at a time."""
+MUCH_BYTES = 8 * 1024
+MUCH_BYTES_PER_US = 128
+"""From how many octets on what was read counts as work, and how many of them are a microsecond of
+it: the loop would otherwise read megabytes from one publisher at a time, or from a hundred."""
+
+LOST_US = 300
+"""What the end of a connection costs, with the line in the log."""
 
 OUTPUT_MAX = 16 * 1024 * 1024
 """Octets a socket may owe its reader before we stop reading from it too. It is far above the
@@ -141,17 +145,29 @@ class AmqpProtocol(asyncio.Protocol):
         if connection.flush_requested:
             # An answer need not wait for the end of the turn.
             self._listener.flush_now(self)
-        if len(data) >= READ_TURN:
-            connection.yield_turn()
+        if len(data) >= MUCH_BYTES:
+            turns = connection.node.turns
+            turns.spend(len(data) // MUCH_BYTES_PER_US)
+            if turns.left_us <= 0:
+                connection.wait_for_turn()
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        connection = self._connection
+        if connection is not None and connection.node.turns.over:
+            # Thousands may be lost in one moment, when a network goes.
+            connection.node.turns.soon(self._end)
+        else:
+            self._end()
+
+    def _end(self) -> None:
         self._listener.forget(self)
         self._stop_header_timer()
         connection, self._connection = self._connection, None
         if connection is not None:
+            connection.node.turns.spend(LOST_US)
             try:
                 connection.connection_lost()
             except Exception:
@@ -416,7 +432,8 @@ class Listener:
             await asyncio.sleep(0.01)
         for protocol in list(self._protocols):
             protocol.abort()
-        await asyncio.sleep(0)
+        while self._protocols:
+            await asyncio.sleep(0)
 
     def admit(self, protocol: AmqpProtocol) -> bool:
         """Count a new socket; False when there are too many, or none are let in."""

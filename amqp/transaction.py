@@ -188,7 +188,9 @@ class Transaction:
                 await turns.pause()
             targets = [vhost.queues[name] for name in run.names if name in vhost.queues]
             run.route.exchange.published_out += len(targets)
-            self._keep(run.route, envelope, body)
+            # A run may have many routing keys, and its route has the first one of them.
+            keys = envelope.routing_keys
+            vhost.histories.keep(run.route.exchange, keys, envelope, body)
             for queue in targets:
                 if turns.over:
                     await turns.pause()
@@ -199,12 +201,6 @@ class Transaction:
                     self._count((current.publish(envelope, body, self, 0),))
             if not targets:
                 self._channel.unroutable(run.route, envelope, body)
-
-    def _keep(self, route: Route, envelope: Envelope, body: bytes) -> None:
-        """Exchanges of type x-recent-history on the way keep the message."""
-        # A run may have many routing keys, and its route has the first one of them.
-        keys = (envelope.routing_key, *envelope.copies)
-        self._channel.vhost.histories.keep(route.exchange, keys, envelope, body)
 
     def _count(self, answers: Sequence[Settlement]) -> None:
         self._unsafe += answers.count(PENDING)

@@ -21,9 +21,11 @@ def queue_declare(
     return method(50, 10, fields)
 
 
-def exchange_declare(exchange: str, kind: str) -> bytes:
+def exchange_declare(
+    exchange: str, kind: str, arguments: Mapping[str, str | int] | None = None
+) -> bytes:
     fields = b"\0\0" + short_string(exchange) + short_string(kind)
-    return method(40, 10, fields + bytes([DURABLE | NOWAIT]) + table({}))
+    return method(40, 10, fields + bytes([DURABLE | NOWAIT]) + table(arguments or {}))
 
 
 def bind(
@@ -46,6 +48,7 @@ def publish(
     persistent: bool = False,
     expiration: str = "",
     headers: Mapping[str, str | int] | None = None,
+    message_id: str = "",
 ) -> bytes:
     flags, properties = 0x1000, b""
     if headers is not None:
@@ -55,6 +58,9 @@ def publish(
     if expiration:
         flags |= 0x0100
         properties += short_string(expiration)
+    if message_id:
+        flags |= 0x0080
+        properties += short_string(message_id)
     header = struct.pack(">HHQH", 60, 0, len(body), flags) + properties
     frames = [method(60, 40, b"\0\0" + short_string(exchange) + short_string(key) + b"\0")]
     frames.append(frame(2, 1, header))

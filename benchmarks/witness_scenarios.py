@@ -6,7 +6,9 @@ it. All octets are made beforehand. The first line of the docstring is what the 
 
 from __future__ import annotations
 
+import json
 import random
+import select
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -179,6 +181,71 @@ def headers_2000(stage: Stage) -> Work:
             for number in range(3000)
         ),
     )
+
+
+@scenario
+def to_20000_queues(stage: Stage) -> Work:
+    """40,000 publishes, each to another of 20,000 queues than the one before."""
+    client = stage.client()
+    octets = b"".join([publish("", name, b"x") for name in declare_many(client)])
+    return request(client, [octets, octets])
+
+
+@scenario
+def alternate_exchanges(stage: Stage) -> Work:
+    """500 publishes that pass 1,500 alternate exchanges each."""
+    client = stage.client()
+    chain = (
+        exchange_declare(f"x-{n}", "direct", {"alternate-exchange": f"x-{n + 1}"})
+        for n in range(1500)
+    )
+    client.carry_out(b"".join(chain))
+    return request(client, [b"".join(publish("x-0", f"key-{n}", b"x") for n in range(500))])
+
+
+@scenario
+def connections_lost(stage: Stage) -> Work:
+    """300 connections that are lost at once."""
+    clients = [stage.client() for _ in range(300)]
+
+    def work() -> None:
+        for client in clients:
+            client.socket.close()
+
+    return work
+
+
+@scenario
+def many_publishers(stage: Stage) -> Work:
+    """50 clients that publish 100 octets as fast as they can, for three seconds."""
+    clients = [stage.client() for _ in range(50)]
+    for number, client in enumerate(clients):
+        client.carry_out(queue_declare(f"q-{number}"))
+    octets = {
+        client.socket: publish("", f"q-{number}", bytes(100)) * 1000
+        for number, client in enumerate(clients)
+    }
+
+    def work() -> None:
+        end = time.monotonic() + 3
+        left = dict.fromkeys(octets, 0)
+        for client in clients:
+            client.socket.setblocking(False)
+        while time.monotonic() < end:
+            for ready in select.select([], list(octets), [], 0.1)[1]:
+                sent = ready.send(memoryview(octets[ready])[left[ready] :])
+                left[ready] = (left[ready] + sent) % len(octets[ready])
+
+    return work
+
+
+@scenario
+def deduplicated(stage: Stage) -> Work:
+    """40,000 publishes to a queue that drops what it had before."""
+    client = stage.client()
+    client.carry_out(queue_declare("q", {"x-message-deduplication-window": 10_000}))
+    ids = (f"id-{number}" for number in range(40_000))
+    return request(client, [b"".join([publish("", "q", b"x", message_id=at) for at in ids])])
 
 
 @scenario
@@ -509,6 +576,23 @@ def export_definitions(stage: Stage) -> Work:
     """Exporting definitions with 100,000 bindings."""
     bind_many(stage.client())
     return lambda: stage.http("GET", "/api/definitions")
+
+
+@http_scenario
+def import_definitions(stage: Stage) -> Work:
+    """Importing definitions with 20,000 queues and as many bindings, 5 MB."""
+    queues: list[dict[str, object]] = [
+        {"name": name, "vhost": VIRTUAL_HOST, "durable": True, "auto_delete": False}
+        | {"arguments": {"x-max-length": 1000}}
+        for name in many_names()
+    ]
+    bindings: list[dict[str, object]] = [
+        {"source": "amq.direct", "vhost": VIRTUAL_HOST, "destination": name}
+        | {"destination_type": "queue", "routing_key": f"key-{name}", "arguments": {}}
+        for name in many_names()
+    ]
+    octets = json.dumps({"queues": queues, "bindings": bindings}).encode()
+    return lambda: stage.http("POST", "/api/definitions", octets)
 
 
 @http_scenario

@@ -71,10 +71,10 @@ class Stage:
         return client
 
     def http(self, verb: str, path: str, body: object = None) -> None:
-        """Ask, and pass over the answer."""
+        """Ask, and pass over the answer. A body is JSON, or what makes it."""
         connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=PATIENCE_S)
         try:
-            octets = None if body is None else json.dumps(body).encode()
+            octets = body if isinstance(body, bytes | None) else json.dumps(body).encode()
             connection.request(verb, path, octets, AUTHORIZATION)
             answer = connection.getresponse()
             while answer.read(1 << 20):

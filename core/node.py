@@ -353,13 +353,16 @@ class Node:
             raise NotAllowed(f"vhost {name} not found")
         if self.vhost_limits.get(name):
             in_vhost = sum(other.vhost is vhost for other in self.clients)
+            in_vhost += self.vhost_limits.elsewhere.in_vhost(name)
             self.vhost_limits.check_connection(name, user.name, in_vhost)
         limits = self.access.user_limits(user.name)
         if limits:
-            check_user_connection(limits, user.name, len(self._clients_of(user)))
+            elsewhere = self.vhost_limits.elsewhere.of_user(user.name)
+            check_user_connection(limits, user.name, len(self._clients_of(user)) + elsewhere)
         if not self.access.vhost_allowed(user, name):
             raise NotAllowed(f"access to vhost '{name}' refused for user '{user.name}'")
         self.clients[client] = None
+        self.vhost_limits.elsewhere.opened(client, name, user.name)
         self.counts.connections_opened += 1
         return vhost
 
@@ -387,6 +390,7 @@ class Node:
     def connection_ended(self, client: Client) -> None:
         if client in self.clients:
             del self.clients[client]
+            self.vhost_limits.elsewhere.closed(client)
             self.counts.connections_closed += 1
 
     def heartbeat_missed(self, peer: str, heartbeat_s: int) -> None:

@@ -16,7 +16,8 @@ from warren.core.definitions.records import ParameterRecord
 from warren.core.exchanges.routing import DEFAULT_EXCHANGE
 from warren.core.log_line import log_event
 from warren.core.node import Node
-from warren.core.policies.policy import Applied, Kind
+from warren.core.policies.policy import Applied
+from warren.core.policies.policy_set import Kind, Policy
 from warren.core.ports import Key
 from warren.core.vhosts.vhost import VirtualHost
 from warren.federation import sets, upstream
@@ -43,6 +44,8 @@ class Plan:
         self._assignments = assignments
         self._place = place
         self._read: dict[Key, dict[str, ParameterRecord]] = {}
+        # The policies of a virtual host as they were looked at last, and what came of it.
+        self._asked: dict[str, tuple[list[Policy], bool]] = {}
 
     def forget(self) -> None:
         """Parameters have changed."""
@@ -51,7 +54,12 @@ class Plan:
     def federates(self, vhost: str) -> bool:
         """Whether a policy asks for federation there, so that anything has to be looked at."""
         policies = self._node.policies.of_vhost(vhost)
-        return any(sets.asks_for_federation(policy.definition) for policy in policies)
+        asked = self._asked.get(vhost)
+        if asked is None or asked[0] is not policies:
+            # It is asked for every queue, and there may be thousands of policies.
+            asks = any(sets.asks_for_federation(policy.definition) for policy in policies)
+            asked = self._asked[vhost] = (policies, asks)
+        return asked[1]
 
     def wanted(self, federated: Federated) -> Iterator[tuple[Wanted, bool]]:
         """The links that this exchange or queue is to have, and whether at this node."""

@@ -8,7 +8,7 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Any
 
-from warren.core.policies.policy import Kind
+from warren.core.policies.policy_set import Kind
 from warren.federation.upstream import Upstream
 
 

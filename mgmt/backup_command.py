@@ -17,7 +17,9 @@ import click
 from warren.backup.archive import Archive, ArchiveProgress, Backup
 from warren.backup.errors import BackupRefused
 from warren.backup.restore import restore as restore_backup
+from warren.mgmt.process_backups import create_all, is_there, restore_all
 from warren.persist.cluster_file import FILE as CLUSTER_FILE
+from warren.persist.data_directory import is_of_processes
 
 BACKUPS = click.argument("backups", metavar="BACKUPS")
 CHOSEN = click.argument("backup_id", metavar="[ID]", required=False)
@@ -39,8 +41,11 @@ def backup() -> None:
 def create(data_directory: Path, backups: str) -> None:
     """Back up the data directory DIR; only what is new since the last time is copied."""
     with refusals(), progress() as tell:
-        made = Archive.open(backups, create=True).create(data_directory, tell)
-    click.echo(f"{made.id}: {_size(made.size)}, {_size(made.new_bytes)} of it copied")
+        if is_of_processes(data_directory):
+            for number, one in create_all(data_directory, backups, tell):
+                click.echo(f"process {number}: {_made(one)}")
+        else:
+            click.echo(_made(Archive.open(backups, create=True).create(data_directory, tell)))
 
 
 @backup.command("list")
@@ -101,6 +106,10 @@ def restore(backups: str, data_directory: Path, backup_id: str | None, alone: bo
     a cluster comes back without the cluster and its etcd, with the queues it led or mirrored.
     """
     with refusals(), progress() as tell:
+        if backup_id is None and not alone and is_there(backups):
+            for number, one in restore_all(backups, data_directory, tell):
+                click.echo(f"process {number}: {one.id} is restored: {_size(one.size)}")
+            return
         archive = Archive.open(backups)
         chosen = archive.backup(backup_id)
         empty = restore_backup(archive, chosen, data_directory, tell, alone=alone)
@@ -138,6 +147,10 @@ def progress() -> Iterator[Callable[[ArchiveProgress], None]]:
     yield tell
     if sys.stderr.isatty():
         click.echo("\r", nl=False, err=True)
+
+
+def _made(backup: Backup) -> str:
+    return f"{backup.id}: {_size(backup.size)}, {_size(backup.new_bytes)} of it copied"
 
 
 def _size(octets: int) -> str:

@@ -20,6 +20,7 @@ COMMANDS = {
     "export": "warren.spark_export.cli:export",
     "migrate": "warren.mgmt.migrate.command:migrate",
     "perf": "warren.mgmt.perf.command:perf",
+    "process": "warren.mgmt.processes.child_command:process",
     "restore": "warren.mgmt.backup_command:restore",
     "restore-queues": "warren.mgmt.restore_queues_command:restore_queues",
     "server": "warren.mgmt.server_command:server",

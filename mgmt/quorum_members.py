@@ -26,6 +26,8 @@ MACHINE_VERSION = 2
 
 NODE_NOT_RUNNING = "node_not_running"
 LAST_NODE = "last_node"
+SAME_MACHINE = "node_on_same_machine"
+"""Warren's own."""
 
 
 class MemberRefused(Exception):
@@ -118,6 +120,9 @@ async def add_member(managed: ManagedNode, queue: Queue, node: str) -> None:
     if node not in running_nodes(managed):
         raise MemberRefused(NODE_NOT_RUNNING)
     assert managed.cluster is not None
+    machine_of = managed.cluster.membership.machine_of
+    if machine_of(node) in map(machine_of, members_of(managed, queue)):
+        raise MemberRefused(SAME_MACHINE)
     members = managed.cluster.mirroring.quorum_members
     await through(members.add(_key(queue), queue.queue_id, node))
 

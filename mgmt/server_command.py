@@ -17,10 +17,10 @@ import resource
 import signal
 import ssl
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 import uvloop
@@ -35,7 +35,7 @@ from warren.log_output import LogOutput
 from warren.mgmt.node_configuration import examine_configuration, read_configuration
 from warren.node import Ending, Joined, RunningNode
 from warren.node_refused import NodeRefused
-from warren.persist.data_directory import DataDirectoryRefused
+from warren.persist.data_directory import DataDirectoryRefused, is_of_processes
 from warren.rabbitmq_conf import ConfigError
 from warren.service_manager import ServiceManager
 
@@ -51,6 +51,10 @@ ADDRESS_AGAIN_S = 0.5
 """How long after an address was found in use it is tried again, after a pause."""
 
 
+Serve: TypeAlias = Callable[[Config, LogOutput], Coroutine[Any, Any, int]]
+"""What a process does from its start to its end; returns its exit code."""
+
+
 @click.command()
 @click.option("--config", "config_file", metavar="FILE", help="A rabbitmq.conf.")
 @click.option("--data-dir", metavar="DIR", help="Where definitions are kept [./warren-data].")
@@ -60,6 +64,11 @@ ADDRESS_AGAIN_S = 0.5
     "--http",
     metavar="HOST:PORT",
     help="Where to answer HTTP, or none for nowhere [:::15672].",
+)
+@click.option(
+    "--processes",
+    metavar="N",
+    help="How many processes serve the clients, or auto: one for each core [1].",
 )
 @click.option("--check-config", is_flag=True, help="Say what is wrong with the configuration.")
 def server(config_file: str | None, check_config: bool, **flags: str | None) -> None:
@@ -73,18 +82,30 @@ def server(config_file: str | None, check_config: bool, **flags: str | None) -> 
         raise click.UsageError(str(error)) from error
     for warning in warnings:
         log_event(log, logging.WARNING, "configuration_warning", reason=warning)
+    if config.processes != 1 or (config.data_dir and is_of_processes(config.data_dir)):
+        sys.exit(run(config, output, import_module("warren.mgmt.processes.supervisor").supervise))
+    sys.exit(run(config, output, serve))
+
+
+def run(config: Config, output: LogOutput, serve: Serve) -> int:
+    """Prepare this process and let it serve; the exit code."""
     keep_freed_memory()
     _allow_many_files()
     collect_rarely()
     give_way_quickly()
     try:
-        uvloop.run(_serve(config, output))
+        return uvloop.run(serve(config, output))
     except (DataDirectoryRefused, NodeRefused, OSError, ssl.SSLError) as error:
-        print(f"warren: {_told(error, config)}", file=sys.stderr)
-        sys.exit(1)
+        print(f"warren: {_which(config)}{_told(error, config)}", file=sys.stderr)
+        return 1
     except NodeFailed as error:
-        print(f"warren: {error}", file=sys.stderr)
-        sys.exit(EXIT_FAULT)
+        print(f"warren: {_which(config)}{error}", file=sys.stderr)
+        return EXIT_FAULT
+
+
+def _which(config: Config) -> str:
+    """Which of several processes it is that says something."""
+    return "" if config.process is None else f"process {config.process.number}: "
 
 
 def _check(config_file: str | None, flags: Mapping[str, str | None]) -> int:
@@ -121,7 +142,8 @@ def _pages(config: Config, running: RunningNode) -> str:
     return ""
 
 
-async def _serve(config: Config, output: LogOutput) -> None:
+async def serve(config: Config, output: LogOutput) -> int:
+    """Run a node until its process is to end. Raises what its start raises, `NodeFailed`."""
     loop = asyncio.get_running_loop()
     # A start may take long, and a SIGHUP that nobody expects ends the process.
     loop.add_signal_handler(signal.SIGHUP, output.reopen)
@@ -131,7 +153,7 @@ async def _serve(config: Config, output: LogOutput) -> None:
     running = await life.begin()
     if running is None:
         manager.close()
-        return
+        return 0
     ports = ", ".join(str(port) for port in running.amqp_ports)
     tls = "".join(f", amqps {port}" for port in running.tls_ports)
     http = "".join(f", {kind} {port}" for kind, port in running.http_ports)
@@ -142,6 +164,7 @@ async def _serve(config: Config, output: LogOutput) -> None:
     manager.ready(f"amqp {ports}{tls}{http}")
     await life.live(running)
     manager.close()
+    return 0
 
 
 class _Life:

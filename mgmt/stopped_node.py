@@ -34,6 +34,12 @@ SOCKET = "control.sock"
 NOT_RUNNING = "this command requires the node to be running. Start it with `warren ctl start_app`"
 
 
+ONE_OF_SEVERAL = (
+    "this node is one of the processes of a broker, which cannot leave it or join others by itself."
+    " To begin anew, stop the broker and start it with an empty data directory"
+)
+
+
 class StoppedNode:
     """From `open` to `close`. `ended` is set when the node is to start, or its process to end."""
 
@@ -159,6 +165,8 @@ class StoppedNode:
         return {"pid": os.getpid()}
 
     async def _reset(self, body: dict[str, Any]) -> Any:
+        if self._config.process is not None:
+            raise _Refused(ONE_OF_SEVERAL)
         async with self._busy:
             options = self._config.cluster
             if options is not None and not body.get("force"):
@@ -180,6 +188,8 @@ class StoppedNode:
         return [path for path in named if path is not None and path.absolute().parent == directory]
 
     async def _join(self, body: dict[str, Any]) -> Any:
+        if self._config.process is not None:
+            raise _Refused(ONE_OF_SEVERAL)
         async with self._busy:
             try:
                 already = await expect_may_join(

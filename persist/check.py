@@ -55,7 +55,7 @@ from warren.persist.format import (
     place_of,
 )
 from warren.persist.log_files import find_log_files, read_survivors
-from warren.persist.log_reader import Scan
+from warren.persist.log_reader import Scan, is_room
 from warren.persist.log_writer import file_name
 from warren.persist.metadata import DamagedMetadata
 from warren.persist.queue_levels import QueueLevels, definition_id, read_levels
@@ -506,7 +506,8 @@ class Check:
         if footer.batches != scan.batches:
             reason = f"{scan.batches} batches where the footer counts {footer.batches}"
             self._suspect(path, scan.end, reason)
-        if file.size() > scan.end + FOOTER_BYTES:
+        behind = scan.end + FOOTER_BYTES
+        if not is_room(file, behind, file.size() - behind):
             self._suspect(path, scan.end + FOOTER_BYTES, "octets behind the footer")
         crc = 0
         for offset in range(0, scan.end, CRC_READ_BYTES):

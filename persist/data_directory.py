@@ -26,6 +26,9 @@ from typing import Self
 FORMAT_VERSION = 1
 IDENTITY_FILE = "identity.json"
 LOCK_FILE = "lock"
+PROCESSES = "processes"
+"""Where the processes of a broker, but for the first one, have their data directories, and all of
+them their shared definitions."""
 UNFINISHED_IDENTITY = f"{IDENTITY_FILE}.new"
 # What a directory may hold and still count as empty: our own lock and a first start that did
 # not get further, and what mkfs leaves in the root of a file system.
@@ -81,7 +84,7 @@ class DataDirectory:
                 raise CannotCreate(
                     f"data directory {path} cannot be created: {os.strerror(error.errno or 0)}"
                 ) from error
-        lock_fd = _lock(path)
+        lock_fd = locked(path)
         try:
             node_id = read_identity(path) or _write_identity(path)
         except BaseException:
@@ -146,6 +149,20 @@ class DataDirectory:
         self.close()
 
 
+def is_of_processes(path: Path) -> bool:
+    """Whether a broker of several processes has used this data directory."""
+    return (path / PROCESSES).is_dir()
+
+
+def expect_one_process(path: Path) -> None:
+    """Raises `DataDirectoryRefused`."""
+    if is_of_processes(path):
+        raise DataDirectoryRefused(
+            f"data directory {path} is that of a broker with several processes: start it with"
+            " `warren server`, which looks after all of them"
+        )
+
+
 def create_directory(path: Path, mode: int = 0o700) -> None:
     """Create a directory, and its parents, so that they are there after a crash.
 
@@ -190,7 +207,7 @@ def write_durably(path: Path, data: bytes, unfinished: Path | None = None) -> No
     sync_directory(path.parent)
 
 
-def _lock(path: Path) -> int:
+def locked(path: Path) -> int:
     fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from itertools import chain
 from pathlib import Path
 
 from warren.core.log_line import log_event
@@ -30,6 +29,9 @@ log = logging.getLogger("warren.storage")
 
 LET_GO_MAX = 1000
 """Deleted queues that wait for a checkpoint; more of them bring it about."""
+
+QUEUES_AT_ONCE = 100
+"""Deleted queues whose places are given back before others have their turn."""
 
 
 class Deletion:
@@ -90,16 +92,24 @@ class Deletion:
         """The definitions of these queues are gone from the disk: so may go what they held."""
         if self._stopped:
             return
-        releases = [index.entries.release() for index in doomed]
-        queue_ids = {first_level(index.queue_id) for index in doomed if index.durable}
-        directories = [index.entries.directory for index in doomed if index.entries.has_files]
-        self._work.add(self._released(releases, directories, queue_ids))
+        self._work.add(self._released(deque(doomed)))
 
-    def _released(
-        self, releases: list[Iterator[None]], directories: list[Path], queue_ids: set[int]
-    ) -> Iterator[None]:
-        """Give places back, for which segments may have to be read, and then remove the files."""
-        yield from chain.from_iterable(releases)
+    def _released(self, doomed: deque[QueueIndex]) -> Iterator[None]:
+        """Give places back, for which segments may have to be read, and then remove the files.
+
+        A queue is let go before the next one: to free thousands at once takes long.
+        """
+        queue_ids: set[int] = set()
+        directories: list[Path] = []
+        while doomed:
+            index = doomed.popleft()
+            yield from index.entries.release()
+            if index.durable:
+                queue_ids.add(first_level(index.queue_id))
+            if index.entries.has_files:
+                directories.append(index.entries.directory)
+            if len(doomed) % QUEUES_AT_ONCE == 1:
+                yield
         self._checkpointer.watch_idleness()
         if not directories:
             self._without_files(queue_ids)
@@ -147,7 +157,13 @@ class Deletion:
         while self._leaving and self._leaving[0][0] <= self._checkpointer.place:
             queue_ids |= self._leaving.popleft()[1]
         if queue_ids:
-            self._notes.forget(queue_ids)
+            self._work.add(self._forgotten(list(queue_ids)))
+
+    def _forgotten(self, queue_ids: list[int]) -> Iterator[None]:
+        while queue_ids:
+            self._notes.forget(queue_ids[-QUEUES_AT_ONCE:])
+            del queue_ids[-QUEUES_AT_ONCE:]
+            yield
 
     def forget_when_synced(self, queue_ids: set[int]) -> None:
         """Forget queues of which no files were found at start.
@@ -164,4 +180,4 @@ class Deletion:
 
     def _forget(self, queue_ids: set[int]) -> None:
         if not self._stopped:
-            self._notes.forget(queue_ids)
+            self._work.add(self._forgotten(list(queue_ids)))

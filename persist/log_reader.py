@@ -29,6 +29,17 @@ from warren.persist.format import (
     place_of,
 )
 
+ROOM_BYTES = 256 << 10
+"""So many zeros may follow what was written last in a file of the log."""
+
+
+def is_room(file: File, offset: int, size: int) -> bool:
+    """Whether these octets, if any, are no more than room for what was to come.
+
+    May raise OSError.
+    """
+    return size <= 0 or (size <= ROOM_BYTES and file.read(offset, size).count(0) == size)
+
 
 class Found(NamedTuple):
     """A whole record, its place and length."""
@@ -42,9 +53,9 @@ class Scan:
     """One pass over the batches of a file from an offset on.
 
     After `records` is exhausted, `end` is where the last batch ends, `harm` what was passed over,
-    `torn` how many octets behind `end` belong to a batch that was never finished, and `sealed`
-    whether a footer follows. `complete` (given): a later file has a batch, so nothing here can be
-    torn.
+    `torn` how many octets behind `end` belong to a batch that was never finished, `sealed` whether
+    a footer follows, and `room` how many zeros there are instead, for batches to come. `complete`
+    (given): a later file has a batch, so nothing here can be torn.
     """
 
     def __init__(self, file: File, file_id: int, offset: int, *, complete: bool) -> None:
@@ -54,6 +65,7 @@ class Scan:
         self.end = offset
         self.harm: list[Harm] = []
         self.torn = 0
+        self.room = 0
         self.sealed = False
         self.batches = 0
 
@@ -69,7 +81,7 @@ class Scan:
             found, harm = self._read_batch(header, size)
             if harm:
                 if not self._followed(self.end + size):
-                    self.torn = self._file.size() - self.end
+                    self.torn = self._unfinished(self._file.size())
                     return
                 # Beside a node that runs, the batch may have been finished since it was read.
                 found, harm = self._read_batch(header, size)
@@ -88,11 +100,19 @@ class Scan:
         footer = decode_footer(head[:FOOTER_BYTES])
         if footer is not None and footer.size == self.end:
             self.sealed = True
+        elif is_room(self._file, self.end, rest):
+            self.room = rest
         elif not self._complete:
-            self.torn = rest
-        elif rest > FOOTER_BYTES:
-            # A footer is not synced: one that is not whole is none.
+            self.torn = self._unfinished(size)
+        elif not is_room(self._file, self.end + FOOTER_BYTES, rest - FOOTER_BYTES):
+            # Neither a footer nor the room that ended with it is synced: part of it is none.
             self.harm.append(Harm(self.end, rest, "no batch where one should start"))
+
+    def _unfinished(self, size: int) -> int:
+        """How many octets there are behind `end`, but for room at the end of the file."""
+        room_at = max(self.end, size - ROOM_BYTES)
+        tail = self._file.read(room_at, size - room_at)
+        return room_at - self.end + len(tail.rstrip(b"\0"))
 
     def _read_batch(self, header: BatchHeader, size: int) -> tuple[list[Found], list[Harm]]:
         data = self._file.read(self.end + BATCH_HEADER_BYTES, size - BATCH_HEADER_BYTES)

@@ -4,6 +4,9 @@ Answerable for what stands on the disk: a file is created with its header, grows
 closed with a footer. `write` returns when the pieces are durable (or, in the transient store,
 handed to the operating system). After an error `write` is called with the same pieces again.
 
+A sync is half as long when the file does not grow. So where small pieces come one by one, the file
+is given room for the next ones: zeros behind its end, which they are written over.
+
 After a failed sync nothing is known about what was written since the last good one. The file is
 then replaced by its next generation: what was durable is copied, the piece is written after it,
 and the new file takes the place of the old only when all of it is synced. The old one stays until
@@ -22,15 +25,21 @@ from warren.core.log_line import log_event
 from warren.persist.filesystem import File, FileSystem
 from warren.persist.format import (
     FILE_HEADER_BYTES,
+    FOOTER_BYTES,
     FileHeader,
     Footer,
     encode_file_header,
     encode_footer,
 )
+from warren.persist.log_reader import ROOM_BYTES
 
 log = logging.getLogger("warren.storage")
 
 COPY_BYTES = 1 << 20
+
+SMALL_BYTES = 4096
+SMALL_IN_A_ROW = 8
+"""A file is given room when so many pieces came one after the other that were not larger."""
 
 
 class Piece(NamedTuple):
@@ -62,6 +71,8 @@ class LogWriter:
         self._batches = 0
         self._crc = 0
         self._doubtful = False
+        self._small = 0
+        self._room_end = 0
 
     @property
     def generation(self) -> int:
@@ -75,6 +86,7 @@ class LogWriter:
 
     def close(self) -> None:
         if self._file is not None:
+            self._give_up_room(self._end)
             self._file.close()
             self._file = None
 
@@ -90,12 +102,39 @@ class LogWriter:
         else:
             assert self._file is not None
             self._file.write(piece.offset, piece.data)
+            self._small = self._small + 1 if len(piece.data) <= SMALL_BYTES else 0
+            if self._small >= SMALL_IN_A_ROW:
+                self._make_room(piece.offset + len(piece.data))
             self._sync(self._file)
         self._crc = crc32(piece.data, self._crc)
         self._end = piece.offset + len(piece.data)
         self._batches += 1
         if piece.seals:
             self._write_footer()
+
+    def _make_room(self, end: int) -> None:
+        """Let the file have room behind `end`, where it ends with the next sync."""
+        if end <= self._room_end or not self._durable:
+            return
+        assert self._file is not None
+        self._small = 0
+        self._room_end = end + ROOM_BYTES
+        try:
+            self._file.write(end, bytes(ROOM_BYTES))
+        except OSError as error:
+            # The piece is there, and pieces can be written without room.
+            log_event(log, logging.DEBUG, "no_room_made", error=error)
+
+    def _give_up_room(self, end: int) -> None:
+        """Let the file end where its last octet is; what is left of its room does no harm."""
+        if self._room_end <= end:
+            return
+        assert self._file is not None
+        self._room_end = 0
+        try:
+            self._file.truncate(end)
+        except OSError as error:
+            log_event(log, logging.INFO, "room_remains", error=error)
 
     def _create(self, header: FileHeader) -> None:
         self.close()
@@ -115,6 +154,7 @@ class LogWriter:
         self._batches = 0
         self._crc = crc32(first)
         self._doubtful = False
+        self._small = self._room_end = 0
 
     def _write_footer(self) -> None:
         """Close the file. It is written when all before it is synced, and so it proves that.
@@ -128,6 +168,7 @@ class LogWriter:
         except OSError as error:
             name = file_name(self._header.file_id, self._header.generation)
             log_event(log, logging.INFO, "footer_missing", file=name, error=error)
+        self._give_up_room(self._end + FOOTER_BYTES)
 
     def _sync(self, file: File) -> None:
         if self._durable:
@@ -164,3 +205,4 @@ class LogWriter:
         self._file = fresh
         self._header = header
         self._doubtful = False
+        self._small = self._room_end = 0

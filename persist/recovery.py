@@ -413,6 +413,9 @@ class Recovery:
                 self._quarantine(opened, stored, harm)
             if scan.torn:
                 self._cut(opened, stored, scan)
+            elif scan.room:
+                opened.truncate(scan.end)
+                stored.size = scan.end
         finally:
             opened.close()
 

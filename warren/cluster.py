@@ -10,7 +10,6 @@ import logging
 import random
 import secrets
 import socket
-import ssl
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from warren import __version__
 from warren.addresses import Purpose, refusal
 from warren.clock import EndingClock, LoopClock
+from warren.cluster_news import tell_others
 from warren.config import ClusterConfig, Listener, SslOptions
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.definitions.records import QueueRecord
@@ -30,6 +30,7 @@ from warren.core.ports import MetadataStore, Stored, Write
 from warren.core.queues.placement import Placement
 from warren.core.resources.alarms import Alarms
 from warren.core.scheduling.periodic import Periodic
+from warren.etcd_access import etcd_client
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.ending import end_tasks
 from warren.mirror.definitions.etcd import EtcdClient, EtcdError
@@ -38,7 +39,8 @@ from warren.mirror.links.links import Links
 from warren.mirror.links.ports import PROTOCOL_VERSION, EndReason, Identity, LinkSettings
 from warren.mirror.links.traffic import LinkTraffic
 from warren.mirror.members import leftovers
-from warren.mirror.members.alarm_news import AlarmNews
+from warren.mirror.members.abreast import Abreast
+from warren.mirror.members.client_news import ClientNews
 from warren.mirror.members.directory import MemberDirectory, UnreadableMembership
 from warren.mirror.members.maintenance import Maintenance
 from warren.mirror.members.membership import (
@@ -48,8 +50,6 @@ from warren.mirror.members.membership import (
     UnknownMember,
 )
 from warren.mirror.members.presence import Presence
-from warren.mirror.members.quota_news import QuotaNews
-from warren.mirror.members.trace_news import TraceNews
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.origin import origin_name
 from warren.mirror.messages.post import Post
@@ -225,7 +225,8 @@ class Cluster:
         )
         try:
             host = config.advertised_host or _host_of(self._node_name)
-            joined = await self.membership.join(host, listening.getsockname()[1], __version__)
+            port = listening.getsockname()[1]
+            joined = await self.membership.join(host, port, __version__, config.machine)
             self.membership.on_lease_lost = self._lease_lost
             self.metadata = await ClusterMetadata.open(
                 self._etcd,
@@ -274,6 +275,7 @@ class Cluster:
             self.maintenance.may_lead,
             SyncLimits(self._config.sync_batch, self._config.sync_rate),
         )
+        self.mirroring.machine_of = self.membership.machine_of
         return ClusterPlacement(
             self._node_name,
             self.metadata,
@@ -323,9 +325,12 @@ class Cluster:
 
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and look for them."""
-        AlarmNews(node.alarms, node.growth, self.post)
-        QuotaNews(node, self.post)
-        TraceNews(node.tracer, self.post, self.calls)
+        tell_others(node, self._node_name, self.post, self.calls)
+        if self._config.machine:
+            abreast = Abreast(
+                self.metadata, self.calls, self.membership, self.running, self._node_name
+            )
+            ClientNews(node.vhost_limits.elsewhere, self.post, self.calls, abreast.others)
         self.mirroring.attach(node, self._new_backing)
         self.post.watch(on_up=lambda name: None, on_down=self._link_down)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
@@ -345,6 +350,8 @@ class Cluster:
             self._clock.call_later(FOUND_S, self._look_for_ended)
         else:
             self._look_for_ended()
+        if self._config.machine:
+            await abreast.linked()
 
     @property
     def link_port(self) -> int:
@@ -486,7 +493,8 @@ class Cluster:
                 self._pause(LOST_ETCD)
                 return
             try:
-                await self.membership.join(host, self._links.port, __version__)
+                port, machine = self._links.port, self._config.machine
+                await self.membership.join(host, port, __version__, machine)
             except EtcdError:
                 continue
             except (MembershipRefused, UnreadableMembership) as reason:
@@ -530,15 +538,6 @@ class Cluster:
         await self._links.stop()
         await self.metadata.aclose()
         await _abandon(self._etcd, self.membership, self._replica)
-
-
-def etcd_client(config: ClusterConfig) -> EtcdClient:
-    return EtcdClient(
-        config.etcd_endpoints,
-        user=config.etcd_user,
-        password=config.etcd_password,
-        tls=_etcd_tls(config.etcd_ssl),
-    )
 
 
 async def _abandon(
@@ -677,15 +676,6 @@ def _bound(listener: Listener) -> socket.socket:
         raise refusal(Purpose.LINKS, listener, error) from error
     bound.setblocking(False)
     return bound
-
-
-def _etcd_tls(options: SslOptions | None) -> ssl.SSLContext | None:
-    if options is None:
-        return None
-    context = ssl.create_default_context(cafile=options.cacertfile)
-    if options.certfile is not None:
-        context.load_cert_chain(options.certfile, options.keyfile)
-    return context
 
 
 def _host_of(node_name: str) -> str:

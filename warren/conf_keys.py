@@ -20,10 +20,12 @@ from warren.config import (
     LOG_LEVELS,
     NODE_NAME_WANTED,
     PARTITION_HANDLING,
+    PROCESSES_WANTED,
     RATES_MODES,
     TLS_VERSIONS,
     Listener,
     checked_node_name,
+    parse_processes,
 )
 from warren.core.access.password import ALGORITHMS
 from warren.core.patterns.pattern import compile_permission
@@ -227,7 +229,8 @@ def _tls_options(prefix: str) -> dict[str, Kind]:
 
 
 KEYS: Mapping[str, Kind] = {
-    # The first two are Warren's own; RabbitMQ takes them from its environment.
+    # The first three are Warren's own; RabbitMQ takes the other two from its environment.
+    "processes": Kind(parse_processes, PROCESSES_WANTED),
     "data_dir": DIRECTORY,
     "node_name": Kind(checked_node_name, NODE_NAME_WANTED),
     "listeners.tcp": NONE,

@@ -97,7 +97,7 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         path_prefix=one("management.path_prefix", defaults.path_prefix),
         cors_origins=values.several("management.cors.allow_origins.$name", defaults.cors_origins),
         cors_max_age_s=one("management.cors.max_age", defaults.cors_max_age_s),
-        cluster=_cluster(values),
+        **_several_nodes(values, defaults),
         cluster_name=one("cluster_name"),
         load_definitions=one(
             "load_definitions",
@@ -133,15 +133,21 @@ DISCOVERY = "cluster_formation.peer_discovery_backend"
 ETCD = "cluster_formation.etcd"
 
 
-def _cluster(values: Values) -> ClusterConfig | None:
-    """What the keys say of other nodes; None where none of them says where etcd is.
-
-    The secret may still come from the environment, and is empty until then.
-    """
-    one = values.one
+def _several_nodes(values: Values, defaults: Config) -> dict[str, Any]:
+    """What the keys say of other nodes: of a cluster if one of them says where etcd is, and of the
+    processes of this one."""
     hosts = _etcd_hosts(values)
-    if not hosts:
-        return None
+    config = _cluster(values, hosts)
+    return {
+        "processes": values.one("processes", defaults.processes),
+        "cluster": config if hosts else None,
+        "process_cluster": config,
+    }
+
+
+def _cluster(values: Values, hosts: tuple[str, ...]) -> ClusterConfig:
+    """The secret may still come from the environment, and is empty until then."""
+    one = values.one
     ssl = values.ssl(f"{ETCD}.ssl_options")
     links = values.ssl("cluster.links.ssl")
     encrypted = ssl.cacertfile is not None or ssl.certfile is not None

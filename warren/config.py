@@ -31,9 +31,13 @@ LOG_CATEGORIES = (
 """What follows `warren.` in the names of loggers; channel, connection and queue are RabbitMQ's."""
 
 NODE_NAME_WANTED = "a node name without slashes, whitespace and control characters"
+PROCESSES_WANTED = "a number of processes from 1 to 64, or auto"
 
 PartitionHandling: TypeAlias = Literal["pause_minority", "pause_if_all_down", "autoheal", "ignore"]
 """What a node does that has lost the rest of its cluster."""
+
+Processes: TypeAlias = int | Literal["auto"]
+"""How many processes a broker has; `auto` is one for each core it may use."""
 
 LOG_LEVELS: tuple[str, ...] = get_args(LogLevel)
 CERTIFICATE_NAMES: tuple[str, ...] = get_args(CertificateName)
@@ -54,6 +58,9 @@ METRICS_PORT = 15692
 METRICS_TLS_PORT = 15691
 LINK_PORT = 25672
 ETCD_PORT = 2379
+
+PROCESSES_MAX = 64
+"""Each has a link with each other one: 2,000 of them are as many as one machine should have."""
 
 LOCATORS = ("client-local", "min-masters", "random")
 """How the node that is to have a new queue may be chosen."""
@@ -156,6 +163,19 @@ class ClusterConfig:
     sync_rate: int = 0
     start_attempts: int = 10
     start_pause_s: float = 0.5
+    # What the nodes of one machine have in common, and no others; empty for a node by itself.
+    machine: str = ""
+    # Through which the endpoints are reached, if not over the network.
+    etcd_socket: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessConfig:
+    """For a node that is one of the processes of a broker: which one, and its supervisor's
+    socket."""
+
+    number: int
+    supervisor: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +190,9 @@ class Config:
 
     data_dir: Path | None = Path("warren-data")
     node_name: str | None = None
+    processes: Processes = 1
+    # Which of them this is; None for a broker that is one process.
+    process: ProcessConfig | None = None
 
     amqp_listeners: tuple[Listener, ...] = (Listener(ANY_HOST, AMQP_PORT),)
     tls_listeners: tuple[Listener, ...] = ()
@@ -245,6 +268,8 @@ class Config:
 
     # Other nodes; None for a node that is alone.
     cluster: ClusterConfig | None = None
+    # The same between the processes of a broker that is alone.
+    process_cluster: ClusterConfig = ClusterConfig((), b"")
 
     # A file of definitions, or a directory of such files, to be imported at each start.
     load_definitions: Path | None = None
@@ -268,6 +293,15 @@ def checked_node_name(name: str) -> str:
     return name
 
 
+def parse_processes(text: str) -> Processes:
+    """Raises ValueError."""
+    if text == "auto":
+        return "auto"
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= PROCESSES_MAX:
+        raise ValueError(f"{PROCESSES_WANTED} was wanted, not {text!r}")
+    return int(text)
+
+
 def override(
     config: Config,
     *,
@@ -275,6 +309,7 @@ def override(
     node_name: str | None = None,
     amqp: str | None = None,
     http: str | None = None,
+    processes: str | None = None,
 ) -> Config:
     """The configuration with other values, from flags or from the environment.
 
@@ -287,6 +322,8 @@ def override(
         changes["node_name"] = checked_node_name(node_name)
     if amqp is not None:
         changes["amqp_listeners"] = (Listener.parse(amqp),)
+    if processes is not None:
+        changes["processes"] = parse_processes(processes)
     if http == "none":
         changes["http_listeners"] = changes["http_tls_listeners"] = ()
     elif http is not None:

@@ -73,6 +73,9 @@ class Environment:
             config = dataclasses.replace(config, amqp_listeners=(listener,))
         config = self._checked("WARREN_AMQP", lambda value: override(config, amqp=value), config)
         config = self._checked("WARREN_HTTP", lambda value: override(config, http=value), config)
+        config = self._checked(
+            "WARREN_PROCESSES", lambda value: override(config, processes=value), config
+        )
         name = node_name or config.node_name or f"warren@{host}"
         return override(config, data_dir=self._data_dir(name))
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
+from warren.config import Config
 from warren.mgmt.api.endpoints import all_endpoints
 from warren.mgmt.http.pages import page_routes
 from warren.mgmt.http.probes import probe_routes
-from warren.mgmt.http.server import ManagementServer
+from warren.mgmt.http.server import ManagementServer, SiblingProcesses
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics.routes import metric_routes
 
@@ -17,4 +20,15 @@ def new_server(managed: ManagedNode) -> ManagementServer:
         pages=page_routes(managed.config.path_prefix),
         metrics=metric_routes(managed),
         probes=probe_routes(managed),
+        siblings=_siblings(managed.config),
     )
+
+
+def _siblings(config: Config) -> SiblingProcesses | None:
+    """Loaded only where there are any."""
+    if config.process is None:
+        return None
+    siblings: SiblingProcesses = import_module("warren.mgmt.processes.siblings").Siblings(
+        config.process, config.path_prefix
+    )
+    return siblings

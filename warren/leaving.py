@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from warren.clock import LoopClock
-from warren.cluster import ClusterRefused, etcd_client, known_cluster, written
+from warren.cluster import ClusterRefused, known_cluster, written
 from warren.config import ClusterConfig
+from warren.etcd_access import etcd_client
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.etcd import EtcdClient, EtcdError
 from warren.mirror.definitions.etcd_messages import Txn, delete, end_of

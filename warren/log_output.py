@@ -13,7 +13,7 @@ import logging
 import sys
 from pathlib import Path
 
-from warren.config import LOG_CATEGORIES, Config, LogLevel
+from warren.config import LOG_CATEGORIES, Config, LogLevel, ProcessConfig
 from warren.core.log_line import log_event, visible
 
 log = logging.getLogger("warren.node")
@@ -46,7 +46,7 @@ class LogOutput:
             console.addFilter(Levels(config, config.log_console_level))
             handlers.append(console)
         for handler in handlers:
-            handler.setFormatter(OneLineFormatter())
+            handler.setFormatter(OneLineFormatter(config.process))
         root = logging.getLogger()
         root.handlers[:] = handlers
         _set_levels(handlers)
@@ -117,13 +117,15 @@ class Levels(logging.Filter):
 
 
 class OneLineFormatter(logging.Formatter):
-    """Time, level, logger, event; nothing a client said begins a line."""
+    """Time, level, logger, event; nothing a client said begins a line. Of several processes, which
+    write to the same outputs, each says which one it is at the end of its lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, process: ProcessConfig | None = None) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+        self._process = "" if process is None else f" process={process.number}"
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return visible(super().formatMessage(record))
+        return visible(super().formatMessage(record)) + self._process
 
     def formatException(self, ei: object) -> str:
         text = super().formatException(ei)  # type: ignore[arg-type]

@@ -41,6 +41,8 @@ PURPOSES = {
 }
 
 CONTROL_SOCKET = "control.sock"
+SIBLINGS_SOCKET = "http.sock"
+"""Where other processes of the same broker pass on requests that are for this one."""
 
 
 class Management:
@@ -104,6 +106,7 @@ class Management:
             self._load_server,
             connections_max=shares.http,
             descriptor_limit=shares.clients,
+            shared_ports=self.managed.config.process is not None,
         )
 
     async def start(self) -> None:
@@ -135,6 +138,9 @@ class Management:
         if config.control_socket and self.managed.data_directory is not None:
             self._directory_fd = os.open(self.managed.data_directory, os.O_PATH)
             await self._listeners.listen_locally(control_socket(self._directory_fd))
+            if config.process is not None:
+                path = control_socket(self._directory_fd).with_name(SIBLINGS_SOCKET)
+                await self._listeners.listen_locally(path, Audience.SIBLINGS)
         self._tls = [
             (options, server_context(options))
             for options, listeners in (
@@ -202,7 +208,8 @@ class Management:
         if self._server is not None:
             await self._server.stop()
         if self._directory_fd is not None:
-            control_socket(self._directory_fd).unlink(missing_ok=True)
+            for name in (CONTROL_SOCKET, SIBLINGS_SOCKET):
+                control_socket(self._directory_fd).with_name(name).unlink(missing_ok=True)
             os.close(self._directory_fd)
             self._directory_fd = None
         await self.managed.statistics.stop()

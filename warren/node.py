@@ -23,13 +23,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from warren import __version__
 from warren.addresses import Purpose, opened
 from warren.allocator import release_freed_memory
-from warren.amqp.accepting import SocketOptions
 from warren.amqp.certificate import login_name
 from warren.amqp.field_table import encode_table
-from warren.amqp.peer import ConnectionSettings
 from warren.amqp.properties import AmqpContentCodec
-from warren.amqp.proxy_preface import ProxyReader
-from warren.amqp.server import Listener, TlsFiles
+from warren.amqp.server import Listener
 from warren.amqp.starting import StartingListener
 from warren.clock import LoopClock
 from warren.config import ClusterConfig, Config
@@ -53,11 +50,12 @@ from warren.faults import Faults, NodeFailed
 from warren.federation.links import Links
 from warren.federation.sets import COMPONENT as UPSTREAM_SET
 from warren.federation.upstream import COMPONENT as UPSTREAM
+from warren.listening import connection_settings, proxy_reader, socket_options, tls_files
 from warren.message_storage import MessageStorage, RecoveryProgress
 from warren.message_traces import MessageTraces
 from warren.node_refused import NodeRefused
 from warren.open_files import descriptors
-from warren.persist.data_directory import DataDirectory
+from warren.persist.data_directory import DataDirectory, expect_one_process
 from warren.persist.deleted_queues import DeletedQueues, no_notes
 from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata import LmdbMetadataStore
@@ -68,7 +66,6 @@ from warren.second_copy_thread import SecondCopyThread
 from warren.shovel.assignments import OnlyNode
 from warren.shovel.shovels import COMPONENT as SHOVEL
 from warren.shovel.shovels import Shovels
-from warren.tls import server_context
 
 if TYPE_CHECKING:
     from warren.cluster import Cluster
@@ -188,6 +185,8 @@ class RunningNode:
         running: RunningNode | None = None
         try:
             if directory is not None:
+                if config.process is None:
+                    expect_one_process(directory.path)
                 expect_definitions(directory)
             metadata, deleted_queues = _own_metadata(directory, loop, clock, faults.report)
             if config.cluster is not None:
@@ -323,18 +322,18 @@ class RunningNode:
         )
         listener = Listener(
             node,
-            _connection_settings(config),
+            connection_settings(config),
             loop=loop,
             certificate_login=login_name(
                 config.ssl_cert_login_from,
                 config.ssl_cert_login_san_type,
                 config.ssl_cert_login_san_index,
             ),
-            read_proxy_header=_proxy_reader(config),
+            read_proxy_header=proxy_reader(config),
             connection_max=config.connection_max,
             descriptor_limit=descriptors().clients,
             backlog=config.tcp.backlog,
-            sockets=_socket_options(config),
+            sockets=socket_options(config),
             tls_handshake_timeout_s=config.ssl_handshake_timeout_ms / 1000,
         )
         place = OnlyNode(name) if cluster is None else cluster
@@ -392,7 +391,7 @@ class RunningNode:
             opening = self._listener.listen(host, port)
             self.amqp_ports.append(await opened(Purpose.AMQP, address, opening))
         if config.tls_listeners:
-            tls = _tls_files(config)
+            tls = tls_files(config)
             for host, port in config.tls_listeners:
                 address = Address(host, port)
                 opening = self._listener.listen(host, port, tls)
@@ -694,16 +693,19 @@ async def _recover(
     done, _ = await asyncio.wait((recovering,), timeout=START_QUIETLY_S)
     if done:
         return recovering.result(), config.amqp_listeners
-    log_event(log, logging.INFO, "recovery_started", clients="told to come back")
     listener = StartingListener(
         _server_properties(), progress.describe, descriptor_limit=descriptors().clients
     )
+    # Where there are other processes, clients are better off with those.
+    tells = config.process is None
+    clients = "told to come back" if tells else "at other processes"
+    log_event(log, logging.INFO, "recovery_started", clients=clients)
     try:
         addresses = [
             address._replace(port=await opened(Purpose.AMQP, address, listener.listen(*address)))
-            for address in config.amqp_listeners
+            for address in (config.amqp_listeners if tells else ())
         ]
-        return await recovering, tuple(addresses)
+        return await recovering, tuple(addresses) if tells else config.amqp_listeners
     finally:
         await listener.close()
         # The thread cannot be stopped, and the directory is locked until it has ended.
@@ -733,47 +735,6 @@ async def _close(
         metadata.close()
     if directory is not None:
         directory.close()
-
-
-def _connection_settings(config: Config) -> ConnectionSettings:
-    return ConnectionSettings(
-        channel_max=config.channel_max,
-        frame_max=config.frame_max,
-        heartbeat_s=config.heartbeat_s,
-        handshake_timeout_s=config.handshake_timeout_ms / 1000,
-        max_message_size=config.max_message_size,
-        consumer_timeout_s=(
-            None if config.consumer_timeout_ms is None else config.consumer_timeout_ms / 1000
-        ),
-        default_prefetch=config.default_consumer_prefetch,
-        mechanisms=tuple(config.auth_mechanisms),
-    )
-
-
-def _socket_options(config: Config) -> SocketOptions:
-    tcp = config.tcp
-    return SocketOptions(
-        nodelay=tcp.nodelay,
-        keepalive=tcp.keepalive,
-        send_buffer_bytes=tcp.send_buffer_bytes,
-        receive_buffer_bytes=tcp.receive_buffer_bytes,
-        linger_s=tcp.linger_s,
-    )
-
-
-def _tls_files(config: Config) -> TlsFiles:
-    options = config.ssl
-    assert options.certfile is not None and options.keyfile is not None
-    context = server_context(options)
-    return TlsFiles(context, Path(options.certfile), Path(options.keyfile), options.password)
-
-
-def _proxy_reader(config: Config) -> ProxyReader | None:
-    """Loaded only where it is configured: the library costs start time."""
-    if not config.proxy_protocol:
-        return None
-    reader: ProxyReader = import_module("warren.amqp.proxy_header").read_proxy_header
-    return reader
 
 
 def _new_token() -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from warren.core.access.clients_elsewhere import ClientsElsewhere
 from warren.core.definitions.records import ParameterRecord
 from warren.core.definitions.validation import (
     NotThere,
@@ -54,6 +55,7 @@ class VhostLimits:
     """The limits of all virtual hosts, kept in the metadata store."""
 
     def __init__(self, store: MetadataStore) -> None:
+        self.elsewhere = ClientsElsewhere()
         self._store = store
 
     def get(self, vhost: str) -> dict[str, int]:

@@ -21,6 +21,9 @@ DEFAULT_EXCHANGE = ""
 QUEUES_PER_US = 4
 """Queues that are found in a microsecond."""
 
+EXCHANGES_PER_US = 2
+"""Exchanges on the way that are asked in a microsecond."""
+
 KEYS_PER_US = 2
 """Routing keys that are looked up in a microsecond."""
 
@@ -85,5 +88,5 @@ def route(
             if found is not None:
                 seen.add(name)
                 pending.append(found)
-    cost_us += len(queues) // QUEUES_PER_US
+    cost_us += len(queues) // QUEUES_PER_US + len(pending) // EXCHANGES_PER_US
     return Routed(tuple(queues), by_key_only, cost_us, pending)

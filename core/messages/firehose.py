@@ -43,7 +43,7 @@ class Firehose(MessageObserver):
         queues: Sequence[TracedQueue],
     ) -> None:
         """A client published this, and it reached these queues."""
-        keys = (envelope.routing_key, *envelope.copies)
+        keys = envelope.routing_keys
         headers = self._headers(envelope, keys, publisher)
         headers["routed_queues"] = Field("A", [longstr(queue.name) for queue in queues])
         self._copy(f"publish.{envelope.exchange}", headers, body)

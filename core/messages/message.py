@@ -89,6 +89,11 @@ class Envelope(Struct, eq=False, gc=False):
     address: bytes = b""
     stored: tuple[bytes, int] | None = None
 
+    @property
+    def routing_keys(self) -> tuple[str, ...]:
+        """All keys the message is routed by."""
+        return (self.routing_key, *self.copies)
+
 
 class Message(Struct, eq=False, gc=False):
     """A message in one queue.

@@ -25,7 +25,8 @@ from warren.core.definitions.validation import (
     term,
 )
 from warren.core.field import NESTED_TOO_DEEP, nested_too_deep
-from warren.core.policies.policy import Policies, Policy
+from warren.core.policies.policy import Policies
+from warren.core.policies.policy_set import Policy
 from warren.core.ports import Commit, Key, MetadataStore, Precondition, Write
 
 CLUSTER_NAME = "cluster_name"

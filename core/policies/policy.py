@@ -12,9 +12,9 @@ section 1.3 says so, else the argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -29,10 +29,10 @@ from warren.core.definitions.validation import (
     term,
 )
 from warren.core.exchanges.delay import exchange_behind
-from warren.core.patterns.matcher import Matcher
 from warren.core.patterns.pattern import InvalidPattern, compile_pattern
 from warren.core.patterns.stored_patterns import StoredPattern, StoredPatterns
-from warren.core.policies.policy_definition import NOT_FOR, check_definition
+from warren.core.policies.policy_definition import check_definition
+from warren.core.policies.policy_set import APPLIES_TO, Kind, Policy, PolicySet
 from warren.core.policies.retention_policy import RETENTION, limit_retention, retention_limits
 from warren.core.ports import Commit, Key, MetadataStore, Write
 from warren.core.queues.queue_arguments import QueueArguments
@@ -40,39 +40,13 @@ from warren.core.queues.queue_arguments import QueueSettings as QueueSettings
 from warren.core.queues.queue_type import CLASSIC, QUORUM, STREAM, QueueType
 from warren.core.queues.stream_arguments import period_s
 
-Kind: TypeAlias = Literal["queue", "exchange"]
-
-APPLIES_TO: Mapping[str, frozenset[Kind]] = {
-    "queues": frozenset({"queue"}),
-    "exchanges": frozenset({"exchange"}),
-    "all": frozenset({"queue", "exchange"}),
-}
+APPLY_US = 25
+TRIED_PER_US = 2
+"""What it costs to apply policies to a queue, and how many are tried in a microsecond."""
 
 PATTERNS_MAX = 65_536
 """Characters that the patterns of a virtual host's policies have together; as many for operator
 policies. It bounds what they cost while a node starts, and the memory they take compiled."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """A policy or an operator policy of a virtual host."""
-
-    vhost: str
-    name: str
-    pattern: str
-    apply_to: str
-    definition: Mapping[str, Any]
-    priority: int | float
-    age: int
-    expression: Matcher
-
-    def matches(self, name: str, kind: Kind, queue_type: QueueType = CLASSIC) -> bool:
-        """Whether it applies to a queue of this type, or to an exchange, of this name."""
-        if kind not in APPLIES_TO[self.apply_to]:
-            return False
-        if kind == "queue" and not self.definition.keys().isdisjoint(NOT_FOR[queue_type]):
-            return False
-        return self.expression.search(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +56,6 @@ class Applied:
     policy: str | None
     operator_policy: str | None
     definition: Mapping[str, Any]
-
-
-def by_precedence(policies: Iterable[Policy]) -> list[Policy]:
-    """The policies in the order in which `matching` is to try them."""
-    return sorted(policies, key=lambda policy: (-policy.priority, policy.age, policy.name))
-
-
-def matching(
-    policies: Iterable[Policy], name: str, kind: Kind, queue_type: QueueType = CLASSIC
-) -> Policy | None:
-    """The first of the policies, which are in order of precedence, that applies."""
-    return next((policy for policy in policies if policy.matches(name, kind, queue_type)), None)
 
 
 def merged_definition(user_policy: Policy | None, operator_policy: Policy | None) -> dict[str, Any]:
@@ -232,7 +194,8 @@ class Policies:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        self._of_vhost: dict[tuple[str, str], list[Policy]] = {}
+        # By kind of policy and virtual host, once they are needed.
+        self._sets: dict[tuple[str, str], PolicySet] = {}
         self._watchers: list[Callable[[str], None]] = []
         self._patterns = StoredPatterns(compile_pattern)
         for operator in (False, True):
@@ -255,16 +218,13 @@ class Policies:
         """
         record = validated(pattern, definition, priority, apply_to, operator=operator)
         expect_vhost(self._store, vhost)
-        others = [one for one in self.of_vhost(vhost, operator=operator) if one.name != name]
-        if sum(len(one.pattern) for one in others) + len(pattern) > PATTERNS_MAX:
+        policies = self._set(vhost, operator)
+        if policies.characters_without(name) + len(pattern) > PATTERNS_MAX:
             raise ValidationFailed(
                 f"the patterns of the policies of vhost '{vhost}' would have more than"
                 f" {PATTERNS_MAX} characters together"
             )
-        ages = {policy.name: policy.age for policy in self.of_vhost(vhost, operator=operator)}
-        # A name keeps its age when its policy is replaced.
-        age = ages.get(name, max(ages.values(), default=0) + 1)
-        record = msgspec.structs.replace(record, age=age)
+        record = msgspec.structs.replace(record, age=policies.age_of(name))
         key = (_store_kind(operator), vhost, name)
         stored = self._store.get(key)
         if stored is not None and stored.record == record:
@@ -285,11 +245,19 @@ class Policies:
         return self._policy(stored.key, stored.record)
 
     def of_vhost(self, vhost: str, *, operator: bool = False) -> list[Policy]:
-        """The policies of the virtual host in order of precedence."""
+        """The policies of the virtual host in order of precedence. Not to be changed."""
+        return self._set(vhost, operator).ordered()
+
+    def cost_us(self, vhost: str) -> int:
+        """What it costs to find what applies to an object, as `core/scheduling/turns.py` counts."""
+        tried = len(self._set(vhost, False)) + len(self._set(vhost, True))
+        return APPLY_US + tried // TRIED_PER_US
+
+    def _set(self, vhost: str, operator: bool) -> PolicySet:
         prefix = (_store_kind(operator), vhost)
-        policies = self._of_vhost.get(prefix)
+        policies = self._sets.get(prefix)
         if policies is None:
-            policies = self._of_vhost[prefix] = by_precedence(self._stored(prefix))
+            policies = self._sets[prefix] = PolicySet(self._stored(prefix))
         return policies
 
     def all(self, *, operator: bool = False) -> Iterator[Policy]:
@@ -305,8 +273,8 @@ class Policies:
         """
         if kind == "queue":
             name = exchange_behind(name) or name
-        policy = matching(self.of_vhost(vhost), name, kind, queue_type)
-        operator_policy = matching(self.of_vhost(vhost, operator=True), name, kind, queue_type)
+        policy = self._set(vhost, False).matching(name, kind, queue_type)
+        operator_policy = self._set(vhost, True).matching(name, kind, queue_type)
         return Applied(
             policy.name if policy is not None else None,
             operator_policy.name if operator_policy is not None else None,
@@ -353,8 +321,18 @@ class Policies:
         )
 
     def _changed(self, key: Key, record: object | None) -> None:
-        kind, vhost, _ = key
-        self._of_vhost.pop((kind, vhost), None)
+        kind, vhost, name = key
+        policies = self._sets.get((kind, vhost))
+        if policies is not None:
+            if record is None:
+                policies.remove(name)
+            else:
+                policy = self._policy(key, record)
+                # Compiled now, or one queue would have to wait for the patterns of thousands.
+                policy.expression.search("")
+                policies.put(policy)
+            if not policies:
+                del self._sets[kind, vhost]
         for callback in self._watchers:
             callback(vhost)
 

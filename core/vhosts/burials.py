@@ -351,7 +351,7 @@ class Burials:
             done()
             return
         envelope = when_due(message.envelope, self._codec)
-        keys = (envelope.routing_key, *envelope.copies)
+        keys = envelope.routing_keys
         targets = self._routes.queues_for(exchange, keys, envelope.header)
         self._turns.spend(BURIAL_US + QUEUE_US * len(targets))
         if self._routes.observer is not None:

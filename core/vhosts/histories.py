@@ -133,7 +133,7 @@ class Histories:
         wanted: dict[Queue, Stock] = {}
         for message in messages:
             envelope = message.envelope
-            keys = (envelope.routing_key, *envelope.copies)
+            keys = envelope.routing_keys
             names = (await self._routed(destination, keys, message)).queues
             queues = [self._routes.queues[name] for name in names if name in self._routes.queues]
             ways.append((message, queues))
@@ -147,7 +147,7 @@ class Histories:
             for queue in queues:
                 _send(queue, message)
             envelope = message.envelope
-            keys = (envelope.routing_key, *envelope.copies)
+            keys = envelope.routing_keys
             await self._keep(destination, keys, message, source)
 
     def _may_send(self, source: Exchange, wanted: Mapping[Queue, Stock]) -> bool:

@@ -94,9 +94,6 @@ queue_log = logging.getLogger("warren.queue")
 FEW = 20
 """Queues that may go with their virtual host in one transaction."""
 
-FOLLOW_US = 25
-"""What it costs to find the policy of a queue, as `core/scheduling/turns.py` counts it."""
-
 DECLARE_US = 100
 LEVEL_US = 4
 BIND_US = 40
@@ -613,7 +610,6 @@ class VirtualHost:
         turns = self.turns
         exchanges, queues = list(self.exchanges.values()), list(self.queues.values())
         for exchange in exchanges:
-            turns.spend(FOLLOW_US)
             await turns.pause()
             if policy_round != self._policy_round:
                 # Another change was made meanwhile, and all follow that.
@@ -621,7 +617,6 @@ class VirtualHost:
             exchange.alternate = self._alternate(exchange)
         self.topology.generation += 1
         for queue in queues:
-            turns.spend(FOLLOW_US)
             await turns.pause()
             if policy_round != self._policy_round:
                 return
@@ -943,10 +938,12 @@ class VirtualHost:
 
     def _settings(self, name: str, arguments: Table) -> queue_arguments.QueueSettings:
         declared = queue_arguments.parse(name, self.name, arguments)
+        self.turns.spend(self._policies.cost_us(self.name))
         return self._policies.queue_settings(self.name, name, declared)
 
     def _alternate(self, exchange: Exchange) -> str | None:
         argument = exchange.arguments.get(ALTERNATE_EXCHANGE)
         if argument is not None:
             return to_text(argument.value)
+        self.turns.spend(self._policies.cost_us(self.name))
         return self._policies.alternate_exchange(self.name, exchange.name)

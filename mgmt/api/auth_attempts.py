@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from warren.mgmt.api.at_node import at_node
 from warren.mgmt.api.changes import audit
-from warren.mgmt.api.overview import check_node
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.listing import answer_rows
 from warren.mgmt.http.request import ApiRequest
 
 
 async def list_attempts(request: ApiRequest) -> Any:
-    check_node(request)
     rows = [
         {
             "protocol": protocol,
@@ -27,30 +26,37 @@ async def list_attempts(request: ApiRequest) -> Any:
 
 async def list_attempts_by_source(request: ApiRequest) -> Any:
     """Not kept: RabbitMQ keeps them only where it is told to."""
-    check_node(request)
     return []
 
 
 async def forget_attempts(request: ApiRequest) -> None:
-    check_node(request)
     request.node.counts.logins.clear()
     audit(request, "auth_attempts_reset")
 
 
 async def forget_attempts_by_source(request: ApiRequest) -> None:
-    check_node(request)
+    """There are none."""
 
+
+BY_PROTOCOL = "/auth/attempts/{node}"
+BY_SOURCE = "/auth/attempts/{node}/source"
 
 ENDPOINTS = [
     Endpoint(
-        "/auth/attempts/{node}",
-        {"GET": list_attempts, "DELETE": forget_attempts},
+        BY_PROTOCOL,
+        {
+            "GET": at_node(BY_PROTOCOL, list_attempts),
+            "DELETE": at_node(BY_PROTOCOL, forget_attempts),
+        },
         Right.MONITOR,
         summary="Logins of each protocol",
     ),
     Endpoint(
-        "/auth/attempts/{node}/source",
-        {"GET": list_attempts_by_source, "DELETE": forget_attempts_by_source},
+        BY_SOURCE,
+        {
+            "GET": at_node(BY_SOURCE, list_attempts_by_source),
+            "DELETE": at_node(BY_SOURCE, forget_attempts_by_source),
+        },
         Right.MONITOR,
         summary="Logins of each address",
     ),

@@ -24,6 +24,7 @@ from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.lazy_list import LazyList
 from warren.mgmt.http.listing import Listing, Row, answer
 from warren.mgmt.http.request import ApiRequest, text
+from warren.mgmt.http.slices import chunks
 from warren.mgmt.waiting import taken
 
 KINDS: dict[str, DestinationKind] = {"q": "queue", "e": "exchange"}
@@ -77,6 +78,10 @@ def _listed_default(vhost: VirtualHost, queue: Queue) -> ListedBinding:
     return ListedBinding(vhost, default_binding(queue.name))
 
 
+def _listed(vhost: VirtualHost, bindings: list[Binding]) -> LazyList[ListedBinding]:
+    return LazyList([(bindings, partial(ListedBinding, vhost))])
+
+
 async def list_bindings(request: ApiRequest) -> Any:
     return await answer(request, _bindings_of(request, request.visible_vhosts()), BINDINGS)
 
@@ -90,7 +95,7 @@ async def list_bindings_of_queue(request: ApiRequest) -> Any:
     if name not in vhost.queues:
         raise ObjectNotFound()
     bindings = [default_binding(name), *vhost.bindings_to("queue", name)]
-    return await answer(request, [ListedBinding(vhost, one) for one in bindings], BINDINGS)
+    return await answer(request, _listed(vhost, bindings), BINDINGS)
 
 
 async def list_bindings_from(request: ApiRequest) -> Any:
@@ -101,13 +106,13 @@ async def list_bindings_from(request: ApiRequest) -> Any:
             request, LazyList([(queues, partial(_listed_default, vhost))]), BINDINGS
         )
     bindings = list(vhost.exchanges[exchange].bindings)
-    return await answer(request, LazyList([(bindings, partial(ListedBinding, vhost))]), BINDINGS)
+    return await answer(request, _listed(vhost, bindings), BINDINGS)
 
 
 async def list_bindings_to(request: ApiRequest) -> Any:
     vhost, exchange = _exchange(request, "exchange")
     bindings = vhost.bindings_to("exchange", exchange)
-    return await answer(request, [ListedBinding(vhost, one) for one in bindings], BINDINGS)
+    return await answer(request, _listed(vhost, bindings), BINDINGS)
 
 
 def _exchange(request: ApiRequest, part: str) -> tuple[VirtualHost, str]:
@@ -140,17 +145,16 @@ def _end_missing(request: ApiRequest, kind: DestinationKind, name: str) -> Objec
     return ObjectNotFound("not_found", f"no {kind} '{name}' in vhost '{request.vhost().name}'")
 
 
-def _between(request: ApiRequest) -> list[ListedBinding]:
+async def _between(request: ApiRequest) -> tuple[VirtualHost, list[Binding]]:
     vhost, source, kind, destination = _ends(request)
     if source == DEFAULT_EXCHANGE:
-        found = [default_binding(destination)] if kind == "queue" else []
-    else:
-        found = [one for one in vhost.bindings_to(kind, destination) if one.source == source]
-    return [ListedBinding(vhost, one) for one in found]
+        return vhost, [default_binding(destination)] if kind == "queue" else []
+    bindings = vhost.bindings_to(kind, destination)
+    return vhost, [one async for some in chunks(bindings) for one in some if one.source == source]
 
 
 async def list_between(request: ApiRequest) -> Any:
-    return await answer(request, _between(request), BINDINGS)
+    return await answer(request, _listed(*await _between(request)), BINDINGS)
 
 
 async def bind(request: ApiRequest) -> Reply:
@@ -176,21 +180,23 @@ def _check(request: ApiRequest, vhost: VirtualHost, binding: Binding) -> None:
     )
 
 
-def _one(request: ApiRequest) -> ListedBinding:
+async def _one(request: ApiRequest) -> ListedBinding:
     key = request.name("key")
-    for listed in _between(request):
-        shown = properties_key(listed.binding)
-        if key in (shown, unquote(shown), unquote_plus(shown), shown.replace("+", "%20")):
-            return listed
+    vhost, bindings = await _between(request)
+    async for some in chunks(bindings):
+        for binding in some:
+            shown = properties_key(binding)
+            if key in (shown, unquote(shown), unquote_plus(shown), shown.replace("+", "%20")):
+                return ListedBinding(vhost, binding)
     raise ObjectNotFound()
 
 
 async def get_binding(request: ApiRequest) -> Any:
-    return binding_row(_one(request))
+    return binding_row(await _one(request))
 
 
 async def unbind(request: ApiRequest) -> None:
-    vhost, binding = _one(request)
+    vhost, binding = await _one(request)
     _check(request, vhost, binding)
     await taken(lambda: vhost.unbind(binding, None))
     audit(

@@ -12,6 +12,7 @@ from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import ObjectNotFound
 from warren.mgmt.http.listing import Listing, Row, answer, answer_rows
 from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.http.slices import chunks
 from warren.mgmt.peers import peers_of
 
 
@@ -92,7 +93,8 @@ async def list_consumers(request: ApiRequest) -> Any:
     listed = [
         ListedConsumer(vhost, consumer, request.node.name)
         for vhost in vhosts
-        for queue in vhost.queues.values()
+        async for queues in chunks(list(vhost.queues.values()))
+        for queue in queues
         for consumer in queue.consumers
         # Those of other nodes' clients are shown by these nodes.
         if isinstance(consumer, ChannelConsumer) or alone
@@ -101,7 +103,8 @@ async def list_consumers(request: ApiRequest) -> Any:
     if peers is None:
         return await answer(request, listed, CONSUMERS)
     path = "/consumers/{vhost}" if "vhost" in request.http.match_info else "/consumers"
-    rows = [consumer_row(*one) for one in listed] + await peers.rows(request, path)
+    rows = [consumer_row(*one) async for some in chunks(listed) for one in some]
+    rows += await peers.rows(request, path)
     return await answer_rows(request, rows)
 
 

@@ -12,8 +12,7 @@ from warren.mgmt.api.changes import audit
 from warren.mgmt.api.validation_texts import PREFIX, escaped
 from warren.mgmt.definitions.errors import DefinitionsRefused
 from warren.mgmt.definitions.export import Document, export_all, export_vhost
-from warren.mgmt.definitions.items import parse
-from warren.mgmt.definitions.load import import_definitions
+from warren.mgmt.definitions.load import import_definitions, parsed
 from warren.mgmt.http.endpoint import NO_CONTENT, Endpoint, Reply, Right
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.listing import answer_row
@@ -59,7 +58,7 @@ async def _import(request: ApiRequest, vhost: str | None) -> Reply:
     try:
         imported = await import_definitions(
             request.node,
-            parse(octets),
+            await parsed(octets, request.node.clock),
             vhost=vhost,
             acting_user=None if caller.local else caller.name,
         )

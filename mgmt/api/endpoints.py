@@ -27,6 +27,7 @@ from warren.mgmt.api import (
     parameters,
     permissions,
     policies,
+    processes,
     queues,
     quorum,
     session,
@@ -68,6 +69,8 @@ def peers(managed: ManagedNode, cluster: Cluster) -> Peers:
             *federation.ENDPOINTS,
             *snapshots.FOR_NODES,
             *trace.ENDPOINTS,
+            *health.ENDPOINTS,
+            *auth_attempts.ENDPOINTS,
         ],
     )
 
@@ -93,6 +96,7 @@ def all_endpoints(log_in: session.LogIn) -> list[Endpoint]:
         *limits.ENDPOINTS,
         *definitions.ENDPOINTS,
         *health.ENDPOINTS,
+        *processes.ENDPOINTS,
         *feature_flags.ENDPOINTS,
         *auth_attempts.ENDPOINTS,
         *maintenance.ENDPOINTS,

@@ -12,9 +12,10 @@ from warren.core.messages.message_observer import TracedClient
 from warren.core.ports import Commit
 from warren.core.resources.alarms import Alarm, Resource
 from warren.core.vhosts.vhost import VirtualHost
+from warren.mgmt.api.at_node import at_node
 from warren.mgmt.certificates import expiry_times
 from warren.mgmt.http.endpoint import Endpoint, Reply
-from warren.mgmt.http.errors import BadRequest, ObjectNotFound
+from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.managed_node import OpenListener
 from warren.mgmt.quorum_members import is_critical, quorum_queues
@@ -62,6 +63,7 @@ ALIVENESS_QUEUE = "aliveness-test"
 ALIVENESS_BODY = b"test_message"
 
 OK = {"status": "ok"}
+NODE_HEALTH = "/healthchecks/node/{node}"
 
 
 def _failed(reason: str, **more: object) -> Reply:
@@ -257,14 +259,16 @@ async def quorum_critical(request: ApiRequest) -> Any:
 
 
 async def node_health(request: ApiRequest) -> Any:
-    node = request.node
-    if request.http.match_info.get("node", node.name) != node.name:
-        raise ObjectNotFound()
-    local = node.alarms.local()
+    said = await at_node(NODE_HEALTH, _own_health)(request)
+    return said if said == OK or request.passed else _failed(said["reason"])
+
+
+async def _own_health(request: ApiRequest) -> dict[str, str]:
+    local = request.node.alarms.local()
     if not local:
         return OK
     listed = ",".join(f"{{resource_limit,{alarm.resource},{alarm.node}}}" for alarm in local)
-    return _failed(f"resource alarm(s) in effect:[{listed}]")
+    return {"status": "failed", "reason": f"resource alarm(s) in effect:[{listed}]"}
 
 
 # Aliveness
@@ -330,5 +334,5 @@ ENDPOINTS = [
     Endpoint("/aliveness-test/{vhost}", {"GET": aliveness}, summary="A message passes"),
     Endpoint("/healthchecks/node/", {"GET": node_health}, summary="The same, as some clients ask"),
     Endpoint("/healthchecks/node", {"GET": node_health}, summary="The node is well"),
-    Endpoint("/healthchecks/node/{node}", {"GET": node_health}, summary="A node is well"),
+    Endpoint(NODE_HEALTH, {"GET": node_health}, summary="A node is well"),
 ]

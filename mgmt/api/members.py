@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import platform
+from contextlib import suppress
 from typing import Any
 
 from warren import __version__
+from warren.core.errors import NotFound
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.control import listener_rows
 from warren.mgmt.api.overview import cluster_name
+from warren.mgmt.api.processes import list_processes
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import ApiError, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
@@ -24,6 +27,9 @@ async def cluster_status(request: ApiRequest) -> Any:
     peers = peers_of(request)
     if peers is None:
         return status
+    if request.managed.config.process is not None:
+        with suppress(NotFound):
+            status["processes"] = await list_processes(request)
     for other in (await peers.ask_all(request, STATUS)).values():
         status["running_nodes"] += other["running_nodes"]
         for name in ("versions", "maintenance_status", "listeners"):

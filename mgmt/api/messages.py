@@ -125,7 +125,7 @@ async def publish(request: ApiRequest) -> Any:
             vhost.observer.unroutable(envelope, True)
     exchange.published_in += 1
     exchange.published_out += len(queues)
-    vhost.histories.keep(exchange, (routing_key, *envelope.copies), envelope, body)
+    vhost.histories.keep(exchange, envelope.routing_keys, envelope, body)
     confirms = _OneConfirm()
     answers = []
     for queue in queues:
@@ -224,10 +224,8 @@ async def get(request: ApiRequest) -> Any:
         raise ObjectNotFound("not_found", _missing(request, "queue")) from error
     body = await request.body()
     mode, count, encoding = demanded(body, "ackmode", "count", "encoding")
-    truncate = body.get("truncate")
-    count = _whole(count)
-    if truncate is not None:
-        truncate = _whole(truncate)
+    given, count = body.get("truncate"), _whole(count)
+    truncate = None if given is None else _whole(given)
     if mode not in ACK_MODES:
         raise BadRequest(["unknown_ackmode", mode])
     if encoding not in ("auto", "base64"):
@@ -236,11 +234,13 @@ async def get(request: ApiRequest) -> Any:
     _check_unlocked(queue)
     client = TracedClient(f"http {request.caller.address}", 1, request.caller.name)
     got: list[Message] = []
+    left = 0
 
     async def fetch() -> Message | None:
+        nonlocal left
         if queue.deleted:
             return None
-        message, _, at = await _got_one(queue, client)
+        message, left, at = await _got_one(queue, client)
         if message is not None and at is not queue:
             # The queue has moved: what it had given before is in it again, and so is this.
             at.requeue([message], delivered=False)
@@ -256,7 +256,7 @@ async def get(request: ApiRequest) -> Any:
                 request,
                 queue.envelope_got(message, False),
                 message,
-                len(queue),
+                left,
                 encoding,
                 truncate,
             ),

@@ -15,6 +15,7 @@ from warren.core.exchanges.exchange import EXCHANGE_TYPES, FederationUpstreamExc
 from warren.core.policies.parameters import CLUSTER_NAME
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
+from warren.mgmt.api.processes import add_reasons
 from warren.mgmt.blocked import node_columns
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
@@ -306,6 +307,7 @@ async def list_nodes(request: ApiRequest) -> Any:
             rows.append(node_row(request))
         else:
             rows.append(others[name][0] if name in others else down_row(peers, name))
+    await add_reasons(request, rows)
     return [chosen_columns(row, columns_of(request)) for row in rows]
 
 
@@ -345,8 +347,11 @@ async def get_node(request: ApiRequest) -> Any:
             row = await peers.ask(name, request, "/nodes/{node}", {"node": name})
         except BrokerError:
             row = down_row(peers, name)
+        await add_reasons(request, [row])
         return chosen_columns(row, columns_of(request))
     row = node_row(request)
+    if not request.passed:
+        await add_reasons(request, [row])
     if request.query_flag("memory"):
         row["memory"] = memory_breakdown(request.managed)
     return chosen_columns(row, columns_of(request))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from warren.core.definitions.validation import NotThere
-from warren.core.policies.policy import Policy
+from warren.core.policies.policy_set import Policy
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.validation_texts import told_of_validation

@@ -158,7 +158,7 @@ async def peek(request: ApiRequest) -> Any:
     mode = codec.as_table(header).get("delivery_mode")
     if mode is not None:
         row["delivery_mode"] = mode.value
-    row["routing_keys"] = [message.envelope.routing_key, *message.envelope.copies]
+    row["routing_keys"] = list(message.envelope.routing_keys)
     row["exchange"] = message.envelope.exchange
     row["payload (max 64 bytes)"] = _shown(message.body[:SHOWN_OCTETS])
     for name, value in to_json(headers).items():

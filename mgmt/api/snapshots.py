@@ -92,19 +92,26 @@ async def token(request: ApiRequest) -> Any:
 
 
 async def nodes(request: ApiRequest) -> Any:
-    """The nodes that have snapshots of their own to make, and where their API is."""
+    """The nodes that have snapshots of their own to make, and where their API is.
+
+    Of a broker of several processes each is such a node, below `/process/` and its number.
+    """
     listeners = request.managed.listeners
     config = request.managed.config
     cluster = config.cluster
     known = request.managed.name.partition("@")[2]
     if cluster is not None and cluster.advertised_host:
         known = cluster.advertised_host
+    process: dict[str, Any] = {}
+    if config.process is not None and cluster is not None:
+        process = {"process": config.process.number, "machine": cluster.machine}
     rows = [
         {
             "node": request.managed.name,
             "protocol": one.protocol,
             "host": known if one.host in WILDCARDS else one.host,
             "port": one.port,
+            **process,
         }
         for one in listeners
         if one.protocol in ("http", "https")

@@ -139,6 +139,14 @@ async def get_vhost(request: ApiRequest) -> Any:
     return answer_row(request, rows.row(_listed(request, request.vhost())))
 
 
+async def _trace_at_siblings(request: ApiRequest, name: str, tracing: bool) -> None:
+    """A node traces what passes through it; of a broker of several processes, all do."""
+    peers = peers_of(request)
+    if peers is not None and request.managed.config.process is not None:
+        parts, body = {"vhost": name}, {"tracing": tracing}
+        await peers.ask_all(request, "/vhosts/{vhost}", parts, method="PUT", body=body)
+
+
 async def put_vhost(request: ApiRequest) -> Reply:
     """Without a body, or a key of it, what it says is nothing; the default queue type stays."""
     name, body = request.name("vhost"), await request.body()
@@ -158,6 +166,7 @@ async def put_vhost(request: ApiRequest) -> Reply:
         node.access.set_permissions(caller.name, name, EVERYTHING, EVERYTHING, EVERYTHING)
     if tracing is not None and name in node.vhosts:
         node.trace(name, tracing)
+        await _trace_at_siblings(request, name, tracing)
     audit(request, "vhost_created" if existing is None else "vhost_changed", vhost=name)
     await durable(request)
     return CREATED if existing is None else NO_CONTENT

@@ -56,9 +56,19 @@ def _sections(said: dict[str, Any], flags: list[dict[str, Any]]) -> dict[str, li
             for node, others in said["partitions"].items()
         ]
         or NONE,
+        **({"Processes": process_lines(said["processes"])} if "processes" in said else {}),
         "Listeners": listener_lines(listeners, with_node=True),
         "Feature flags": [f"Flag: {one['name']}, state: {cell(one['state'])}" for one in flags],
     }
+
+
+def process_lines(processes: list[dict[str, Any]]) -> list[str]:
+    """Why one has ended last stands behind how it is."""
+    return [
+        f"Process: {one['number']}, node: {one['node']}, state: {one['state']}"
+        + (f", deaths: {one['deaths']}, last {one['reason']}" if one["deaths"] else "")
+        for one in processes
+    ]
 
 
 @command(

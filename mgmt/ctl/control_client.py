@@ -75,6 +75,12 @@ class LocalTarget:
         return f"the control socket {self.data_directory.absolute() / CONTROL_SOCKET}"
 
     def advice(self) -> str:
+        processes = self.data_directory / "processes"
+        if processes.is_dir():
+            return (
+                "This is the first process of a broker. Does the broker run?"
+                f" --data-dir {processes / '2'} asks its second one."
+            )
         return (
             "Is the node running? --data-dir says where its data directory is,"
             " --url http://HOST:15672 asks a node over the network."

@@ -17,8 +17,7 @@ from warren.core.definitions.validation import NotThere
 from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.mgmt.definitions.errors import DefinitionsFileRefused, DefinitionsRefused
-from warren.mgmt.definitions.items import parse
-from warren.mgmt.definitions.load import import_definitions
+from warren.mgmt.definitions.load import import_definitions, parsed
 from warren.mgmt.definitions.names import IMPORTED_HASH
 from warren.mgmt.waiting import durable
 
@@ -38,7 +37,7 @@ async def load_definitions(node: Node, path: Path, *, skip_if_unchanged: bool = 
         return False
     for file, octets in files:
         try:
-            await import_definitions(node, parse(octets))
+            await import_definitions(node, await parsed(octets, node.clock))
         except DefinitionsRefused as error:
             raise DefinitionsFileRefused(file, error.text) from error
         log_event(log, logging.INFO, "definitions_loaded", path=file)

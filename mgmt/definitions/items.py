@@ -5,45 +5,16 @@ Names and patterns become part of keys and of frames, so their types and lengths
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from warren.core.definitions.validation import term
-from warren.core.field import (
-    NESTED_TOO_DEEP,
-    SHORT_STRING_MAX,
-    NoField,
-    Table,
-    from_json,
-    nested_too_deep,
-)
+from warren.core.field import SHORT_STRING_MAX, NoField, Table, from_json
 from warren.mgmt.definitions.errors import InvalidItem, InvalidUser, NotDefinitions
 
 Item: TypeAlias = Mapping[str, Any]
-
-
-def parse(octets: bytes) -> dict[str, Any]:
-    """Definitions from the octets of a file or a request; none at all are no definitions.
-
-    Raises `NotDefinitions`.
-    """
-    if not octets:
-        return {}
-    try:
-        definitions = json.loads(octets, parse_constant=_refuse_constant)
-        if b"\\ud" in octets.lower():
-            # Half a surrogate pair is JSON, but no text.
-            json.dumps(definitions, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise NotDefinitions(str(error), "failed_to_parse_json") from None
-    if not isinstance(definitions, dict):
-        raise NotDefinitions("definitions should be a JSON object", "failed_to_parse_json")
-    if nested_too_deep(definitions):
-        raise NotDefinitions(NESTED_TOO_DEEP)
-    return definitions
 
 
 def sections(definitions: Any, names: tuple[str, ...]) -> dict[str, list[Item]]:
@@ -120,10 +91,6 @@ def password_hash(value: Any, user: str) -> bytes:
         raise InvalidUser(
             f"user '{user}': password_hash is not base64: {term(value)}", ["not_base64", value]
         ) from None
-
-
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _short(value: Any) -> str:

@@ -24,6 +24,7 @@ from warren.mgmt.definitions import items
 from warren.mgmt.definitions.errors import DefinitionsRefused
 from warren.mgmt.definitions.importer import Import, Importer
 from warren.mgmt.definitions.items import Item
+from warren.mgmt.definitions.parsing import parse_in_steps
 from warren.mgmt.waiting import durable, visible
 
 log = logging.getLogger("warren.definitions")
@@ -95,6 +96,29 @@ async def import_definitions(
     return imported
 
 
+async def parsed(octets: bytes, clock: Clock) -> dict[str, Any]:
+    """What `parse` returns and raises, while the loop goes on."""
+    parsing = parse_in_steps(octets)
+    began = clock.now()
+    while True:
+        try:
+            next(parsing)
+        except StopIteration as end:
+            definitions: dict[str, Any] = end.value
+            return definitions
+        if clock.now() - began >= SLICE_S:
+            await _pause()
+            began = clock.now()
+
+
+async def _pause() -> None:
+    """End a slice. What was made in it stays, and is looked at now, which takes part of a
+    millisecond: left to the collector, which waits for 100,000 objects, it would stop the node for
+    40."""
+    await asyncio.sleep(0)
+    gc.collect(1)
+
+
 class _Slices:
     """Works through many items without keeping the loop, or the disk, waiting for long."""
 
@@ -117,13 +141,9 @@ class _Slices:
                 self._uncommitted = 0
                 await _until_seen(unseen, do)
                 unseen = []
-            elif self._clock.now() - self._began >= SLICE_S:
-                await asyncio.sleep(0)
-            else:
+            elif self._clock.now() - self._began < SLICE_S:
                 continue
-            # What was made in this slice stays. Looked at now it takes part of a millisecond; left
-            # to the collector, which waits for 100,000 objects, it would stop the node for 40.
-            gc.collect(1)
+            await _pause()
             self._began = self._clock.now()
         await _until_seen(unseen, do)
 

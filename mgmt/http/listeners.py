@@ -17,7 +17,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from warren.amqp.accepting import Acceptor
+from warren.amqp.accepting import Acceptor, SocketOptions
 from warren.core.log_line import log_fault
 from warren.core.resources.descriptors import HTTP_MAX
 
@@ -32,6 +32,13 @@ class Audience(Enum):
     NETWORK = auto()
     COMMAND_LINE = auto()
     METRICS = auto()
+    # Other processes of the broker, for whoever has asked them.
+    SIBLINGS = auto()
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether its connections are counted: there may be any number of them."""
+        return self in (Audience.NETWORK, Audience.METRICS)
 
 
 ProtocolFactory: TypeAlias = Callable[[], asyncio.Protocol]
@@ -103,10 +110,12 @@ class HttpListeners:
         *,
         connections_max: int = HTTP_MAX,
         descriptor_limit: int = sys.maxsize,
+        shared_ports: bool = False,
     ) -> None:
         self.introductions = 0
         self._connections_max = connections_max
-        self._acceptor = Acceptor(descriptor_limit, backlog=BACKLOG)
+        sockets = SocketOptions(shared_ports=shared_ports)
+        self._acceptor = Acceptor(descriptor_limit, backlog=BACKLOG, sockets=sockets)
         self._load = load
         self._server: Callable[[Audience], Awaitable[ProtocolFactory]] | None = None
         self._factories: dict[Audience, ProtocolFactory] = {}
@@ -119,13 +128,13 @@ class HttpListeners:
         """Returns the port; raises OSError."""
         return await self._acceptor.listen(host, port, lambda: self._protocol(audience), tls)
 
-    async def listen_locally(self, path: Path) -> None:
+    async def listen_locally(self, path: Path, audience: Audience = Audience.COMMAND_LINE) -> None:
         """A socket that only our own user may open. Raises OSError."""
         path.unlink(missing_ok=True)
         before = os.umask(0o177)
         try:
             server = await asyncio.get_running_loop().create_unix_server(
-                lambda: self._protocol(Audience.COMMAND_LINE), str(path)
+                lambda: self._protocol(audience), str(path)
             )
         finally:
             os.umask(before)
@@ -154,7 +163,7 @@ class HttpListeners:
         self._sockets.clear()
 
     def _protocol(self, audience: Audience) -> asyncio.Protocol:
-        if self._open >= self._connections_max and audience is not Audience.COMMAND_LINE:
+        if audience.is_outside and self._open >= self._connections_max:
             return Refusal()
         factory = self._factories.get(audience)
         return Introduction(self, audience) if factory is None else factory()

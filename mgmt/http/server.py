@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
+from aiohttp.typedefs import Middleware
 
 from warren.core.access.access_control import User
 from warren.core.errors import BrokerError
@@ -77,7 +78,44 @@ SECURITY = {
     "Referrer-Policy": "no-referrer",
     "Server": "Warren",
 }
+ENDPOINTS_AT_ONCE = 10
+"""Endpoints made known to the server before others have their turn."""
+
 API_HEADERS = {"Cache-Control": "no-cache", "Vary": "accept, accept-encoding, origin"}
+
+
+class SiblingProcesses(Protocol):
+    """The other processes of the broker (`mgmt/processes/siblings.py`)."""
+
+    @property
+    def route(self) -> str:
+        """The paths of requests that are for one of them."""
+        ...
+
+    async def forward(self, http: web.Request, /) -> web.StreamResponse:
+        """Answers those."""
+        ...
+
+    @property
+    def as_it_came(self) -> Middleware:
+        """For requests that one of them has passed on."""
+        ...
+
+    def own(self, path: str) -> str:
+        """Where they ask for the metrics of this process alone."""
+        ...
+
+    def metrics(self, path: str) -> Handler:
+        """What answers with the metrics of all."""
+        ...
+
+    def path_of_one(self, path: str) -> str:
+        """Where the metrics of one of them are, without a login."""
+        ...
+
+    def metrics_of_one(self, path: str) -> Handler:
+        """What answers with those."""
+        ...
 
 
 class ManagementServer:
@@ -95,6 +133,7 @@ class ManagementServer:
         pages: Routes,
         metrics: Routes,
         probes: Routes,
+        siblings: SiblingProcesses | None = None,
     ) -> None:
         self._managed = managed
         self._runners: list[web.AppRunner] = []
@@ -102,6 +141,7 @@ class ManagementServer:
         self._pages = pages
         self._metrics = metrics
         self._probes = probes
+        self._siblings = siblings
 
     async def protocols(self, audience: Audience) -> ProtocolFactory:
         """What makes the protocols of connections to a listener for these people."""
@@ -110,10 +150,11 @@ class ManagementServer:
         for path, handler in self._probes.items():
             app.router.add_get(path, handler)
         if audience is Audience.METRICS:
-            for path, handler in self._metrics.items():
+            for path, handler in self._metrics_for(audience).items():
                 app.router.add_get(path, self._unless_paused(handler))
+            self._add_siblings(app, audience)
         else:
-            self._add_routes(app, local=audience is Audience.COMMAND_LINE)
+            await self._add_routes(app, audience)
         runner = web.AppRunner(
             app,
             handle_signals=False,
@@ -134,13 +175,40 @@ class ManagementServer:
             await runner.cleanup()
         self._runners.clear()
 
-    def _add_routes(self, app: web.Application, *, local: bool) -> None:
+    def _metrics_for(self, audience: Audience) -> Routes:
+        """Of all processes of the broker, but for those that ask for one another's."""
+        siblings = self._siblings
+        if siblings is None or audience not in (Audience.NETWORK, Audience.METRICS):
+            return self._metrics
+        return {path: siblings.metrics(path) for path in self._metrics}
+
+    def _add_siblings(self, app: web.Application, audience: Audience) -> None:
+        """What a broker of several processes has besides."""
+        siblings = self._siblings
+        if siblings is None:
+            return
+        if audience is Audience.SIBLINGS:
+            app.middlewares.append(siblings.as_it_came)
+            for path, handler in self._metrics.items():
+                app.router.add_get(siblings.own(path), self._unless_paused(handler))
+        elif audience is Audience.NETWORK:
+            app.router.add_route("*", siblings.route, siblings.forward)
+        elif audience is Audience.METRICS:
+            for path in self._metrics:
+                app.router.add_get(siblings.path_of_one(path), siblings.metrics_of_one(path))
+
+    async def _add_routes(self, app: web.Application, audience: Audience) -> None:
+        local = audience is Audience.COMMAND_LINE
+        self._add_siblings(app, audience)
         prefix = "" if local else self._managed.config.path_prefix.rstrip("/")
-        for endpoint in self._endpoints:
+        for number, endpoint in enumerate(self._endpoints):
             self._add(app, prefix, endpoint, local)
+            if number % ENDPOINTS_AT_ONCE == 0:
+                # Each costs two expressions to compile, and messages are not to wait for all.
+                await asyncio.sleep(0)
         for path, handler in self._pages.items():
             app.router.add_get(path, handler)
-        for path, handler in self._metrics.items():
+        for path, handler in self._metrics_for(audience).items():
             app.router.add_get(path, self._for_monitors(self._unless_paused(handler), local))
         app.router.add_route("*", f"{prefix}{API}/{{rest:.*}}", self._unknown)
 

@@ -324,7 +324,7 @@ class Job:
         self.under_way += 1
         self._bytes_under_way += message.body_bytes
         if target.exchange is not None:
-            keys = (target.envelope.routing_key, *target.envelope.copies)
+            keys = target.envelope.routing_keys
             self._vhost.histories.keep(target.exchange, keys, target.envelope, message.body)
         self._succession.publish(target.queues, target.envelope, message.body, done, missed)
 

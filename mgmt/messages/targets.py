@@ -93,7 +93,7 @@ def _routed(vhost: VirtualHost, envelope: Envelope) -> Target:
     exchange = vhost.exchanges.get(envelope.exchange)
     if exchange is None:
         raise Stays(f"there is no exchange '{envelope.exchange}'")
-    keys = (envelope.routing_key, *envelope.copies)
+    keys = envelope.routing_keys
     queues = vhost.queues_for(exchange, keys, envelope.header)
     if not queues:
         raise Stays("no queue takes it")

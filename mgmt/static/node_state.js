@@ -11,7 +11,8 @@ const STATES = {
 /** Badges; those of what a node that runs cannot reach among them. */
 export function stateBadges(node) {
   const [text, tone, title] = STATES[node.state] ?? (node.running ? STATES.running : STATES.down);
-  const badges = [{ text, tone, title }];
+  const why = !node.running && node.reason ? `It does not run: ${node.reason}.` : title;
+  const badges = [{ text, tone, title: why }];
   if (node.being_drained) badges.push({ text: "maintenance", tone: "warn" });
   for (const other of node.partitions ?? []) {
     badges.push({ text: `cannot reach ${other}`, tone: "bad" });
@@ -33,7 +34,7 @@ export function memberWarnings(nodes, seenFrom) {
     if (node.state === "unreachable")
       return [`Node ${node.name} runs and cannot be reached from ${seenFrom}.`];
     if (node.state === "silent") return [`Node ${node.name} does not answer.`];
-    return [`Node ${node.name} is down.`];
+    return [`Node ${node.name} is down${node.reason ? `: ${node.reason}` : ""}.`];
   });
 }
 

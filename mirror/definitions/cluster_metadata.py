@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
 from warren.core.definitions.definition_replica import Replica
@@ -90,6 +90,10 @@ class ClusterMetadata(SharedDefinitions):
         self._reachability = Reachability(etcd.endpoints, on_reachable)
         self._on_superseded = on_superseded
         self._check_interval_s = check_interval_s
+        # Told when `revision` has become another one; and awaited before a transaction of that
+        # revision is done (`members/abreast.py`).
+        self.on_applied: Callable[[], None] = lambda: None
+        self.seen_elsewhere: Callable[[int], Awaitable[None]] = _at_once
         # Nothing changed after `revision` up to here.
         self._passed = 0
         self._work = asyncio.Event()
@@ -279,6 +283,7 @@ class ClusterMetadata(SharedDefinitions):
                 self._work.clear()
                 while batch := self.next_batch():
                     decision = await self._decision(batch)
+                    await self.seen_elsewhere(decision.revision)
                     self.batch_decided(decision.taken, decision.revision)
         except WriterSuperseded as error:
             self._superseded = error
@@ -355,6 +360,7 @@ class ClusterMetadata(SharedDefinitions):
         self.advance(revision.number, revision.changes)
         if revision.changes:
             self._save(revision.number, revision.changes)
+        self.on_applied()
 
     async def _reload_if_possible(self) -> None:
         try:
@@ -427,6 +433,10 @@ class ClusterMetadata(SharedDefinitions):
         What earlier versions of Warren kept has other versions of definitions, and is forgotten.
         """
         return f"{self._history.etcd_cluster:x}/{self._cluster_id}/{VERSIONS_ARE}"
+
+
+async def _at_once(revision: int) -> None:
+    return
 
 
 def _longer(pause_s: float) -> float:

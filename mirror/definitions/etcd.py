@@ -15,9 +15,11 @@ This module imports aiohttp; only what builds the node of a cluster imports it.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
@@ -103,7 +105,8 @@ class EtcdClient:
     """One node's way to etcd. Made on the loop it is used on; `close` it.
 
     `endpoints` are URLs such as `http://10.0.0.1:2379`. With a `user`, every call carries a token
-    that is asked for when it is first needed and when etcd no longer takes the last one.
+    that is asked for when it is first needed and when etcd no longer takes the last one. All of it
+    goes through a Unix `socket`, if one is given (`key_gateway.py`).
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class EtcdClient:
         user: str | None = None,
         password: str = "",
         tls: ssl.SSLContext | None = None,
+        socket: Path | None = None,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
@@ -126,14 +130,22 @@ class EtcdClient:
         self._token: str | None = None
         self._tls: ssl.SSLContext | bool = tls if tls is not None else True
         self._connect_timeout_s = connect_timeout_s
-        self._http = aiohttp.ClientSession(
-            # Watches hold a connection each; calls come in small numbers.
-            connector=aiohttp.TCPConnector(limit=0),
-            read_bufsize=1 << 20,
-        )
+        # A socket's path may be too long for a socket: it is found from its directory.
+        self._directory_fd = os.open(socket.parent, os.O_PATH) if socket is not None else -1
+        connector: aiohttp.BaseConnector
+        # Watches hold a connection each; calls come in small numbers.
+        if socket is None:
+            connector = aiohttp.TCPConnector(limit=0)
+        else:
+            path = f"/proc/self/fd/{self._directory_fd}/{socket.name}"
+            connector = aiohttp.UnixConnector(path, limit=0)
+        self._http = aiohttp.ClientSession(connector=connector, read_bufsize=1 << 20)
 
     async def close(self) -> None:
         await self._http.close()
+        if self._directory_fd >= 0:
+            os.close(self._directory_fd)
+            self._directory_fd = -1
 
     async def range(self, wanted: Range) -> RangeAnswer:
         """The newest state, agreed on by a majority, unless a revision is asked for."""

@@ -64,7 +64,9 @@ async def is_secret_of(etcd: EtcdClient, prefix: str, secret: bytes, new_salt: s
         if answer.succeeded:
             return True
         if found and (await etcd.range(Range(up, end_of(up)))).kvs:
-            return False
+            # Another that starts with us may have said what the secret is just before it came up.
+            newest = (await etcd.range(Range(key))).kvs
+            return bool(newest) and _read(newest[0].value).holds_for(secret)
     return False
 
 

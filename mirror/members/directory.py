@@ -68,16 +68,35 @@ class Claimed(NamedTuple):
     first: bool
 
 
+def identity_key(prefix: str) -> bytes:
+    """Where it says which cluster that is."""
+    return _root(prefix) + b"cluster/identity"
+
+
+def member_key(prefix: str, name: str) -> bytes:
+    """Where the member of that name is."""
+    return _root(prefix) + b"members/" + name.encode()
+
+
+def presence_key(prefix: str, name: str) -> bytes:
+    """Where it says that a node of that name is up."""
+    return _root(prefix) + b"up/" + name.encode()
+
+
+def _root(prefix: str) -> bytes:
+    return prefix.rstrip("/").encode() + b"/"
+
+
 class MemberDirectory:
     """The keys of one cluster's membership. Everything raises `EtcdError`."""
 
     def __init__(self, etcd: EtcdClient, prefix: str) -> None:
-        root = prefix.rstrip("/").encode() + b"/"
+        root = _root(prefix)
         self._etcd = etcd
-        self._identity = root + b"cluster/identity"
+        self._identity = identity_key(prefix)
         self._name = root + b"cluster/name"
-        self._members = root + b"members/"
-        self._up = root + b"up/"
+        self._members = member_key(prefix, "")
+        self._up = presence_key(prefix, "")
         self._forgotten = root + b"forgotten/"
 
     async def identity(self, new: ClusterIdentity) -> ClusterIdentity:

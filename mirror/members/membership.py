@@ -152,6 +152,11 @@ class Membership:
         """All members by name, as last seen."""
         return self._found.members
 
+    def machine_of(self, name: str) -> str:
+        """What two nodes have in common that are processes of one broker, and no others."""
+        member = self._found.members.get(name)
+        return (member.machine if member is not None else "") or name
+
     def running(self) -> Mapping[str, Presence]:
         """Who is up, by name, this node included; as last seen."""
         return self._found.running
@@ -160,7 +165,7 @@ class Membership:
         """Whether the others must still take this node for up; asks the clock at each call."""
         return self._deadline is not None and self._deadline.held(self._clock.now())
 
-    async def join(self, link_host: str, link_port: int, version: str) -> Joined:
+    async def join(self, link_host: str, link_port: int, version: str, machine: str = "") -> Joined:
         """Become a member, if this node is none yet, and be up.
 
         The presence that an earlier process of this node has left is taken over. Raises
@@ -175,7 +180,9 @@ class Membership:
             state = await self._directory.state_of(self._name, self._node_id)
             self._expect_may_join(state)
             member = state.member or Member(self._node_id, now)
-            member = msgspec.structs.replace(member, incarnation=member.incarnation + 1)
+            member = msgspec.structs.replace(
+                member, incarnation=member.incarnation + 1, machine=machine
+            )
             presence = Presence(
                 self._node_id, member.incarnation, link_host, link_port, version, now
             )

@@ -22,10 +22,13 @@ RENEWALS_PER_TTL = 3
 
 
 class Member(msgspec.Struct, frozen=True):
+    """`machine` is the same for nodes that are processes of one broker, and empty for others."""
+
     node_id: str
     added_at: float
     type: str = "disc"
     incarnation: int = 0
+    machine: str = ""
 
 
 class Presence(msgspec.Struct, frozen=True):

@@ -59,7 +59,11 @@ class ClusterPlacement:
     def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
         locator = settings.queue_master_locator or self._locator
         nodes = sorted(node for node in self._running() if self._may_lead(node))
-        if exclusive or not nodes or (locator == "client-local" and self._node in nodes):
+        if locator == "client-local":
+            # To a client the processes of a broker are one.
+            here = self._mirroring.machine_of(self._node)
+            nodes = [node for node in nodes if self._mirroring.machine_of(node) == here] or nodes
+        if exclusive or not nodes or nodes == [self._node]:
             return self._node
         if locator == "random":
             return self._random.choice(nodes)
@@ -75,6 +79,7 @@ class ClusterPlacement:
         others = sorted({*self._nodes(), *running} - {leader})
         self._random.shuffle(others)
         others.sort(key=lambda node: node not in running)
+        others = self._on_other_machines(leader, others)
         size = settings.quorum_initial_group_size or QUORUM_SIZE
         members = [leader, *others[: size - 1]]
         has_majority = sum([node in running for node in members]) >= majority_of(members)
@@ -84,6 +89,14 @@ class ClusterPlacement:
                 f"'{leader}': too few of the nodes {', '.join(members)} are up"
             )
         return members
+
+    def _on_other_machines(self, leader: str, others: Sequence[str]) -> list[str]:
+        """The first of each machine but that of the leader."""
+        machine_of = self._mirroring.machine_of
+        first = {machine_of(leader): leader}
+        for node in others:
+            first.setdefault(machine_of(node), node)
+        return [node for node in first.values() if node != leader]
 
     def is_here(self, record: QueueRecord) -> bool:
         return record.leader == self._node

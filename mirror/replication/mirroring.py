@@ -105,7 +105,9 @@ _MIRRORED = struct.Struct("<QQQ")
 
 
 class Mirroring:
-    """Implements `LedEffects` and `CopyEffects`."""
+    """Implements `LedEffects` and `CopyEffects`. `machine_of`: see `Membership.machine_of`."""
+
+    machine_of: Callable[[str], str] = staticmethod(str)
 
     def __init__(
         self,
@@ -741,10 +743,7 @@ class Mirroring:
             return Wanted()
         record = stored.record
         if record.members:
-            wanted = Wanted.of_members(record.members, self._sync_limits)
-            # A member that is left alone wants no mirrors.
-            is_alone = list(record.members) == [record.leader]
-            return wanted._replace(mode=None) if is_alone else wanted
+            return Wanted.of_members(record.members, record.leader, self._sync_limits)
         _, vhost, name = key
         kind = type_of(from_plain(record.arguments))
         applied = self._node.policies.applied(vhost, name, "queue", kind)
@@ -776,7 +775,7 @@ class Mirroring:
         running = self._running()
         # Whether a mirror is alive is the group's business, not that of links.
         there = {*running, *record.mirrors}
-        led.wanted_mirrors = wanted_mirrors(wanted, copies, there, self._rng)
+        led.wanted_mirrors = wanted_mirrors(wanted, copies, there, self._rng, self.machine_of)
         is_alone = not record.mirrors and not record.missing and not led.members()
         if wanted.mode is None and is_alone:
             self._unlead(led)

@@ -6,7 +6,7 @@ preferred to one that is not, however old that one is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -87,11 +87,13 @@ class Wanted(NamedTuple):
         )
 
     @classmethod
-    def of_members(cls, members: Sequence[str], limits: SyncLimits = NO_LIMITS) -> Wanted:
+    def of_members(
+        cls, members: Sequence[str], leader: str, limits: SyncLimits = NO_LIMITS
+    ) -> Wanted:
         """What the members of a quorum queue say: a majority of them has each publish on disk, and
-        only one that has everything confirmed leads."""
+        only one that has everything confirmed leads. One that is left alone wants no mirrors."""
         return cls(
-            "nodes",
+            None if list(members) == [leader] else "nodes",
             list(members),
             True,
             WHEN_SYNCED,
@@ -139,10 +141,21 @@ class Copies(NamedTuple):
 
 
 def wanted_mirrors(
-    wanted: Wanted, now: Copies, running: Collection[str], rng: Random
+    wanted: Wanted,
+    now: Copies,
+    running: Collection[str],
+    rng: Random,
+    machine_of: Callable[[str], str] = str,
 ) -> tuple[str, ...]:
-    """The nodes that are to have mirrors while the queue is led where it is now."""
-    others = sorted(node for node in running if node != now.leader)
+    """The nodes that are to have mirrors while the queue is led where it is now.
+
+    Of the nodes of one machine only one has a copy: what ends the machine ends all of them.
+    """
+    home = machine_of(now.leader)
+    others = sorted(node for node in running if machine_of(node) != home)
+    if wanted.mode == "nodes":
+        others = [node for node in others if node in wanted.params]
+    others = _one_a_machine(others, now, rng, machine_of)
     if wanted.mode == "all":
         return tuple(others)
     if wanted.mode == "exactly":
@@ -150,6 +163,21 @@ def wanted_mirrors(
     if wanted.mode == "nodes":
         return tuple(node for node in wanted.params if node in others)
     return ()
+
+
+def _one_a_machine(
+    nodes: Sequence[str], now: Copies, rng: Random, machine_of: Callable[[str], str]
+) -> list[str]:
+    """One node of each machine: that with a copy, in-sync ones before others, else any."""
+    machines = {machine_of(node) for node in nodes}
+    if len(machines) == len(nodes):
+        return list(nodes)
+    shuffled = rng.sample(nodes, len(nodes))
+    shuffled.sort(key=lambda node: (node not in now.in_sync, node not in now.mirrors))
+    first: dict[str, str] = {}
+    for node in shuffled:
+        first.setdefault(machine_of(node), node)
+    return sorted(first.values())
 
 
 def _exactly(count: int, now: Copies, others: Sequence[str], rng: Random) -> tuple[str, ...]:

@@ -227,10 +227,13 @@ class RemoteStore:
         """Where the nodes are, by their names; that which answered first."""
         entry, rows = self._ask_entries()
         protocol = "https" if entry.tls else "http"
-        found: dict[str, NodeAddress] = {rows[0]["node"]: entry}
+        found: dict[str, NodeAddress] = {rows[0]["node"]: _process(entry, rows[0])}
         for row in rows[1:]:
             if row["node"] not in found and row["protocol"] == protocol:
-                found[row["node"]] = replace(entry, host=row["host"], port=row["port"])
+                there = entry
+                if row.get("machine", row["node"]) != rows[0].get("machine"):
+                    there = replace(entry, host=row["host"], port=row["port"])
+                found[row["node"]] = _process(there, row)
         unreachable = {row["node"] for row in rows} - found.keys()
         if unreachable:
             raise StoreRefused(f"node {min(unreachable)} has no listener for {protocol}")
@@ -247,6 +250,13 @@ class RemoteStore:
 
     def _client(self, address: NodeAddress) -> NodeClient:
         return NodeClient(address, self._login.authorization)
+
+
+def _process(address: NodeAddress, row: dict[str, Any]) -> NodeAddress:
+    """Where a node is that may be one of several processes, which have their ports in common."""
+    if "process" not in row:
+        return address
+    return replace(address, prefix=f"{address.prefix}/process/{row['process']}")
 
 
 class RemoteCursor:

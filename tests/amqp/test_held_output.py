@@ -127,7 +127,7 @@ def test_a_peer_with_too_much_held_is_read_no_further_until_the_commit(
         client.sends(commands.Basic.Get, queue="q", no_ack=False)
         client.sends(commands.Basic.Nack, delivery_tag=0, multiple=True, requeue=True)
         client.broker.settle()
-    assert client.connection._held.full
+    assert client.connection.held.full
     assert not client.pipe.reading
     client.sends(commands.Channel.Open, 2)
     client.receives_nothing()
@@ -148,7 +148,7 @@ def test_a_connection_lost_while_output_is_held_lets_go_of_it(
     store.complete()
     client.broker.settle()
     client.receives_nothing()
-    assert not client.connection._held.active
+    assert not client.connection.held.active
 
 
 def test_a_commit_that_was_done_before_holds_nothing() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pamqp import commands
-from pipe import Broker, Client, content_header, method_frame
+from pipe import Broker, Client, content_header, method_frame, publish_frames
 
 from warren.amqp.publishing import QUEUES_AT_ONCE
 from warren.amqp.settling import SETTLED_AT_ONCE
@@ -114,6 +114,37 @@ def test_acknowledging_many_times_some_is_read_in_turns(broker: Broker, client: 
     broker.node.turns.left_us = TURN_US
     client.sends_octets(octets)
     assert broker.queue("q").unacked > 0
+
+
+def test_publishes_to_one_queue_after_the_other_are_read_in_turns(
+    broker: Broker, client: Client
+) -> None:
+    names = [f"q{number}" for number in range(1000)]
+    for name in names:
+        client.sends(commands.Queue.Declare, queue=name, nowait=True)
+    broker.settle()
+    octets = b"".join([publish_frames(1, "", name, b"x") for name in names])
+    broker.node.turns.left_us = TURN_US
+    client.sends_octets(octets)
+    assert len(broker.queue(names[0])) == 1
+    assert len(broker.queue(names[-1])) == 0
+    broker.settle()
+    assert len(broker.queue(names[-1])) == 1
+
+
+def test_alternate_exchanges_in_a_long_chain_cost_a_turn(broker: Broker, client: Client) -> None:
+    count = 2000
+    for number in range(count):
+        alternate = {"alternate-exchange": longstr(f"x{number + 1}")}
+        record = ExchangeRecord("direct", auto_delete=False, internal=False, arguments=alternate)
+        broker.vhost._add_exchange(f"x{number}", record)
+    client.declares("q")
+    broker.node.turns.left_us = TURN_US
+    octets = [publish_frames(1, "x0", f"k{number}", b"x") for number in range(5)]
+    client.sends_octets(b"".join([*octets, publish_frames(1, "", "q", b"x")]))
+    assert len(broker.queue("q")) == 0
+    broker.settle()
+    assert len(broker.queue("q")) == 1
 
 
 def test_a_refused_delete_leaves_an_auto_delete_exchange(broker: Broker, client: Client) -> None:

@@ -169,6 +169,8 @@ TABLE = """
 /health/checks/virtual-hosts GET U
 /health/checks/node-is-mirror-sync-critical GET U
 /health/checks/node-is-quorum-critical GET U
+/health/checks/processes GET U
+/processes GET M
 /aliveness-test/{vhost} GET U L
 /healthchecks/node GET U
 /healthchecks/node/ GET U

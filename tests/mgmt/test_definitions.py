@@ -26,8 +26,8 @@ from warren.core.exchanges.binding import Binding
 from warren.core.field import Field, long, longstr
 from warren.core.node import Node
 from warren.mgmt.definitions.export import export_all, export_vhost
-from warren.mgmt.definitions.items import parse
 from warren.mgmt.definitions.load import import_definitions
+from warren.mgmt.definitions.parsing import parse
 from warren.mgmt.http import slices
 
 HERE = Path(__file__).parent

@@ -29,7 +29,7 @@ from warren.mgmt.definitions.errors import (
     NotDefinitions,
     QueueLimitReached,
 )
-from warren.mgmt.definitions.items import parse
+from warren.mgmt.definitions.parsing import parse
 
 PERMISSIONS = {"user": "guest", "vhost": "/", "configure": "a", "write": "b", "read": "c"}
 TOPIC = {"user": "guest", "vhost": "/", "exchange": "x", "write": "a", "read": "b"}

@@ -64,8 +64,8 @@ def got(client: Client, queue: str = "q", *, no_ack: bool = False) -> Content | 
     return client.receives_content(commands.Basic.GetOk)
 
 
-def of_members(members: list[str], limits: SyncLimits, gap_bytes_max: int) -> Wanted:
-    return ORDINARY(members, limits)._replace(gap_bytes_max=gap_bytes_max)
+def of_members(members: list[str], leader: str, limits: SyncLimits, gap_bytes_max: int) -> Wanted:
+    return ORDINARY(members, leader, limits)._replace(gap_bytes_max=gap_bytes_max)
 
 
 def confirmed(client: Client) -> int:

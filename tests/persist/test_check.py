@@ -18,6 +18,7 @@ from warren.persist.dump import dump
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import (
     FILE_HEADER_BYTES,
+    FOOTER_BYTES,
     SEGMENT_HEADER_BYTES,
     NewerStorage,
     batch_bytes,
@@ -25,6 +26,7 @@ from warren.persist.format import (
     decode_frame,
     place_of,
 )
+from warren.persist.log_reader import ROOM_BYTES, Scan
 
 FILESYSTEM = RealFileSystem()
 LOG = Path("store/log")
@@ -98,6 +100,16 @@ def batch_end(data: bytes, file_id: int, at: int) -> int:
 # What is whole
 
 
+def end_of_batches(path: Path) -> int:
+    file = FILESYSTEM.open(path, writable=False)
+    scan = Scan(file, int(path.name[:8], 16), FILE_HEADER_BYTES, complete=False)
+    for _ in scan.records():
+        pass
+    assert not scan.torn
+    file.close()
+    return scan.end
+
+
 def test_a_stopped_node_is_whole_and_its_messages_are_counted(stopped: Path) -> None:
     report = checked(stopped)
     assert report.damage == []
@@ -144,10 +156,28 @@ def test_a_directory_that_cannot_be_written_is_checked(stopped: Path) -> None:
 @pytest.mark.parametrize("octets", [1, 7, 40, 300])
 def test_a_torn_end_of_a_killed_node_is_no_damage(killed: Path, octets: int) -> None:
     data = (killed / LAST).read_bytes()
-    (killed / LAST).write_bytes(data + data[FILE_HEADER_BYTES : FILE_HEADER_BYTES + octets])
-    report = checked(killed)
-    assert report.damage == []
-    assert report.unfinished == octets
+    whole = end_of_batches(killed / LAST)
+    torn = data[FILE_HEADER_BYTES : FILE_HEADER_BYTES + octets - 1] + b"x"
+    for room in (b"", data[whole + octets :]):
+        (killed / LAST).write_bytes(data[:whole] + torn + room)
+        report = checked(killed)
+        assert report.damage == []
+        assert report.unfinished == octets
+
+
+def test_room_behind_a_file_that_was_ended_is_no_damage(killed: Path) -> None:
+    """After a power failure it may be back, with the footer or without."""
+    data = (killed / FULL).read_bytes()
+    for kept in (data, data[:-FOOTER_BYTES]):
+        (killed / FULL).write_bytes(kept + bytes(ROOM_BYTES))
+        assert damage(killed) == []
+
+
+def test_more_zeros_than_room_are_damage(killed: Path) -> None:
+    data = (killed / FULL).read_bytes()
+    for kept in (data, data[:-FOOTER_BYTES]):
+        (killed / FULL).write_bytes(kept + bytes(ROOM_BYTES + FOOTER_BYTES + 1))
+        assert len(damage(killed)) == 1
 
 
 def test_a_frame_that_was_not_finished_is_no_damage(killed: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
 
@@ -20,10 +21,13 @@ from warren.core.messages.message import PAGED_OUT, Envelope, Message
 from warren.persist import journal
 from warren.persist.checkpoint import ENTRIES_A_SLICE, SEGMENTS_A_SLICE
 from warren.persist.deleted_queues import NOTED, note_key
+from warren.persist.deletion import QUEUES_AT_ONCE
 from warren.persist.format import SEGMENT_ENTRIES
 from warren.persist.group_commit import PendingCommit
+from warren.persist.index_entries import IndexEntries
 from warren.persist.journal import MARK_BYTES_MIN
-from warren.persist.log_writer import file_name
+from warren.persist.log_reader import ROOM_BYTES
+from warren.persist.log_writer import SMALL_IN_A_ROW, file_name
 from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE
 from warren.persist.storage import START_SHIFT
 from warren.persist.unclaimed import NAMED_MAX
@@ -132,6 +136,47 @@ def test_messages_that_come_while_one_sync_lasts_share_the_next(node: Node) -> N
     assert node.publisher.settled == list(range(1, 101))
 
 
+def test_small_batches_that_come_one_by_one_find_room_and_do_not_make_the_file_longer(
+    node: Node,
+) -> None:
+    def size() -> int:
+        (path,) = (path for path in node.disk.files() if path.parent == STORE / "log")
+        return node.disk.open(path).size()
+
+    for _ in range(SMALL_IN_A_ROW):
+        node.publish(b"x")
+        node.rest()
+    assert size() > ROOM_BYTES
+    before = size()
+    for _ in range(20):
+        node.publish(b"x")
+        node.rest()
+    assert size() == before
+    node.stop()
+    assert size() < ROOM_BYTES
+    assert bodies(Node(node.disk).queues[QUEUE]) == [b"x"] * (SMALL_IN_A_ROW + 20)
+
+
+def test_a_node_that_was_killed_takes_the_room_back(node: Node) -> None:
+    for _ in range(2 * SMALL_IN_A_ROW):
+        node.publish(b"x")
+        node.rest()
+    node.disk.crash()
+    back = Node(node.disk)
+    sizes = [back.disk.open(path).size() for path in back.disk.files() if path.suffix == ".rdq"]
+    assert max(sizes) < ROOM_BYTES
+    assert bodies(back.queues[QUEUE]) == [b"x"] * (2 * SMALL_IN_A_ROW)
+
+
+def test_a_disk_without_space_for_room_takes_messages() -> None:
+    node = Node(SimulatedDisk(Random(1), capacity=ROOM_BYTES // 2))
+    count = 3 * SMALL_IN_A_ROW
+    for _ in range(count):
+        node.publish(b"x")
+        node.rest()
+    assert node.publisher.settled == list(range(1, count + 1))
+
+
 def test_after_a_failed_sync_nothing_is_confirmed_before_it_is_written_elsewhere(
     node: Node,
 ) -> None:
@@ -228,6 +273,34 @@ def test_a_deleted_queue_stays_on_disk_until_its_deletion_is_durable(node: Node)
     commit.complete()
     back.rest()
     assert back.disk.names(STORE / "queues") == []
+
+
+def test_many_queues_deleted_at_once_give_their_places_back_in_turns(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for a virtual host to go must not hold up all others."""
+    queues = [node.open(0x1000 + 0x100 * number) for number in range(3 * QUEUES_AT_ONCE)]
+    commit = node.definitions = PendingCommit()
+    for queue in queues:
+        queue.delete()
+    node.rest()
+    released = 0
+    release = IndexEntries.release
+
+    def counted(entries: IndexEntries) -> Iterator[None]:
+        nonlocal released
+        released += 1
+        return release(entries)
+
+    monkeypatch.setattr(IndexEntries, "release", counted)
+    commit.complete()
+    assert 0 < released <= QUEUES_AT_ONCE
+    node.rest()
+    assert released == len(queues)
+    node.noted.clear()
+    node.checkpoint()
+    assert sum(map(len, node.noted)) == len(queues)
+    assert max(map(len, node.noted)) <= QUEUES_AT_ONCE
 
 
 def test_a_queue_that_is_deleted_confirms_what_was_on_its_way(node: Node) -> None:

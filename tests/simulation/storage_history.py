@@ -41,7 +41,7 @@ from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, S
 from warren.core.messages.succession import Succession  # noqa: E402
 from warren.core.ports import Commit  # noqa: E402
 from warren.core.scheduling.turns import Turns  # noqa: E402
-from warren.persist import journal  # noqa: E402
+from warren.persist import journal, log_writer  # noqa: E402
 from warren.persist.deleted_queues import DeletedQueues, Puts, noted_queue  # noqa: E402
 from warren.persist.format import (  # noqa: E402
     FRAME_HEADER_BYTES,
@@ -746,7 +746,14 @@ def main(history: type[History] = History) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument(
+        "--small-in-a-row",
+        type=int,
+        default=log_writer.SMALL_IN_A_ROW,
+        help="small batches until a file is given room",
+    )
     options = parser.parse_args()
+    log_writer.SMALL_IN_A_ROW = options.small_in_a_row
     seen: Counter[str] = Counter()
     started = time.monotonic()
     failed = []

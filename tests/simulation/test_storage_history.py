@@ -13,7 +13,7 @@ import storage_history
 from in_hand_history import InHandHistory
 from retained_history import RetainedHistory
 
-from warren.persist import journal
+from warren.persist import journal, log_writer
 
 SEEDS_A_TEST = 100
 TESTS = 4
@@ -21,6 +21,8 @@ TESTS = 4
 ONCE_FAILED = (12, 28, 47, 50, 55, 83, 91, 118, 131, 198, 203, 217, 311, 391, 410, 467, 558)
 ONCE_FAILED += (582, 750, 771, 778, 794, 1571, 1000592, 1009383, 1009794, 1010227, 1037063, 2000976)
 ONCE_FAILED += (3009696, 3009726, 7001110, 7001739, 7100810, 7308566, 7360412)
+
+ONCE_FAILED_WITH_ROOM = (42000137, 42000185, 42000425, 42000479, 42000484, 42001349)
 
 RARE = (
     "checkpoints",
@@ -98,6 +100,12 @@ def test_what_is_acknowledged_is_in_its_queue_or_retained() -> None:
 
 def test_what_once_failed() -> None:
     for seed in ONCE_FAILED:
+        storage_history.run(seed, Counter())
+
+
+def test_files_that_always_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer, "SMALL_IN_A_ROW", 1)
+    for seed in (*ONCE_FAILED_WITH_ROOM, *range(SEEDS_A_TEST)):
         storage_history.run(seed, Counter())
 
 

@@ -42,7 +42,11 @@ def new_node(
 
 
 def imports(node: Node, definitions: Any, **options: Any) -> Imported:
-    return asyncio.run(import_definitions(node, definitions, **options))
+    """Import, and let queues and exchanges follow."""
+    imported = asyncio.run(import_definitions(node, definitions, **options))
+    if isinstance(node.clock, ManualClock):
+        node.clock.settle()
+    return imported
 
 
 def exports(node: Node, *, vhost: str | None = None, for_ctl: bool = False) -> dict[str, Any]:

@@ -69,6 +69,8 @@ def test_a_configuration_does_not_show_the_password() -> None:
         ),
         ("data_dir = /var/lib/warren", "data_dir", Path("/var/lib/warren")),
         ("node_name = warren@one", "node_name", "warren@one"),
+        ("processes = 4", "processes", 4),
+        ("processes = auto", "processes", "auto"),
         ("ssl_cert_login_from = common_name", "ssl_cert_login_from", "common_name"),
         ("proxy_protocol = true", "proxy_protocol", True),
         ("channel_max = 0", "channel_max", 0),
@@ -517,6 +519,19 @@ def test_an_embedded_broker_answers_http_only_when_asked_to() -> None:
 def test_a_port_alone_means_every_interface() -> None:
     assert Listener.parse("5672") == Listener("::", 5672)
     assert Listener.parse("example.org:5672") == Listener("example.org", 5672)
+
+
+@pytest.mark.parametrize("number", ["0", "65", "-1", "many", "2.5"])
+def test_a_number_of_processes_is_one_that_makes_sense(number: str) -> None:
+    (problem,) = problems(f"processes = {number}")
+    assert "a number of processes from 1 to 64, or auto was wanted" in problem
+
+
+def test_what_holds_between_processes_needs_no_etcd() -> None:
+    told = config("cluster.lease_ttl = 4\nqueue_master_locator = random")
+    assert told.cluster is None
+    assert told.process_cluster.lease_ttl_s == 4
+    assert told.process_cluster.queue_master_locator == "random"
 
 
 def test_a_node_name_in_the_file_is_checked() -> None:

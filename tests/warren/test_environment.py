@@ -46,6 +46,7 @@ def applied(flag_node_name: str | None = None, **variables: str) -> Config:
         ),
         ({"WARREN_HTTP": "127.0.0.1:3"}, "http_listeners", (("127.0.0.1", 3),)),
         ({"WARREN_HTTP": "none"}, "http_listeners", ()),
+        ({"WARREN_PROCESSES": "3"}, "processes", 3),
         ({"RABBITMQ_DEFAULT_USER": "u"}, "default_user", "u"),
         ({"RABBITMQ_DEFAULT_PASS": "p"}, "default_pass", "p"),
         ({"RABBITMQ_DEFAULT_VHOST": "v"}, "default_vhost", "v"),
@@ -71,6 +72,7 @@ def test_a_flag_that_names_the_node_names_its_directory() -> None:
     [
         ("WARREN_AMQP", "nowhere"),
         ("WARREN_HTTP", "nowhere"),
+        ("WARREN_PROCESSES", "0"),
         ("RABBITMQ_NODE_PORT", "tcp://10.0.0.1:5672"),
         ("RABBITMQ_NODE_PORT", "x"),
     ],

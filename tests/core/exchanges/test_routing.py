@@ -51,8 +51,9 @@ class Topology:
         )
 
     def decided(self, exchange: str, *routing_keys: str, headers: Table | None = None) -> Routed:
-        """The answer without the exchanges on the way."""
-        return self.publish(exchange, *routing_keys, headers=headers)._replace(exchanges=())
+        """The answer without the exchanges on the way, and what they cost."""
+        routed = self.publish(exchange, *routing_keys, headers=headers)
+        return routed._replace(exchanges=(), cost_us=0)
 
     def reached(self, exchange: str, *routing_keys: str) -> Sequence[str]:
         return self.publish(exchange, *routing_keys).queues

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,14 +15,13 @@ from warren.core.definitions.validation import NoSuchVhost, NotThere, Validation
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.patterns.pattern import compile_pattern
 from warren.core.policies.policy import (
+    APPLY_US,
     Policies,
-    Policy,
-    by_precedence,
     effective_arguments,
-    matching,
     merged_definition,
 )
 from warren.core.policies.policy_definition import NOT_FOR
+from warren.core.policies.policy_set import Policy, PolicySet
 from warren.core.ports import Write
 from warren.core.queues.queue_arguments import NEVER_REACHED, QueueArguments, QueueSettings
 from warren.core.queues.queue_type import QueueType
@@ -59,7 +60,7 @@ def policy(
 
 
 def chosen(policies: list[Policy], name: str = "q", kind: Any = "queue") -> str | None:
-    found = matching(by_precedence(policies), name, kind)
+    found = PolicySet(policies).matching(name, kind)
     return found.name if found is not None else None
 
 
@@ -189,8 +190,8 @@ class TestQuorumQueues:
     def test_a_policy_for_other_queues_is_passed_over(self, key: str) -> None:
         other = policy("other", definition={key: 1}, priority=9)
         meant = policy("meant", definition={"dead-letter-strategy": "at-least-once"})
-        assert matching([other, meant], "q", "queue", QUORUM) is meant
-        assert matching([meant], "q", "queue") is None
+        assert PolicySet([other, meant]).matching("q", "queue", QUORUM) is meant
+        assert PolicySet([meant]).matching("q", "queue") is None
 
 
 class TestEffectiveArguments:
@@ -355,3 +356,27 @@ class TestPolicies:
         policies.set("other", "o", "", {"max-length": 1}, operator=True)
         store.transact([Write(("policy", "/", "p"), None)])
         assert seen == [("/", "p"), ("other", None), ("/", None)]
+
+
+def test_policies_that_come_and_go_are_those_that_are_stored() -> None:
+    """They are kept in order one by one, and are at any moment what the store has."""
+    random = Random(1)
+    store = VolatileMetadataStore()
+    store.transact([Write(("vhost", "/"), VirtualHostRecord())])
+    policies = Policies(store)
+    for _ in range(300):
+        name, operator = f"p{random.randrange(8)}", random.random() < 0.3
+        if random.random() < 0.7:
+            pattern, priority = random.choice(("^a", "b$", "")), random.randrange(3)
+            policies.set("/", name, pattern, {"max-length": 1}, priority, operator=operator)
+        else:
+            with suppress(NotThere):
+                policies.clear("/", name, operator=operator)
+        stored = [one for one in Policies(store).all(operator=operator) if one.vhost == "/"]
+        in_order = sorted(stored, key=lambda one: (-one.priority, one.age, one.name))
+        found = policies.of_vhost("/", operator=operator)
+        assert [(one.name, one.age) for one in found] == [(one.name, one.age) for one in in_order]
+        first = next((one.name for one in in_order if one.expression.search("ab")), None)
+        applied = policies.applied("/", "ab", "queue")
+        assert (applied.operator_policy if operator else applied.policy) == first
+    assert policies.cost_us("/") >= APPLY_US

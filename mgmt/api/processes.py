@@ -1,0 +1,67 @@
+"""The processes of a broker: how they are, as their supervisor says.
+
+A broker of one process has one that runs.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from warren.core.errors import NotFound
+from warren.mgmt.http.endpoint import Endpoint, Reply, Right
+from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.processes.asking import statuses
+from warren.mgmt.processes.states import ProcessState, ProcessStatus
+
+
+async def list_processes(request: ApiRequest) -> Any:
+    return msgspec.to_builtins(await _statuses(request))
+
+
+async def all_run(request: ApiRequest) -> Any:
+    """503 while one of them is down for good, or is being started."""
+    others = [one for one in await _statuses(request) if one.state is not ProcessState.RUNNING]
+    if not others:
+        return {"status": "ok"}
+    shown = [{"node": one.node, "state": str(one.state)} for one in others]
+    return Reply(
+        503, {"status": "failed", "reason": "Not all processes are running", "processes": shown}
+    )
+
+
+async def add_reasons(request: ApiRequest, rows: list[dict[str, Any]]) -> None:
+    """Say of the nodes that are processes of this broker which ones they are, and why they have
+    ended if they have."""
+    if request.managed.config.process is None:
+        return
+    known: dict[str, ProcessStatus] = {}
+    # Lists are there when a supervisor is not.
+    with suppress(NotFound):
+        known = {one.node: one for one in await _statuses(request)}
+    for row in rows:
+        one = known.get(row["name"])
+        if one is not None:
+            row["process"] = one.number
+            row["deaths"] = one.deaths
+            row["reason"] = one.reason
+
+
+async def _statuses(request: ApiRequest) -> list[ProcessStatus]:
+    process = request.managed.config.process
+    if process is None:
+        return [ProcessStatus(1, request.node.name, ProcessState.RUNNING, os.getpid())]
+    return await statuses(process.supervisor)
+
+
+ENDPOINTS = [
+    Endpoint("/processes", {"GET": list_processes}, Right.MONITOR, "Processes of the broker"),
+    Endpoint(
+        "/health/checks/processes",
+        {"GET": all_run},
+        summary="All processes of the broker run",
+    ),
+]

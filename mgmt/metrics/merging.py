@@ -1,0 +1,48 @@
+"""The metrics of several processes as one text: each line says whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+PROCESS_LABEL = "process"
+UP = b"warren_process_up"
+UP_HEAD = (
+    b"# TYPE warren_process_up gauge\n"
+    b"# HELP warren_process_up Whether a process of the broker runs and answers\n"
+)
+
+
+def merged(texts: Mapping[int, bytes | None]) -> bytes:
+    """Lines of one metric stand together, as the format demands, those of the first process first.
+
+    `texts` are by the number of the process; None of one that has not answered.
+    """
+    heads: dict[bytes, list[bytes]] = {}
+    lines: dict[bytes, list[bytes]] = {}
+    for number, text in texts.items():
+        label = f'{PROCESS_LABEL}="{number}"'.encode()
+        for line in (text or b"").splitlines():
+            if line.startswith(b"#"):
+                name = line.split(b" ", 3)[2]
+                head = heads.setdefault(name, [])
+                if line not in head:
+                    head.append(line)
+                lines.setdefault(name, [])
+            elif line:
+                name, labelled = _labelled(line, label)
+                lines.setdefault(name, []).append(labelled)
+    ups = [
+        b'%s{%s="%d"} %d\n' % (UP, PROCESS_LABEL.encode(), number, text is not None)
+        for number, text in texts.items()
+    ]
+    families = [b"\n".join((*heads.get(name, ()), *found, b"")) for name, found in lines.items()]
+    return b"".join((*families, UP_HEAD, *ups))
+
+
+def _labelled(line: bytes, label: bytes) -> tuple[bytes, bytes]:
+    """The name of a metric, and its line with one more label, which comes first."""
+    name, brace, rest = line.partition(b"{")
+    if brace and b" " not in name:
+        return name, b"%s{%s,%s" % (name, label, rest)
+    name, _, value = line.partition(b" ")
+    return name, b"%s{%s} %s" % (name, label, value)

@@ -1,0 +1,33 @@
+"""How a process asks its supervisor how all of them are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from warren.core.errors import NotFound
+from warren.mgmt.processes.states import PATH, ProcessStatus
+
+ASK_S = 5.0
+"""As long as another node may take."""
+
+
+async def statuses(supervisor: Path) -> list[ProcessStatus]:
+    """In the order of their numbers. Raises `NotFound` when the supervisor does not answer."""
+    # The path may be too long for a socket: it is found from its directory.
+    directory_fd = os.open(supervisor.parent, os.O_PATH)
+    try:
+        connector = aiohttp.UnixConnector(f"/proc/self/fd/{directory_fd}/{supervisor.name}")
+        timeout = aiohttp.ClientTimeout(total=ASK_S)
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            session.get(f"http://supervisor{PATH}") as answer,
+        ):
+            return msgspec.json.decode(await answer.read(), type=list[ProcessStatus])
+    except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
+        raise NotFound(f"the supervisor of the processes does not answer: {error!r}") from None
+    finally:
+        os.close(directory_fd)

@@ -1,0 +1,98 @@
+"""The directory that the processes of a broker have in common, and that no other broker has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+from warren.persist.data_directory import (
+    PROCESSES,
+    DataDirectory,
+    DirectoryInUse,
+    create_directory,
+    is_of_processes,
+    locked,
+)
+
+STORE = "definitions"
+LEFT_OVER_S = 5.0
+"""How long processes whose supervisor was killed may take until they are gone, too."""
+POLL_S = 0.02
+
+
+class ProcessesDirectory:
+    """Locked from `open` to `close`. `first` is that of the first process, who may open it."""
+
+    def __init__(self, path: Path, lock_fd: int, first: DataDirectory, is_new: bool) -> None:
+        self.path = path
+        self._lock_fd = lock_fd
+        self.first = first
+        self._is_new = is_new
+
+    @classmethod
+    def open(cls, data_dir: Path) -> ProcessesDirectory:
+        """Nothing is created yet but the data directory itself. Raises `DataDirectoryRefused`,
+        OSError."""
+        path = data_dir / PROCESSES
+        is_new = not is_of_processes(data_dir)
+        lock_fd = -1 if is_new else _locked(path, data_dir)
+        try:
+            first = _free(data_dir, 0.0 if is_new else LEFT_OVER_S)
+            for other in largest_first(path):
+                if (path / str(other) / "lock").exists():
+                    _free(path / str(other), LEFT_OVER_S)
+        except BaseException:
+            if lock_fd >= 0:
+                os.close(lock_fd)
+            raise
+        return cls(path, lock_fd, first, is_new)
+
+    def create(self) -> None:
+        """Be a directory of processes from now on. Raises `DataDirectoryRefused`, OSError."""
+        if self._lock_fd < 0:
+            create_directory(self.path)
+            self._lock_fd = _locked(self.path, self.path.parent)
+
+    def discard_new(self) -> None:
+        """For a start that came to nothing, of which nobody has anything: leave what there was."""
+        if self._is_new and self._lock_fd >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self.first.discard_new()
+
+    def close(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+
+def largest_first(path: Path) -> list[int]:
+    """The numbers of the processes that have a directory there."""
+    names = os.listdir(path) if path.is_dir() else []
+    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+
+
+def _locked(path: Path, data_dir: Path) -> int:
+    try:
+        return locked(path)
+    except DirectoryInUse:
+        raise DirectoryInUse(
+            f"data directory {data_dir} is in use by another process;"
+            " stop that node or choose another directory"
+        ) from None
+
+
+def _free(path: Path, patience_s: float) -> DataDirectory:
+    """A data directory that no process has open. Raises `DataDirectoryRefused`, OSError."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            directory = DataDirectory.open(path)
+        except DirectoryInUse:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(POLL_S)
+        else:
+            directory.close()
+            return directory

@@ -1,0 +1,237 @@
+"""Serves a `KeyStore` as etcd's JSON gateway does: `EtcdClient` sees no difference.
+
+Answerable for answers that hold: none leaves before the revision it names is on disk, whether it
+answers a change, a question or a watch. A node that heard of a revision finds it after any crash.
+
+This module imports aiohttp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+from aiohttp import web
+
+from warren.core.ports import Clock, Commit
+from warren.core.scheduling.periodic import Periodic
+from warren.mirror.definitions.etcd_messages import (
+    KeepAliveAnswer,
+    KeyValue,
+    Range,
+    Txn,
+    WatchAnswer,
+    WatchCreate,
+    WatchLine,
+)
+from warren.mirror.definitions.key_store import Compacted, Declined, KeyStore
+
+REQUEST_BYTES_MAX = 16 << 20
+"""Ten times what etcd takes at its defaults, which writers keep to."""
+LEASE_CHECK_S = 0.25
+HEAD = b"\0head"
+"""Where the revision is kept; keys of definitions begin with a slash."""
+
+DECLINED_STATUS = 400
+
+
+class KeyDisk(Protocol):
+    """`persist.key_file.KeyFile`."""
+
+    def load(self) -> dict[bytes, bytes]: ...
+
+    def write(self, changes: Sequence[tuple[bytes, bytes | None]], /) -> Commit: ...
+
+
+class KeptHead(msgspec.Struct, array_like=True):
+    """Of a store on disk: which one it is, and how far it was."""
+
+    cluster_id: int
+    revision: int
+
+
+class LeaseWanted(msgspec.Struct):
+    """A request about leases."""
+
+    TTL: int = 0
+    ID: int = 0
+
+
+class WatchWanted(msgspec.Struct):
+    create_request: WatchCreate
+
+
+Handle: TypeAlias = Callable[[bytes], object]
+
+
+class KeyGateway:
+    """A store, its disk and its watchers. `start` and `stop` are for the leases."""
+
+    def __init__(self, disk: KeyDisk, clock: Clock) -> None:
+        """Raises what `load` raises, and msgspec's errors for what it does not understand."""
+        self._disk = disk
+        self._clock = clock
+        self._watchers: set[asyncio.Event] = set()
+        self._written: Commit | None = None
+        self._lease_check = Periodic(clock, self._end_leases)
+        self.store = self._loaded()
+        self._save()
+
+    def add_to(self, app: web.Application) -> None:
+        """Answer for etcd in an HTTP server."""
+        for path, handle in (
+            ("/v3/kv/range", self._range),
+            ("/v3/kv/txn", self._txn),
+            ("/v3/lease/grant", self._grant),
+            ("/v3/lease/keepalive", self._keep_alive),
+            ("/v3/lease/revoke", self._revoke),
+        ):
+            app.router.add_post(path, self._answering(handle))
+        app.router.add_post("/v3/watch", self._watch)
+
+    def start(self) -> None:
+        self._lease_check.start()
+
+    def stop(self) -> None:
+        self._lease_check.stop()
+
+    def end_lease_of(self, key: bytes) -> bool:
+        """End the lease that keeps a key; whether there was one."""
+        ended = self.store.end_lease_of(key)
+        self._save()
+        return ended
+
+    def change(self, txn: Txn) -> None:
+        """Do something that need not be answered."""
+        self.store.txn(txn)
+        self._save()
+
+    def _loaded(self) -> KeyStore:
+        kept = self._disk.load()
+        if HEAD not in kept:
+            return KeyStore(secrets.randbits(62) + 1)
+        head = msgspec.msgpack.decode(kept.pop(HEAD), type=KeptHead)
+        values = [msgspec.msgpack.decode(value, type=KeyValue) for value in kept.values()]
+        return KeyStore(head.cluster_id, head.revision, values)
+
+    def _save(self) -> None:
+        """Have on disk what has changed, and tell those who watch."""
+        changed = self.store.take_changed()
+        if not changed and self._written is not None:
+            return
+        head = KeptHead(self.store.cluster_id, self.store.revision)
+        self._written = self._disk.write(
+            [
+                (HEAD, msgspec.msgpack.encode(head)),
+                *(
+                    (key, None if value is None else msgspec.msgpack.encode(value))
+                    for key, value in changed
+                ),
+            ]
+        )
+        for watcher in self._watchers:
+            watcher.set()
+
+    def _end_leases(self, now: float) -> float:
+        self.store.expire(now)
+        self._save()
+        return LEASE_CHECK_S
+
+    # Requests
+
+    def _answering(self, handle: Handle) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(request: web.Request) -> web.Response:
+            body = await request.read()
+            try:
+                result = handle(body)
+            except msgspec.MsgspecError as error:
+                return _refusal(f"the request cannot be read: {error}", 3)
+            except Declined as declined:
+                return _refusal(str(declined), declined.code)
+            content = msgspec.json.encode(result)
+            self._save()
+            await self._on_disk()
+            return web.Response(body=content, content_type="application/json")
+
+        return answer
+
+    async def _on_disk(self) -> None:
+        """Return when all that has been done so far is on disk."""
+        written = self._written
+        if written is not None and not written.done:
+            reached = asyncio.Event()
+            written.then(reached.set)
+            await reached.wait()
+
+    def _range(self, body: bytes) -> object:
+        return self.store.range(_read(body, Range))
+
+    def _txn(self, body: bytes) -> object:
+        return self.store.txn(_read(body, Txn))
+
+    def _grant(self, body: bytes) -> object:
+        wanted = _read(body, LeaseWanted)
+        return self.store.grant(wanted.TTL, secrets.randbits(62) + 1, self._clock.now())
+
+    def _keep_alive(self, body: bytes) -> object:
+        wanted = _read(body, LeaseWanted)
+        return KeepAliveAnswer(self.store.keep_alive(wanted.ID, self._clock.now()))
+
+    def _revoke(self, body: bytes) -> object:
+        self.store.revoke(_read(body, LeaseWanted).ID)
+        return {}
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        wanted = _read(await request.read(), WatchWanted).create_request
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        changed = asyncio.Event()
+        self._watchers.add(changed)
+        # Whoever watches hangs up when it has had enough.
+        with suppress(ConnectionResetError):
+            try:
+                await self._tell(wanted, response, changed)
+            finally:
+                self._watchers.discard(changed)
+        return response
+
+    async def _tell(
+        self, wanted: WatchCreate, response: web.StreamResponse, changed: asyncio.Event
+    ) -> None:
+        """Until the history that is wanted is gone, or the connection is."""
+        start = wanted.start_revision or self.store.revision + 1
+        await self._on_disk()
+        await _say(response, WatchAnswer(self.store.header, created=True))
+        while True:
+            changed.clear()
+            try:
+                events = self.store.events(start, wanted.key, wanted.range_end)
+            except Compacted as gone:
+                answer = WatchAnswer(
+                    self.store.header, canceled=True, compact_revision=gone.revision
+                )
+                await _say(response, answer)
+                return
+            start = max(start, self.store.revision + 1)
+            if events:
+                answer = WatchAnswer(self.store.header, events=events)
+                await self._on_disk()
+                await _say(response, answer)
+            await changed.wait()
+
+
+async def _say(response: web.StreamResponse, answer: WatchAnswer) -> None:
+    await response.write(msgspec.json.encode(WatchLine(answer)) + b"\n")
+
+
+def _read(body: bytes, kind: type[Any]) -> Any:
+    return msgspec.json.decode(body, type=kind, strict=False)
+
+
+def _refusal(message: str, code: int) -> web.Response:
+    content = msgspec.json.encode({"message": message, "code": code})
+    return web.Response(status=DECLINED_STATUS, body=content, content_type="application/json")

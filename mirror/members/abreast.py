@@ -1,0 +1,103 @@
+"""What a client has defined through one process of a broker, its next request to another one finds.
+
+A transaction of definitions is done for its node when the node itself has come to its revision;
+others come to it in a moment. To nodes of a cluster clients go knowingly. To processes of one
+broker they are dealt out, and have to see one state: so a process also waits until the others on
+its machine have come as far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+from warren.core.errors import BrokerError
+from warren.core.scheduling.waiting import Event, run
+from warren.mirror.definitions.cluster_metadata import ClusterMetadata
+from warren.mirror.members.membership import Membership
+from warren.mirror.messages.calls import Calls
+
+REACHED = "definitions.reached"
+
+LINKED_S = 5.0
+LINKED_POLL_S = 0.005
+
+PATIENCE_S = 2.0
+"""As long as a process that says nothing counts as up: then the client is answered all the same."""
+
+
+class Abreast:
+    """`running` are the nodes that can be reached, the one of that `name`, which is this, too."""
+
+    def __init__(
+        self,
+        metadata: ClusterMetadata,
+        calls: Calls,
+        membership: Membership,
+        running: Callable[[], Collection[str]],
+        name: str,
+    ) -> None:
+        self._metadata = metadata
+        self._calls = calls
+        self._membership = membership
+        self._running = running
+        self._name = name
+        self._waiting: list[Event] = []
+        metadata.on_applied = self._applied
+        metadata.seen_elsewhere = self._seen
+        calls.serve(REACHED, self._asked)
+
+    async def linked(self) -> None:
+        """Return when the other processes that are up can be reached, which clients take for
+        granted, or when that takes too long."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LINKED_S
+        while self._here(self._membership.running().keys() - self._running()):
+            if loop.time() >= deadline:
+                return
+            await asyncio.sleep(LINKED_POLL_S)
+
+    def others(self) -> list[str]:
+        """The other processes that can be reached."""
+        return self._here(self._running())
+
+    def _here(self, nodes: Collection[str]) -> list[str]:
+        """Those of them that are processes of the same broker."""
+        machine_of = self._membership.machine_of
+        here = machine_of(self._name)
+        return [node for node in nodes if machine_of(node) == here and node != self._name]
+
+    def _applied(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            event.happen()
+
+    async def _asked(self, _node: str, revision: int) -> None:
+        while self._metadata.revision < revision:
+            event = Event()
+            self._waiting.append(event)
+            await event
+
+    async def _seen(self, revision: int) -> None:
+        """Return when the others have come to a revision."""
+        others = self.others()
+        left = len(others)
+        all_told = asyncio.Event()
+
+        def told(_: object) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                all_told.set()
+
+        for node in others:
+            run(self._ask(node, revision), told)
+        if others:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(all_told.wait(), PATIENCE_S)
+
+    async def _ask(self, node: str, revision: int) -> None:
+        # One that has ended meanwhile, or has only begun, has no clients that could be surprised.
+        with suppress(BrokerError):
+            await self._calls.ask(node, REACHED, revision)

@@ -1,0 +1,62 @@
+"""A cluster of machines, each with several processes: no machine has two copies of a queue."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from broker_processes import Processes, Until
+from etcd_server import EtcdServer
+from server_process import PATIENCE_S, ServerProcess
+
+NODES = {"warren@a", "warren-2@a", "warren@b", "warren-2@b"}
+
+
+def test_copies_of_a_queue_are_on_different_machines(
+    start_server: Callable[..., ServerProcess], tmp_path: Path, until: Until
+) -> None:
+    with EtcdServer(tmp_path / "etcd") as etcd:
+        file = tmp_path / "cluster.conf"
+        file.write_text(
+            f"cluster_formation.etcd.endpoints.1 = {etcd.url}\n"
+            "cluster.secret = a secret of the tests\n"
+            "cluster.advertised_host = 127.0.0.1\n"
+            "distribution.listener.interface = 127.0.0.1\n"
+            "distribution.listener.port_range.min = 0\n"
+        )
+        machines = {}
+        for host in ("a", "b"):
+            broker = machines[host] = Processes(start_server, tmp_path / host, until)
+            broker.start("--config", str(file), processes=2, name=f"warren@{host}")
+        api = machines["a"].api
+        until(lambda: set(machines["a"].states().items()) == {(node, "running") for node in NODES})
+        policy = {"pattern": "^m", "definition": {"ha-mode": "all"}, "apply-to": "queues"}
+        assert api.put("/policies/%2F/mirrored", policy)[0] == 201
+        channel = machines["a"].connect().channel()
+        for number in range(4):
+            channel.queue_declare(f"m{number}", durable=True)
+            quorum = {"x-queue-type": "quorum"}
+            channel.queue_declare(f"q{number}", durable=True, arguments=quorum)
+
+        def copies() -> list[set[str]]:
+            rows = api.get("/queues")[1]
+            assert len(rows) == 8
+            return [
+                {row["node"], *row.get("slave_nodes", ()), *row.get("members", ())} for row in rows
+            ]
+
+        until(lambda: all(len(one) > 1 for one in copies()))
+        assert {tuple(sorted(node[-1] for node in one)) for one in copies()} == {("a", "b")}
+        # All processes have some.
+        assert set().union(*copies()) == NODES
+        # To add a second process of a machine is refused.
+        row = next(row for row in api.get("/queues")[1] if row["name"] == "q0")
+        (more,) = {"warren@b", "warren-2@b"} - set(row["members"])
+        command = [sys.executable, "-P", "-m", "warren", "ctl", "add_member", "q0", more]
+        command += ["--data-dir", str(machines["a"].data_dir)]
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert refused.returncode and "node_on_same_machine" in refused.stderr
+        for broker in machines.values():
+            broker.stop()

@@ -1,0 +1,297 @@
+"""A broker of several processes: to clients and operators it is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from broker_processes import Processes, Until
+from server_process import PATIENCE_S, ServerProcess
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+@pytest.fixture
+def broker(
+    start_server: Callable[..., ServerProcess], tmp_path: Path, until: Until
+) -> Iterator[Processes]:
+    processes = Processes(start_server, tmp_path / ("long" * 30) / "data", until)
+    yield processes
+    processes.hang_up()
+
+
+def test_it_is_one_broker(broker: Processes, until: Until) -> None:
+    broker.start()
+    assert broker.server.ready_line.endswith(", 3 processes\n")
+    channels = broker.channels()
+    assert set(channels) == {"warren@here", "warren-2@here", "warren-3@here"}
+    # Declared through one process, spread over all; used through each of them.
+    first = channels["warren@here"]
+    for number in range(6):
+        first.queue_declare(f"q{number}", durable=True)
+    assert Counter(broker.queues().values()) == dict.fromkeys(channels, 2)
+    for number in range(6):
+        for name, channel in channels.items():
+            channel.basic_publish("", f"q{number}", name.encode(), PERSISTENT, mandatory=True)
+    assert {
+        (channel.basic_get(f"q{number}", auto_ack=True)[2] or b"").decode()
+        for number, channel in enumerate([*channels.values()] * 2)
+    } == {next(iter(channels))}
+    # What is defined through one is there for clients of the others when that one answers.
+    for number in range(30):
+        first.queue_declare(f"now{number}")
+        for name in channels:
+            channels[name].queue_declare(f"now{number}", passive=True)
+        channels["warren-2@here"].queue_delete(f"now{number}")
+    # And what a client leaves behind is gone for them when it has left.
+    for _ in range(10):
+        leaving = broker.connect()
+        mine = leaving.channel().queue_declare("", exclusive=True).method.queue
+        leaving.close()
+        for name in channels:
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="no queue"):
+                channels[name].queue_declare(mine, passive=True)
+            channels[name] = channels[name].connection.channel()
+    first = channels["warren@here"]
+    # What operators set holds at all of them.
+    policy = {"pattern": "^q", "definition": {"max-length": 1}, "apply-to": "queues"}
+    assert broker.api.put("/policies/%2F/short", policy)[0] == 201
+    until(lambda: {row.get("messages") for row in broker.api.get("/queues")[1]} == {1})
+    exclusive = channels["warren-2@here"].queue_declare("", exclusive=True).method.queue
+    assert broker.queues()[exclusive] == "warren-2@here"
+    # Metrics are of all of them, and each can be asked by itself.
+    metrics = broker.get("/metrics")[1].decode()
+    assert re.findall(r"warren_process_up\{process=\"(\d)\"\} 1", metrics) == ["1", "2", "3"]
+    assert metrics.count("rabbitmq_identity_info{") == 3
+    asked = [broker.get(f"/process/{number}/api/overview") for number in (1, 2, 3)]
+    assert {json.loads(body)["node"] for _, body in asked} == set(channels)
+    assert broker.get("/process/4/api/overview")[0] == 503
+    assert broker.get("/process/2/own/metrics")[0] == 404
+    # After a restart all is there.
+    left = {name: node for name, node in broker.queues().items() if name != exclusive}
+    broker.stop()
+    broker.start(name=None)
+    assert broker.queues() == left
+    channel = broker.connect().channel()
+    assert {channel.basic_get(f"q{number}", auto_ack=True)[2] for number in range(6)} == {
+        list(channels)[-1].encode()
+    }
+    assert broker.api.get("/policies/%2F/short")[0] == 200
+
+
+def test_a_process_that_is_killed_is_back_with_all_that_was_confirmed(
+    broker: Processes, until: Until
+) -> None:
+    broker.start(processes=2)
+    channels = broker.channels()
+    here = channels["warren@here"]
+    for number in range(4):
+        here.queue_declare(f"q{number}", durable=True)
+        for body in range(10):
+            here.basic_publish("", f"q{number}", b"%d" % body, PERSISTENT, mandatory=True)
+    pid = broker.pid("warren-2@here")
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: broker.states() == dict.fromkeys(channels, "running"))
+    assert broker.pid("warren-2@here") != pid
+    # The other one has gone on with its client.
+    bodies = {
+        queue: [here.basic_get(queue, auto_ack=True)[2] for _ in range(10)]
+        for queue in broker.queues()
+    }
+    assert bodies == {f"q{number}": [b"%d" % body for body in range(10)] for number in range(4)}
+    assert 'process_ended number=2 node=warren-2@here reason="ended by SIGKILL"' in (
+        broker.server.log
+    )
+
+
+def test_one_that_ends_again_and_again_stays_down_and_the_others_go_on(
+    broker: Processes, until: Until
+) -> None:
+    broker.start(processes=2)
+    here = broker.channels()["warren@here"]
+    for name in ("mine", "lost"):
+        here.queue_declare(name, durable=True)
+    while "process_stays_down" not in broker.server.log:
+        killed = re.findall(r"process_started number=2 \S+ pid=(\d+)", broker.server.log)[-1]
+        try:
+            os.kill(int(killed), signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    until(lambda: broker.states() == {"warren@here": "running", "warren-2@here": "down"})
+    down = next(node for node in broker.nodes() if node["name"] == "warren-2@here")
+    assert down["reason"] == "ended by SIGKILL, 5 times within 60 seconds"
+    status, health = broker.api.get("/health/checks/processes")
+    assert (status, health["processes"]) == (503, [{"node": "warren-2@here", "state": "down"}])
+    led = {node: queue for queue, node in broker.queues().items()}
+    here.basic_publish("", led["warren@here"], b"goes on", PERSISTENT, mandatory=True)
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="home node"):
+        here.queue_declare(led["warren-2@here"], passive=True)
+
+
+def test_all_processes_end_when_the_supervisor_is_killed_and_a_start_finds_all(
+    broker: Processes, until: Until
+) -> None:
+    broker.start(processes=2)
+    channel = broker.connect().channel()
+    channel.confirm_delivery()
+    for number in range(4):
+        channel.queue_declare(f"q{number}", durable=True)
+        channel.basic_publish("", f"q{number}", b"kept", PERSISTENT, mandatory=True)
+    before = broker.queues()
+    broker.server.kill()
+    # At once: processes that still end let go of the directory meanwhile.
+    broker.start(processes=2)
+    assert broker.queues() == before
+    channel = broker.connect().channel()
+    assert {channel.basic_get(queue, auto_ack=True)[2] for queue in before} == {b"kept"}
+
+
+def test_a_broker_of_one_process_gets_more_and_goes_back(broker: Processes) -> None:
+    broker.start(processes=1)
+    assert "process" not in broker.server.ready_line.partition("ready")[2]
+    channel = broker.connect().channel()
+    channel.queue_declare("old", durable=True)
+    channel.basic_publish("", "old", b"kept", PERSISTENT)
+    broker.stop()
+    broker.start(processes=2)
+    channel = broker.connect().channel()
+    channel.queue_declare("new", durable=True)
+    assert broker.queues() == {"old": "warren@here", "new": "warren-2@here"}
+    broker.stop()
+    assert "1 in process 2" in refusal(broker.data_dir, "--processes", "1")
+    broker.start(processes=3)
+    assert len(broker.nodes()) == 3
+    broker.connect().channel().queue_delete("new")
+    broker.stop()
+    broker.start(processes=1)
+    assert [node["name"] for node in broker.nodes()] == ["warren@here"]
+    assert broker.connect().channel().basic_get("old", auto_ack=True)[2] == b"kept"
+
+
+def test_one_that_stands_still_is_down_for_the_others_until_it_goes_on(
+    broker: Processes, until: Until, tmp_path: Path
+) -> None:
+    file = tmp_path / "quick.conf"
+    file.write_text("cluster.lease_ttl = 2\n")
+    broker.start("--config", str(file), processes=2)
+    here = broker.channels()["warren@here"]
+    for name in ("mine", "other"):
+        here.queue_declare(name, durable=True)
+    led = {node: queue for queue, node in broker.queues().items()}
+    pid = broker.pid("warren-2@here")
+    os.kill(pid, signal.SIGSTOP)
+    # Asked of the first one, for a connection to the other one waits.
+    first = ["--data-dir", str(broker.data_dir), "cluster_status", "--formatter", "json"]
+    until(lambda: ctl(*first)["running_nodes"] == ["warren@here"])
+    here.basic_publish("", led["warren@here"], b"goes on", PERSISTENT, mandatory=True)
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: ctl(*first)["running_nodes"] == ["warren-2@here", "warren@here"])
+    assert here.queue_declare(led["warren-2@here"], passive=True).method.message_count == 0
+
+
+def ctl(*arguments: str) -> Any:
+    command = [sys.executable, "-P", "-m", "warren", "ctl", *arguments]
+    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
+def test_a_stop_while_it_starts_ends_all(broker: Processes, tmp_path: Path) -> None:
+    directory = tmp_path / "stopped"
+    command = [sys.executable, "-P", "-m", "warren", "server", "--processes", "2"]
+    command += ["--http", "none", "--amqp", "127.0.0.1:0", "--data-dir", str(directory)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as starting:
+        assert starting.stderr is not None
+        while "process_started" not in starting.stderr.readline():
+            pass
+        starting.send_signal(signal.SIGTERM)
+        starting.stderr.read()
+        assert starting.wait(PATIENCE_S) == 0
+
+
+def test_ctl_stop_at_any_process_stops_the_broker(broker: Processes) -> None:
+    broker.start(processes=2)
+    directory = broker.data_dir / "processes" / "2"
+    command = [sys.executable, "-P", "-m", "warren", "ctl", "--data-dir", str(directory), "stop"]
+    subprocess.run(command, check=True, timeout=PATIENCE_S)
+    assert broker.server.wait() == 0
+
+
+def test_what_is_in_use_is_refused(broker: Processes, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refusal(tmp_path / "new", "--processes", "2", "--amqp", f"127.0.0.1:{port}")
+    assert f"port {port} of 127.0.0.1 cannot be had, address already in use" in said
+    assert not (tmp_path / "new").exists()
+    broker.start(processes=2)
+    assert "in use by another process" in refusal(broker.data_dir, "--processes", "2")
+    assert "in use by another process" in refusal(broker.data_dir)
+    port = broker.server.port
+    for processes in ("1", "2"):
+        said = refusal(tmp_path / "new", "--processes", processes, "--amqp", f"127.0.0.1:{port}")
+        assert "address already in use" in said
+    broker.stop()
+    said = refusal(broker.data_dir, "--processes", "2", "--node-name", "warren@elsewhere")
+    assert "start it with --node-name warren@here" in said
+
+
+def refusal(data_dir: Path, *arguments: str) -> str:
+    """What a server says that does not start."""
+    command = [sys.executable, "-P", "-m", "warren", "server", "--http", "none"]
+    command += ["--data-dir", str(data_dir), "--amqp", "127.0.0.1:0", *arguments]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=data_dir.parent
+    )
+    assert ended.returncode == 1, ended.stderr
+    return ended.stderr.splitlines()[-1]
+
+
+def test_a_backup_of_all_processes_is_a_broker_again(
+    broker: Processes, start_server: Callable[..., ServerProcess], tmp_path: Path, until: Until
+) -> None:
+    broker.start(processes=3)
+    channel = broker.connect().channel()
+    channel.confirm_delivery()
+    channel.exchange_declare("orders", "fanout", durable=True)
+    for number in range(6):
+        channel.queue_declare(f"q{number}", durable=True)
+        channel.queue_bind(f"q{number}", "orders")
+    channel.basic_publish("orders", "", b"kept", PERSISTENT)
+    backups, restored = tmp_path / "backups", tmp_path / "restored"
+    assert warren("backup", "create", broker.data_dir, backups).count("process ") == 3
+    where = broker.queues()
+    broker.stop()
+    assert warren("restore", backups, restored).count("process ") == 3
+    again = Processes(start_server, restored, until)
+    again.start(processes=3, name=None)
+    assert again.queues() == where
+    channel = again.connect().channel()
+    channel.confirm_delivery()
+    channel.basic_publish("orders", "", b"more", PERSISTENT)
+    bodies = [channel.basic_get(queue, auto_ack=True)[2] for queue in [*where] * 2]
+    assert bodies == [b"kept"] * 6 + [b"more"] * 6
+    again.stop()
+    # The definitions that all share are damaged: they can be had from the first process.
+    data = restored / "processes" / "definitions" / "data.mdb"
+    data.write_bytes(b"no database" * 1000)
+    assert f"remove {data}" in refusal(restored, "--processes", "3")
+    data.unlink()
+    again.start(processes=3, name=None)
+    assert again.queues() == where
+    again.stop()
+
+
+def warren(*arguments: object) -> str:
+    command = [sys.executable, "-P", "-m", "warren", *map(str, arguments)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
