@@ -336,7 +336,7 @@ def collect_rarely() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(4_000, 4, 1_000_000)
+    gc.set_threshold(4_000, 1, 1_000_000)
 
 
 def give_way_quickly() -> None:

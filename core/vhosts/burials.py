@@ -322,11 +322,10 @@ class Burials:
         )
         if exchange.name == DEFAULT_EXCHANGE:
             routes.reply(envelope, message.body, keys)
-        targets = [
-            target
-            for target in routes.queues_for(exchange, keys, envelope.header)
-            if not dead_letter.goes_in_circles(headers, target.name, reason)
-        ]
+        circle = dead_letter.circle(headers, reason)
+        targets = routes.queues_for(exchange, keys, envelope.header)
+        if circle:
+            targets = tuple([target for target in targets if target.name not in circle])
         header_us = max(0, len(envelope.header) - FIRST_DEATH_OCTETS) // HEADER_OCTETS_PER_US
         self._turns.spend(BURIAL_US + header_us + QUEUE_US * len(targets))
         if routes.observer is not None:

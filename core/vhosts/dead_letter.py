@@ -76,19 +76,19 @@ def carbon_copies(headers: Table, name: str) -> tuple[str, ...]:
     return tuple(to_text(item.value) for item in field.value if item.kind == "S")
 
 
-def goes_in_circles(headers: Table, queue: str, reason: str) -> bool:
-    """Whether a message that died for this reason would return to `queue` without end.
+def circle(headers: Table, reason: str) -> set[str | None]:
+    """The queues to which a message that died for this reason would return without end.
 
-    It would when the queue is among its deaths and no death since then was a rejection.
+    Those are among its deaths, with no rejection since then.
     """
+    queues: set[str | None] = set()
     if reason == "rejected":
-        return False
+        return queues
     for death in _deaths(headers):
         if _text(death, "reason") == "rejected":
-            return False
-        if _text(death, "queue") == queue:
-            return True
-    return False
+            break
+        queues.add(_text(death, "queue"))
+    return queues
 
 
 def _record_death(

@@ -19,7 +19,7 @@ from warren.core.messages.message_observer import TracedClient
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.scheduling.waiting import run
-from warren.core.vhosts.dead_letter import carbon_copies, dead_lettered, goes_in_circles
+from warren.core.vhosts.dead_letter import carbon_copies, circle, dead_lettered
 from warren.core.vhosts.vhost import VirtualHost
 
 CODEC = AmqpContentCodec()
@@ -144,7 +144,7 @@ class TestCircles:
         entries = [
             Field("F", {"queue": longstr(queue), "reason": longstr(why)}) for queue, why in history
         ]
-        assert goes_in_circles({"x-death": Field("A", entries)}, "q", reason) is circles
+        assert ("q" in circle({"x-death": Field("A", entries)}, reason)) is circles
 
 
 def add_queue(vhost: VirtualHost, name: str, **arguments: Field) -> Queue:
