@@ -37,6 +37,9 @@ MUCH_BYTES_PER_US = 128
 """From how many octets on what was read counts as work, and how many of them are a microsecond of
 it: the loop would otherwise read megabytes from one publisher at a time, or from a hundred."""
 
+ABORTED_S = 5.0
+"""The longest that connections which were cut off may take to end when the node stops."""
+
 LOST_US = 300
 """What the end of a connection costs, with the line in the log."""
 
@@ -432,7 +435,8 @@ class Listener:
             await asyncio.sleep(0.01)
         for protocol in list(self._protocols):
             protocol.abort()
-        while self._protocols:
+        deadline = self._loop.time() + ABORTED_S
+        while self._protocols and self._loop.time() < deadline:
             await asyncio.sleep(0)
 
     def admit(self, protocol: AmqpProtocol) -> bool:
