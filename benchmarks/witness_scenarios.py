@@ -241,7 +241,7 @@ def many_publishers(stage: Stage) -> Work:
 
 @scenario
 def deduplicated(stage: Stage) -> Work:
-    """40,000 publishes to a queue that drops what it had before."""
+    """40,000 publishes to a queue with a window of deduplication."""
     client = stage.client()
     client.carry_out(queue_declare("q", {"x-message-deduplication-window": 10_000}))
     ids = (f"id-{number}" for number in range(40_000))

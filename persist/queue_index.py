@@ -265,7 +265,15 @@ class QueueIndex(StreamReading):
             shared = batch.add((head, data, body), RECORD_BYTES + len(data) + len(body))
             batch.shared[key] = shared
         place, length = shared
-        payload = encode_reference(Reference(place, length, len(body)))
+        self._add_reference(batch, Reference(place, length, len(body)), position, expires_us)
+        self._context.persistent.refer(place, length)
+        return place | SHARED, length
+
+    def _add_reference(
+        self, batch: OpenBatch, reference: Reference, position: int, expires_us: int
+    ) -> None:
+        """Put a message into the batch whose record is there already."""
+        payload = encode_reference(reference)
         head = record_head(
             ENQUEUE,
             PERSISTENT,
@@ -278,8 +286,6 @@ class QueueIndex(StreamReading):
             payload,
         )
         batch.add((head, payload), RECORD_BYTES + len(payload))
-        self._context.persistent.refer(place, length)
-        return place | SHARED, length
 
     def emit_removed(self, batch: OpenBatch) -> None:
         """Put what was removed or returned into the journal's next batch."""

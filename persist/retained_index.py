@@ -22,14 +22,10 @@ from warren.core.backing.queue_store import StoredBody
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.persist.format import (
-    ENQUEUE,
-    PERSISTENT,
     RECORD_BYTES,
     SHARED,
     Reference,
-    encode_reference,
     file_of,
-    record_head,
 )
 from warren.persist.index_entries import PIECE, SEGMENT_MASK, SHIFT
 from warren.persist.journal import ENQUEUE_BYTES, MARK_BYTES_MIN, OpenBatch
@@ -87,19 +83,7 @@ class RetainedIndex(QueueIndex):
         where = self._places().pop(position, None)
         if where is None:
             return super()._emit_shared(batch, envelope, body, position, expires_us)
-        payload = encode_reference(Reference(where.place, where.length, where.size))
-        head = record_head(
-            ENQUEUE,
-            PERSISTENT,
-            self.queue_id,
-            position,
-            expires_us,
-            batch.now_us,
-            b"",
-            0,
-            payload,
-        )
-        batch.add((head, payload), RECORD_BYTES + len(payload))
+        self._add_reference(batch, Reference(*where), position, expires_us)
         # The file may be full, and be written anew at this moment.
         file = self._context.persistent.files[file_of(where.place)]
         file.segments.add(self.entries.make(position >> SHIFT))

@@ -12,7 +12,7 @@ Place = tuple[str, str]
 """The virtual host and the user of a connection."""
 
 Tell = Callable[[str, str, int], None]
-"""Of connections to a virtual host, and a user, there are so many more here."""
+"""Told a virtual host, a user, and how many more connections they have here: 1, or -1."""
 
 
 class ClientsElsewhere:

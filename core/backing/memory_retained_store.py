@@ -11,7 +11,7 @@ from warren.core.messages.message import Message
 from warren.core.messages.settlement import PublishConfirms
 
 LOOKS_MAX = 2048
-"""Messages whose age is looked at in one go."""
+"""How many messages one search for old ones looks at."""
 
 
 class MemoryRetainedStore(MemoryStreamStore):

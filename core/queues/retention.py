@@ -96,7 +96,7 @@ class Retention:
         self._full = False
         # Happens when more was written.
         self._more: Event | None = None
-        # Acknowledged messages whose turn has not come.
+        # Acknowledged messages that are not in the log yet.
         self._waiting: deque[Message] = deque()
         # How many had to wait, and were kept then.
         self._taken = 0
@@ -309,4 +309,4 @@ class Retention:
 
 
 def _nothing() -> None:
-    """Nobody waits for more any longer."""
+    """Stands for a callback when nobody waits any longer."""
