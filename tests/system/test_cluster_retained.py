@@ -63,7 +63,9 @@ def test_what_is_retained_stays_through_failovers_and_restarts(
     acknowledge(cluster, "a", 2)
     wait_until(lambda: retained(cluster, "a") == 6)
 
-    # So has a leader that was killed.
+    # So has a leader that was killed: what it had retained is on its disk with what it confirmed.
+    channel.queue_declare("confirmed", durable=True)
+    channel.basic_publish("", "confirmed", b"", pika.BasicProperties(delivery_mode=2))
     cluster["a"].kill()
     wait_until(lambda: retained(cluster, "b") == 6)
     assert replayed(cluster, "b") == everything[:6]
