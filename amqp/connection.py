@@ -114,7 +114,7 @@ LITTLE_US = 50
 """What a connection may cost although the turn is over."""
 
 READ_US = 500
-"""The same for reading on: who had to wait for a turn mostly has sent much."""
+"""What reading on costs at least: who had to wait for a turn mostly has sent much."""
 METHODS_A_TURN = 100
 """Methods, publishes that come whole not counted, after which others have their turn; some
 milliseconds even of queue.declare."""
@@ -342,7 +342,7 @@ class Connection:
         end = len(data)
         channels = self.channels
         turns = self.node.turns
-        # Only what this connection has cost makes it wait, and not for the little one asks now.
+        # A connection waits for what it has cost itself, where that is more than a little.
         left_us = turns.left_us - LITTLE_US
         methods_left = METHODS_A_TURN
         while True:

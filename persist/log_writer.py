@@ -4,7 +4,7 @@ Answerable for what stands on the disk: a file is created with its header, grows
 closed with a footer. `write` returns when the pieces are durable (or, in the transient store,
 handed to the operating system). After an error `write` is called with the same pieces again.
 
-A sync is half as long when the file does not grow. So where small pieces come one by one, the file
+A sync is shorter when the file need not grow. So where small pieces come one by one, the file
 is given room for the next ones: zeros behind its end, which they are written over.
 
 After a failed sync nothing is known about what was written since the last good one. The file is

@@ -309,4 +309,4 @@ class Retention:
 
 
 def _nothing() -> None:
-    """Stands for a callback when nobody waits any longer."""
+    """The callback of a log for whose messages nobody waits."""

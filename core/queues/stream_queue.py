@@ -28,10 +28,10 @@ SLICE_BYTES: Final = 1 << 20
 """Messages, and octets of bodies, that are handed over before other work gets a turn."""
 
 READ_US: Final = 15
-"""What it costs to read and hand over a message, as `core/turns.py` counts it."""
+"""What it costs to read and hand over a message, as `core/scheduling/turns.py` counts it."""
 
 TRIM_US: Final = 1500
-"""What a bit of trimming costs, as `core/turns.py` counts it."""
+"""What a bit of trimming costs, as `core/scheduling/turns.py` counts it."""
 
 LOOK_AGAIN_S: Final = 3600.0
 """The longest time between two looks at the age of the first piece: clocks are set."""

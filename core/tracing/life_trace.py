@@ -29,7 +29,7 @@ from warren.core.tracing.trace_rules import Rule
 from warren.core.tracing.tracer import Tracer
 
 LOOK_US = 3
-"""What it costs to see whether a message is followed, as `core/turns.py` counts it."""
+"""What it costs to see whether a message is followed, as `core/scheduling/turns.py` counts it."""
 
 FILTER_US = 10
 FILTERED_BYTES_PER_US = 256

@@ -30,7 +30,7 @@ HAND_OVER_S = 0.2
 """How long a record waits for others."""
 
 ADD_US = 5
-"""What a record costs, as `core/turns.py` counts it."""
+"""What a record costs, as `core/scheduling/turns.py` counts it."""
 
 
 class TraceCounts(NamedTuple):

@@ -17,7 +17,7 @@ REPLY_TO_PREFIX = "amq.rabbitmq.reply-to."
 NODE_MARK = "."
 """Between the token, which has none, and the node."""
 ADDRESS_BYTES_MAX = 255
-"""Of a routing key."""
+"""A reply address is used as a routing key, which has no more octets."""
 
 
 class ReplyReceiver(Protocol):
