@@ -3,15 +3,18 @@
     python benchmarks/beside_rabbitmq.py --generator amqpload.py \\
         --warren 5672:PID --rabbitmq 5673:PID [--rounds 5] [--rows auto-ack,64k]
 
-PID is the broker's process: its CPU time and that of its children is counted. Both brokers must
-run already, with nothing else on the machine. `amqpload.py` is the raw-socket load generator of
-the project; it prints one JSON line a run. Standard library only.
+PID is the broker's process: its CPU time and that of its children is counted. A cluster is
+PORT:PID+PID+PID, the node of the clients first: what the others take is shown behind it. Mirrored
+queues are these rows on two clusters whose policy mirrors every queue. Both brokers must run
+already, with nothing else on the machine. `amqpload.py` is the raw-socket load generator of the
+project; it prints one JSON line a run. Standard library only.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -78,35 +81,58 @@ ROWS = [
 class Target(NamedTuple):
     port: str
     pid: str
+    others: list[str]
+    """The processes of the cluster's other nodes."""
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        port, pid = text.split(":")
-        return cls(port, pid)
+        port, pids = text.split(":")
+        pid, *others = pids.split("+")
+        return cls(port, pid, others)
 
 
 class Run(NamedTuple):
     per_s: float
     cpu_us: float
+    others_us: float
+    """What all the other nodes took together."""
+
+
+def cpu_seconds(pids: list[str]) -> float:
+    ticks = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def run(generator: str, target: Target, row: Row, scale: float) -> Run:
     """One run; the rate is that of the consumers, or of the publishers where none consume."""
     command = [sys.executable, generator, "--port", target.port, "--pid", target.pid]
-    command += ["-n", str(int(row.messages * scale))]
+    messages = int(row.messages * scale)
+    command += ["-n", str(messages)]
     if row.before is not None:
         subprocess.run(command + row.before, check=True, capture_output=True)
+    before = cpu_seconds(target.others)
     finished = subprocess.run(command + row.options, check=True, capture_output=True)
+    others_us = 1e6 * (cpu_seconds(target.others) - before) / messages
     result = json.loads(finished.stdout)
     rate = result.get("consume_per_s", result.get("publish_per_s"))
-    return Run(rate, result["cpu_us_per_msg"])
+    return Run(rate, result["cpu_us_per_msg"], others_us)
 
 
 def median(runs: list[Run]) -> Run:
     return Run(
         statistics.median(run.per_s for run in runs),
         statistics.median(run.cpu_us for run in runs),
+        statistics.median(run.others_us for run in runs),
     )
+
+
+def shown(run: Run, target: Target) -> str:
+    others = f" + {run.others_us:.1f}" if target.others else ""
+    return f"{run.per_s:,.0f} · {run.cpu_us:.2f}{others}"
 
 
 def main() -> None:
@@ -130,8 +156,8 @@ def main() -> None:
             theirs.append(run(options.generator, options.rabbitmq, row, 0.4))
         warren, rabbitmq = median(ours), median(theirs)
         print(
-            f"| {row.name} | {warren.per_s:,.0f} · {warren.cpu_us:.2f} "
-            f"| {rabbitmq.per_s:,.0f} · {rabbitmq.cpu_us:.1f} "
+            f"| {row.name} | {shown(warren, options.warren)} "
+            f"| {shown(rabbitmq, options.rabbitmq)} "
             f"| {warren.per_s / rabbitmq.per_s:.1f}x | {rabbitmq.cpu_us / warren.cpu_us:.1f}x |",
             flush=True,
         )
