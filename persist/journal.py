@@ -20,7 +20,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from warren.core.messages.message import Envelope
 from warren.core.messages.settlement import PublishConfirms
@@ -62,6 +62,10 @@ NOTHING_REMOVED = record_head(REMOVE, 0, 0, 0, 0, 0, b"", 0, b"")
 """A record without effect, to move the end of the journal."""
 
 
+Waiting: TypeAlias = tuple[PublishConfirms, int, int]
+"""Who waits for publishes; the number of the first, and how many."""
+
+
 class OpenBatch:
     """A batch that is being put together. `offset` is where the next record starts in its file.
 
@@ -94,12 +98,12 @@ class OpenBatch:
         self.parts: list[bytes] = []
         self.lengths = array("I")
         self.shared: dict[tuple[int, int], tuple[int, int]] = {}
-        self.waiting: list[tuple[PublishConfirms, int]] = []
-        self.waiting_longer: list[tuple[Commit, list[tuple[PublishConfirms, int]]]] = []
+        self.waiting: list[Waiting] = []
+        self.waiting_longer: list[tuple[Commit, list[Waiting]]] = []
 
-    def waiting_for(self, definition: Commit) -> list[tuple[PublishConfirms, int]]:
+    def waiting_for(self, definition: Commit) -> list[Waiting]:
         """A list for publishers that wait for this definition too."""
-        waiting: list[tuple[PublishConfirms, int]] = []
+        waiting: list[Waiting] = []
         self.waiting_longer.append((definition, waiting))
         return waiting
 
@@ -413,6 +417,9 @@ class Journal:
                 break
 
 
-def settle_all(waiting: list[tuple[PublishConfirms, int]]) -> None:
-    for confirms, publish_seq in waiting:
-        confirms.settle(publish_seq)
+def settle_all(waiting: list[Waiting]) -> None:
+    for confirms, first_seq, count in waiting:
+        if count == 1:
+            confirms.settle(first_seq)
+        else:
+            confirms.settle_many(first_seq, count)

@@ -41,7 +41,7 @@ from warren.persist.format import (
 )
 from warren.persist.index_context import IndexContext
 from warren.persist.index_entries import PIECE, SEGMENT_MASK, SHIFT, IndexEntries
-from warren.persist.journal import MARK_BYTES_MIN, Journal, OpenBatch
+from warren.persist.journal import MARK_BYTES_MIN, Journal, OpenBatch, Waiting
 from warren.persist.segment import IndexEntry, Segment, merged
 from warren.persist.stream_reading import StreamReading
 
@@ -172,6 +172,9 @@ class QueueIndex(StreamReading):
         number = -1
         count = octets = 0
         emitted = taken = 0
+        # Of the messages before this one, those whose publisher waits for numbers in a row.
+        waiter: PublishConfirms | None = None
+        first_seq = end_seq = 0
         for position, noted in self._unwritten.items():
             message, body, confirms, publish_seq, mark, noted_octets = noted
             if mark >= cut:
@@ -226,8 +229,14 @@ class QueueIndex(StreamReading):
             segment.written = relative + 1
             segment.live += 1
             segment.live_bytes += size
-            if confirms is not None:
-                waiting.append((confirms, publish_seq))
+            if confirms is not waiter or publish_seq != end_seq:
+                if waiter is not None:
+                    waiting.append((waiter, first_seq, end_seq - first_seq))
+                waiter = confirms
+                first_seq = publish_seq
+            end_seq = publish_seq + 1
+        if waiter is not None:
+            waiting.append((waiter, first_seq, end_seq - first_seq))
         self.written_count += emitted
         self._context.messages_written += emitted
         batch.taken += taken
@@ -240,7 +249,7 @@ class QueueIndex(StreamReading):
             del self._unwritten[position]
         return False
 
-    def _waiting_in(self, batch: OpenBatch) -> list[tuple[PublishConfirms, int]]:
+    def _waiting_in(self, batch: OpenBatch) -> list[Waiting]:
         """Where to note who waits for a message: a message is never safer than its queue."""
         definition = self.definition
         if definition is None:

@@ -25,10 +25,6 @@ _HEAD = struct.Struct("<BQI")
 _ENVELOPE = struct.Struct("<BBIBBq")
 """Octets of exchange, routing key and content header; flags, priority, expiration or -1."""
 
-KEPT_ENVELOPES_MAX = 512
-KEPT_OCTETS_MAX = 1024
-"""Envelopes of so many octets are kept, so that one that comes again is the same object."""
-
 
 class CarriedMessage(NamedTuple):
     """A message on its way; `number` is what its sender counts or knows it by."""
@@ -100,10 +96,12 @@ class Packer:
 
 
 class Unpacker:
-    """Reads what a `Packer` wrote; keeps envelopes from one frame to the next."""
+    """Reads what a `Packer` wrote. An envelope like the one before is the same object."""
 
     def __init__(self) -> None:
-        self._kept: dict[bytes, Envelope] = {}
+        # The last envelope, and its octets.
+        self._last: Envelope | None = None
+        self._octets = b""
         # Exchange and routing key of the last envelope: as octets, as text, and as an address.
         self._names = b""
         self._exchange_octets = 0
@@ -135,14 +133,14 @@ class Unpacker:
         if stop > len(payload):
             raise Undeliverable("an envelope that is not whole")
         octets = payload[start:stop]
-        envelope = self._kept.get(octets)
-        if envelope is not None:
-            return envelope, stop
+        if octets == self._octets and self._last is not None:
+            return self._last, stop
         at = _ENVELOPE.size + exchange + key
         names = octets[_ENVELOPE.size : at]
         if names != self._names or exchange != self._exchange_octets:
             self._name(names, exchange)
-        envelope = Envelope(
+        self._octets = octets
+        self._last = envelope = Envelope(
             self._exchange,
             self._routing_key,
             octets[at:],
@@ -152,10 +150,6 @@ class Unpacker:
             (),
             self._address,
         )
-        if len(octets) <= KEPT_OCTETS_MAX:
-            if len(self._kept) >= KEPT_ENVELOPES_MAX:
-                self._kept.clear()
-            self._kept[octets] = envelope
         return envelope, stop
 
     def _name(self, names: bytes, exchange: int) -> None:

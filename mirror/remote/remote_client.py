@@ -146,7 +146,7 @@ class Effects:
         self.note_refused = note_refused
 
 
-class RemoteClient:
+class RemoteClient(PublishConfirms):
     """The session; as `PublishConfirms` it is told when publishes of the other node are safe.
 
     `numbers` are for deliveries, none of them twice at this node, however often it is started: the
