@@ -18,7 +18,7 @@ each after the one before is synced.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -321,8 +321,7 @@ class Journal:
 
     def _settle_cancelled(self) -> None:
         settled, self._settled = self._settled, []
-        for confirms, publish_seq in settled:
-            confirms.settle(publish_seq)
+        settle_all(in_rows(settled))
 
     def _close_batch(self) -> None:
         """Write what there is, unless the thread is busy."""
@@ -415,6 +414,22 @@ class Journal:
             self._close_batch()
             if not self._writing:
                 break
+
+
+def in_rows(waiting: Iterable[tuple[PublishConfirms, int]]) -> list[Waiting]:
+    """Those that follow one another, of one publisher and with numbers in a row, as one."""
+    rows: list[Waiting] = []
+    waiter: PublishConfirms | None = None
+    first = end = 0
+    for confirms, publish_seq in waiting:
+        if confirms is not waiter or publish_seq != end:
+            if waiter is not None:
+                rows.append((waiter, first, end - first))
+            waiter, first = confirms, publish_seq
+        end = publish_seq + 1
+    if waiter is not None:
+        rows.append((waiter, first, end - first))
+    return rows
 
 
 def settle_all(waiting: list[Waiting]) -> None:

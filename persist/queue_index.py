@@ -41,7 +41,7 @@ from warren.persist.format import (
 )
 from warren.persist.index_context import IndexContext
 from warren.persist.index_entries import PIECE, SEGMENT_MASK, SHIFT, IndexEntries
-from warren.persist.journal import MARK_BYTES_MIN, Journal, OpenBatch, Waiting
+from warren.persist.journal import MARK_BYTES_MIN, Journal, OpenBatch, Waiting, in_rows
 from warren.persist.segment import IndexEntry, Segment, merged
 from warren.persist.stream_reading import StreamReading
 
@@ -165,16 +165,14 @@ class QueueIndex(StreamReading):
         embed_below = self._context.embed_below
         epoch_s = self._context.epoch_s
         queue_id = self.queue_id
-        parts, lengths, waiting = batch.parts, batch.lengths, self._waiting_in(batch)
+        parts, lengths = batch.parts, batch.lengths
         base = batch.base
         now_us = batch.now_us
         segment: Segment | None = None
         number = -1
         count = octets = 0
         emitted = taken = 0
-        # Of the messages before this one, those whose publisher waits for numbers in a row.
-        waiter: PublishConfirms | None = None
-        first_seq = end_seq = 0
+        awaited: list[tuple[PublishConfirms, int]] = []
         for position, noted in self._unwritten.items():
             message, body, confirms, publish_seq, mark, noted_octets = noted
             if mark >= cut:
@@ -229,14 +227,10 @@ class QueueIndex(StreamReading):
             segment.written = relative + 1
             segment.live += 1
             segment.live_bytes += size
-            if confirms is not waiter or publish_seq != end_seq:
-                if waiter is not None:
-                    waiting.append((waiter, first_seq, end_seq - first_seq))
-                waiter = confirms
-                first_seq = publish_seq
-            end_seq = publish_seq + 1
-        if waiter is not None:
-            waiting.append((waiter, first_seq, end_seq - first_seq))
+            if confirms is not None:
+                awaited.append((confirms, publish_seq))
+        if awaited:
+            self._waiting_in(batch).extend(in_rows(awaited))
         self.written_count += emitted
         self._context.messages_written += emitted
         batch.taken += taken
