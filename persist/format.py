@@ -357,14 +357,13 @@ def decode_ranges(payload: bytes) -> list[tuple[int, int]]:
 def encode_envelope(envelope: Envelope) -> bytes:
     exchange = _octets(envelope.exchange)
     routing_key = _octets(envelope.routing_key)
-    copies, header = envelope.copies, envelope.header
+    copies, header, expiration_ms = envelope.copies, envelope.header, envelope.expiration_ms
     further = b"".join([_long_string(_octets(key)) for key in copies]) if copies else b""
-    expiration_ms, priority = envelope.expiration_ms, envelope.priority
     fixed = _ENVELOPE.pack(
         NO_EXPIRATION if expiration_ms is None else expiration_ms,
         len(header),
         len(further),
-        priority if priority < 255 else 255,
+        min(envelope.priority, 255),
         len(exchange),
         len(routing_key),
     )
@@ -395,11 +394,7 @@ def decode_envelope(data: bytes, persistent: bool) -> Envelope:
 
 
 def _octets(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        # Octets of a client that are no UTF-8.
-        return text.encode("utf-8", "surrogateescape")
+    return text.encode() if text.isascii() else text.encode("utf-8", "surrogateescape")
 
 
 def _text(octets: bytes) -> str:

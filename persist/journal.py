@@ -18,12 +18,12 @@ each after the one before is synced.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from warren.core.messages.message import Envelope
-from warren.core.messages.settlement import PublishConfirms
+from warren.core.messages.settlement import PublishConfirms, Waiting, settle_all, settle_in_rows
 from warren.core.ports import Commit, Timer
 from warren.core.scheduling.waiting import Event
 from warren.persist.format import (
@@ -60,10 +60,6 @@ ENQUEUE_BYTES = RECORD_BYTES + 24
 
 NOTHING_REMOVED = record_head(REMOVE, 0, 0, 0, 0, 0, b"", 0, b"")
 """A record without effect, to move the end of the journal."""
-
-
-Waiting: TypeAlias = tuple[PublishConfirms, int, int]
-"""Who waits for publishes; the number of the first, and how many."""
 
 
 class OpenBatch:
@@ -321,7 +317,7 @@ class Journal:
 
     def _settle_cancelled(self) -> None:
         settled, self._settled = self._settled, []
-        settle_all(in_rows(settled))
+        settle_in_rows(settled)
 
     def _close_batch(self) -> None:
         """Write what there is, unless the thread is busy."""
@@ -414,27 +410,3 @@ class Journal:
             self._close_batch()
             if not self._writing:
                 break
-
-
-def in_rows(waiting: Iterable[tuple[PublishConfirms, int]]) -> list[Waiting]:
-    """Those that follow one another, of one publisher and with numbers in a row, as one."""
-    rows: list[Waiting] = []
-    waiter: PublishConfirms | None = None
-    first = end = 0
-    for confirms, publish_seq in waiting:
-        if confirms is not waiter or publish_seq != end:
-            if waiter is not None:
-                rows.append((waiter, first, end - first))
-            waiter, first = confirms, publish_seq
-        end = publish_seq + 1
-    if waiter is not None:
-        rows.append((waiter, first, end - first))
-    return rows
-
-
-def settle_all(waiting: list[Waiting]) -> None:
-    for confirms, first_seq, count in waiting:
-        if count == 1:
-            confirms.settle(first_seq)
-        else:
-            confirms.settle_many(first_seq, count)

@@ -19,7 +19,7 @@ from zlib import crc32
 from warren.core.backing.backing_queue import Listed
 from warren.core.backing.queue_store import NOT_HANDED, Batch, Handed, Recovered, StoredBody
 from warren.core.messages.message import Envelope, Message
-from warren.core.messages.settlement import PublishConfirms
+from warren.core.messages.settlement import PublishConfirms, Waiting, in_rows
 from warren.core.ports import Commit
 from warren.persist.delivery_counts import DeliveryCounts
 from warren.persist.entry_reading import EntryReader
@@ -41,7 +41,7 @@ from warren.persist.format import (
 )
 from warren.persist.index_context import IndexContext
 from warren.persist.index_entries import PIECE, SEGMENT_MASK, SHIFT, IndexEntries
-from warren.persist.journal import MARK_BYTES_MIN, Journal, OpenBatch, Waiting, in_rows
+from warren.persist.journal import MARK_BYTES_MIN, Journal, OpenBatch
 from warren.persist.segment import IndexEntry, Segment, merged
 from warren.persist.stream_reading import StreamReading
 
@@ -166,13 +166,12 @@ class QueueIndex(StreamReading):
         epoch_s = self._context.epoch_s
         queue_id = self.queue_id
         parts, lengths = batch.parts, batch.lengths
-        base = batch.base
-        now_us = batch.now_us
+        base, now_us = batch.base, batch.now_us
         segment: Segment | None = None
         number = -1
         count = octets = 0
         emitted = taken = 0
-        awaited: list[tuple[PublishConfirms, int]] = []
+        awaited: list[tuple[PublishConfirms | None, int]] = []
         for position, noted in self._unwritten.items():
             message, body, confirms, publish_seq, mark, noted_octets = noted
             if mark >= cut:
@@ -227,10 +226,8 @@ class QueueIndex(StreamReading):
             segment.written = relative + 1
             segment.live += 1
             segment.live_bytes += size
-            if confirms is not None:
-                awaited.append((confirms, publish_seq))
-        if awaited:
-            self._waiting_in(batch).extend(in_rows(awaited))
+            awaited.append((confirms, publish_seq))
+        self._waiting_in(batch).extend(in_rows(awaited))
         self.written_count += emitted
         self._context.messages_written += emitted
         batch.taken += taken

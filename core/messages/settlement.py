@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 
 class Settlement(IntEnum):
@@ -45,3 +46,37 @@ class PublishConfirms(Protocol):
     def refuse(self, publish_seq: int) -> None:
         """Instead of `settle`: the queue could not take it, or nobody can say whether it has."""
         ...
+
+
+Waiting: TypeAlias = tuple[PublishConfirms, int, int]
+"""Who waits for publishes; the number of the first, and how many."""
+
+
+def in_rows(waiting: Iterable[tuple[PublishConfirms | None, int]]) -> list[Waiting]:
+    """Those that follow one another, of one publisher and with numbers in a row, as one. Publishes
+    for which nobody waits are left out."""
+    rows: list[Waiting] = []
+    waiter: PublishConfirms | None = None
+    first = end = 0
+    for confirms, publish_seq in waiting:
+        if confirms is not waiter or publish_seq != end:
+            if waiter is not None:
+                rows.append((waiter, first, end - first))
+            waiter, first = confirms, publish_seq
+        end = publish_seq + 1
+    if waiter is not None:
+        rows.append((waiter, first, end - first))
+    return rows
+
+
+def settle_all(waiting: Iterable[Waiting]) -> None:
+    for confirms, first_seq, count in waiting:
+        if count == 1:
+            confirms.settle(first_seq)
+        else:
+            confirms.settle_many(first_seq, count)
+
+
+def settle_in_rows(waiting: Iterable[tuple[PublishConfirms | None, int]]) -> None:
+    """Settle all of these, those with numbers in a row at once."""
+    settle_all(in_rows(waiting))

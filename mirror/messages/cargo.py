@@ -7,10 +7,11 @@ from the content header for routing (CC, BCC) was served where the message was p
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from warren.core.messages.message import Envelope
+from warren.mirror.links.ports import LARGE_PART
 from warren.mirror.messages.post import Undeliverable
 
 SAME_ENVELOPE = 1
@@ -87,26 +88,47 @@ class Packer:
         self.octets += _HEAD.size + _ENVELOPE.size + len(names) + len(header) + size
         self._last = envelope
 
+    def add_many(
+        self,
+        numbers: Iterable[int],
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        flags: int = 0,
+    ) -> None:
+        """`add` each of them."""
+        parts, pack, envelope_parts = self.parts, _HEAD.pack, self._envelopes.parts
+        began = len(parts)
+        last = self._last
+        for number, envelope, body in zip(numbers, envelopes, bodies, strict=True):
+            if envelope is last:
+                parts += (pack(flags | SAME_ENVELOPE, number, len(body)), body)
+            else:
+                head, names, header = envelope_parts(envelope)
+                parts += (pack(flags, number, len(body)), head, names, header, body)
+                last = envelope
+        self._last = last
+        self.octets += sum(map(len, parts[began:]))
+
     def take(self) -> list[bytes]:
-        """What was gathered, and begin anew."""
+        """What was gathered, in few pieces unless they are large, and begin anew."""
         parts, self.parts = self.parts, []
+        are_small = self.octets < LARGE_PART * len(parts)
         self.octets = 0
         self._last = None
-        return parts
+        return [b"".join(parts)] if are_small else parts
 
 
 class Unpacker:
     """Reads what a `Packer` wrote. An envelope like the one before is the same object."""
 
     def __init__(self) -> None:
-        # The last envelope, and its octets.
+        # The last envelope: up to its content header as octets, and how many that has.
         self._last: Envelope | None = None
-        self._octets = b""
-        # Exchange and routing key of the last envelope: as octets, as text, and as an address.
-        self._names = b""
-        self._exchange_octets = 0
-        self._exchange = self._routing_key = ""
-        self._address = b"\0\0"
+        self._begin = b""
+        self._header_octets = 0
+        # Exchange, routing key and address; whether it is persistent, priority and expiration.
+        self._names = ("", "", b"")
+        self._facts: tuple[bool, int, int | None] = (False, 0, None)
 
     def entries(self, payload: bytes, start: int) -> Iterator[CarriedMessage]:
         """The entries from `start` on. Raises `Undeliverable` where there are none."""
@@ -128,34 +150,37 @@ class Unpacker:
 
     def envelope(self, payload: bytes, start: int) -> tuple[Envelope, int]:
         """The envelope at `start`, and where it ends. Raises `Undeliverable`, `struct.error`."""
-        exchange, key, header, flags, priority, expiration = _ENVELOPE.unpack_from(payload, start)
-        stop = start + _ENVELOPE.size + exchange + key + header
+        if not (self._begin and payload.startswith(self._begin, start)):
+            self._read_begin(payload, start)
+        header_at = start + len(self._begin)
+        stop = header_at + self._header_octets
+        header = payload[header_at:stop]
+        last = self._last
+        if last is not None and header == last.header:
+            return last, stop
         if stop > len(payload):
             raise Undeliverable("an envelope that is not whole")
-        octets = payload[start:stop]
-        if octets == self._octets and self._last is not None:
-            return self._last, stop
-        at = _ENVELOPE.size + exchange + key
-        names = octets[_ENVELOPE.size : at]
-        if names != self._names or exchange != self._exchange_octets:
-            self._name(names, exchange)
-        self._octets = octets
+        exchange, routing_key, address = self._names
+        persistent, priority, expiration_ms = self._facts
         self._last = envelope = Envelope(
-            self._exchange,
-            self._routing_key,
-            octets[at:],
-            bool(flags & _PERSISTENT),
-            priority,
-            None if expiration < 0 else expiration,
-            (),
-            self._address,
+            exchange, routing_key, header, persistent, priority, expiration_ms, (), address
         )
         return envelope, stop
 
-    def _name(self, names: bytes, exchange: int) -> None:
-        """Raises UnicodeError."""
-        name, key = names[:exchange], names[exchange:]
-        self._exchange = name.decode("utf-8", "surrogateescape")
-        self._routing_key = key.decode("utf-8", "surrogateescape")
-        self._address = b"%c%b%c%b" % (len(name), name, len(key), key)
-        self._names, self._exchange_octets = names, exchange
+    def _read_begin(self, payload: bytes, start: int) -> None:
+        """Read all of an envelope but its content header. Raises as `envelope`, UnicodeError."""
+        exchange, key, header, flags, priority, expiration = _ENVELOPE.unpack_from(payload, start)
+        key_at = start + _ENVELOPE.size + exchange
+        end = key_at + key
+        if end > len(payload):
+            raise Undeliverable("an envelope that is not whole")
+        name, routing_key = payload[key_at - exchange : key_at], payload[key_at:end]
+        self._names = (
+            name.decode("utf-8", "surrogateescape"),
+            routing_key.decode("utf-8", "surrogateescape"),
+            b"%c%b%c%b" % (exchange, name, key, routing_key),
+        )
+        self._facts = (bool(flags & _PERSISTENT), priority, None if expiration < 0 else expiration)
+        self._begin = payload[start:end]
+        self._header_octets = header
+        self._last = None

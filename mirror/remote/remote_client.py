@@ -227,6 +227,10 @@ class RemoteClient(PublishConfirms):
             self._note_answers(number, (answer,))
 
     def _note_answers(self, first: int, answers: Sequence[Settlement]) -> None:
+        count = len(answers)
+        if answers.count(PENDING) == count:
+            self._open.update(dict.fromkeys(range(first, first + count)))
+            return
         for number, answer in enumerate(answers, first):
             if answer is PENDING:
                 self._open[number] = None
@@ -235,6 +239,12 @@ class RemoteClient(PublishConfirms):
 
     def settle(self, publish_seq: int) -> None:
         del self._open[publish_seq]
+        if not self._has_ended:
+            self._effects.flush_soon(self)
+
+    def settle_many(self, first_seq: int, count: int) -> None:
+        for publish_seq in range(first_seq, first_seq + count):
+            del self._open[publish_seq]
         if not self._has_ended:
             self._effects.flush_soon(self)
 

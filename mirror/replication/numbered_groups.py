@@ -16,7 +16,7 @@ TIDY_AT = 64
 """So many starts of groups that are gone are kept beside as many as there are groups."""
 
 
-class Part(NamedTuple, Generic[Group]):
+class CrossedOut(NamedTuple, Generic[Group]):
     """Numbers in a row of one group: the first, counted from the group's own first, how many, and
     whether no other of that group is left."""
 
@@ -59,7 +59,7 @@ class NumberedGroups(Generic[Group]):
         self._starts.append(first)
         return first
 
-    def settled(self, first: int, count: int) -> Iterator[Part[Group]]:
+    def settled(self, first: int, count: int) -> Iterator[CrossedOut[Group]]:
         """Cross these numbers out, each of which comes once; those of cleared groups are passed
         over."""
         end = first + count
@@ -73,7 +73,7 @@ class NumberedGroups(Generic[Group]):
             if not one.left:
                 del self._open[start]
                 self._tidy()
-            yield Part(one.group, first - start, part, not one.left)
+            yield CrossedOut(one.group, first - start, part, not one.left)
             first += part
 
     def clear(self) -> None:
