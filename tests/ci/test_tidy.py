@@ -40,7 +40,7 @@ LONG_FILES: dict[str, int] = {
     "core/queues/queue.py": 1242,
     "core/vhosts/vhost.py": 949,
     "mirror/remote/remote_queue.py": 756,
-    "mirror/replication/leader.py": 825,
+    "mirror/replication/leader.py": 822,
     "mirror/replication/led_queue.py": 734,
     "mirror/replication/mirroring.py": 1371,
     "persist/format.py": 623,
