@@ -170,16 +170,22 @@ class Unpacker:
     def _read_begin(self, payload: bytes, start: int) -> None:
         """Read all of an envelope but its content header. Raises as `envelope`, UnicodeError."""
         exchange, key, header, flags, priority, expiration = _ENVELOPE.unpack_from(payload, start)
-        key_at = start + _ENVELOPE.size + exchange
-        end = key_at + key
+        names_at = start + _ENVELOPE.size
+        end = names_at + exchange + key
         if end > len(payload):
             raise Undeliverable("an envelope that is not whole")
-        name, routing_key = payload[key_at - exchange : key_at], payload[key_at:end]
-        self._names = (
-            name.decode("utf-8", "surrogateescape"),
-            routing_key.decode("utf-8", "surrogateescape"),
-            b"%c%b%c%b" % (exchange, name, key, routing_key),
+        address = b"%c%b%c%b" % (
+            exchange,
+            payload[names_at : names_at + exchange],
+            key,
+            payload[names_at + exchange : end],
         )
+        if address != self._names[2]:
+            self._names = (
+                address[1 : exchange + 1].decode("utf-8", "surrogateescape"),
+                address[exchange + 2 :].decode("utf-8", "surrogateescape"),
+                address,
+            )
         self._facts = (bool(flags & _PERSISTENT), priority, None if expiration < 0 else expiration)
         self._begin = payload[start:end]
         self._header_octets = header
