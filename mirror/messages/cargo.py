@@ -36,6 +36,19 @@ class CarriedMessage(NamedTuple):
     body: bytes
 
 
+class CarriedMessages(NamedTuple):
+    """Messages on their way that have the same flags, and numbers from `first` on; or all 0."""
+
+    flags: int
+    first: int
+    envelopes: list[Envelope]
+    bodies: list[bytes]
+
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.first + len(self.bodies))
+
+
 class EnvelopePacker:
     """Writes envelopes one after the other; exchange and routing key, which most often are those of
     the one before, are encoded once."""
@@ -130,23 +143,41 @@ class Unpacker:
         self._names = ("", "", b"")
         self._facts: tuple[bool, int, int | None] = (False, 0, None)
 
-    def entries(self, payload: bytes, start: int) -> Iterator[CarriedMessage]:
-        """The entries from `start` on. Raises `Undeliverable` where there are none."""
+    def messages(self, payload: bytes, start: int) -> Iterator[CarriedMessages]:
+        """The messages from `start` on, as many together as go. Raises `Undeliverable` where there
+        are none."""
         envelope: Envelope | None = None
-        end = len(payload)
-        while start < end:
-            try:
-                flags, number, body_size = _HEAD.unpack_from(payload, start)
+        envelopes: list[Envelope] = []
+        bodies: list[bytes] = []
+        kind = first = number_due = -1
+        unpack, read, end = _HEAD.unpack_from, self.envelope, len(payload)
+        try:
+            while start < end:
+                flags, number, octets = unpack(payload, start)
                 start += _HEAD.size
                 if not flags & SAME_ENVELOPE:
-                    envelope, start = self.envelope(payload, start)
-            except (struct.error, UnicodeError) as error:
-                raise Undeliverable(f"a message that cannot be read: {error}") from None
-            stop = start + body_size
-            if stop > end or envelope is None:
-                raise Undeliverable("a message that is not whole")
-            yield CarriedMessage(flags, number, envelope, payload[start:stop])
-            start = stop
+                    envelope, start = read(payload, start)
+                stop = start + octets
+                if stop > end or envelope is None:
+                    raise Undeliverable("a message that is not whole")
+                if flags | SAME_ENVELOPE != kind or number != number_due:
+                    if bodies:
+                        yield CarriedMessages(kind & ~SAME_ENVELOPE, first, envelopes, bodies)
+                    kind, first, envelopes, bodies = flags | SAME_ENVELOPE, number, [], []
+                number_due = number + 1 if number else 0
+                envelopes.append(envelope)
+                bodies.append(payload[start:stop])
+                start = stop
+        except (struct.error, UnicodeError) as error:
+            raise Undeliverable(f"a message that cannot be read: {error}") from None
+        if bodies:
+            yield CarriedMessages(kind & ~SAME_ENVELOPE, first, envelopes, bodies)
+
+    def message(self, payload: bytes) -> CarriedMessage:
+        """The one message there is. Raises as `messages`."""
+        for flags, number, (envelope, *_), (body, *_) in self.messages(payload, 0):
+            return CarriedMessage(flags, number, envelope, body)
+        raise Undeliverable("no message where there should be one")
 
     def envelope(self, payload: bytes, start: int) -> tuple[Envelope, int]:
         """The envelope at `start`, and where it ends. Raises `Undeliverable`, `struct.error`."""

@@ -48,7 +48,7 @@ from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import QueueOwner
 from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import Call, NodeDown
-from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, CarriedMessage, Packer
+from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, CarriedMessages, Packer
 from warren.mirror.messages.post import Kind
 from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport, pack_numbers
 
@@ -347,18 +347,18 @@ class RemoteQueue(Queue):
             self._changed[consumer] = None
             self._queues.flush_soon(self)
 
-    def delivered(self, number: int, entries: Iterable[CarriedMessage]) -> None:
-        """The leader hands messages to one of our consumers; their positions are the numbers that
-        it gave these deliveries."""
-        known = self._told.get(number)
-        consumer = known[0] if known is not None else None
+    def delivered(self, number: int, carried: Iterable[CarriedMessages]) -> None:
+        """The leader hands messages to a consumer of ours; their positions are its numbers."""
+        consumer, _ = self._told.get(number, (None, False))
         messages: list[Message] = []
-        for flags, delivery, envelope, body in entries:
+        for flags, first, envelopes, bodies in carried:
             redelivered = bool(flags & REDELIVERED)
-            if delivery:
-                messages.append(Message(envelope, body, delivery, None, redelivered))
+            each = enumerate(zip(envelopes, bodies, strict=True), first)
+            if first:
+                messages += [Message(*one, at, None, redelivered) for at, one in each]
             elif consumer is not None:
-                consumer.send(envelope, body, redelivered)
+                for _, (envelope, body) in each:
+                    consumer.send(envelope, body, redelivered)
         if messages:
             self._hand_on(number, consumer, messages)
 

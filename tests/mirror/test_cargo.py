@@ -50,25 +50,52 @@ def test_messages_come_out_as_they_went_in(seed: int) -> None:
         assert packer.octets == single.octets
         payload = b"".join(packer.take())
         assert payload == b"".join(single.take())
-        entries = list(unpacker.entries(payload, 0))
-        assert [entry.number for entry in entries] == list(range(5, 5 + len(bodies)))
-        assert [entry.body for entry in entries] == bodies
-        assert [facts(entry.envelope) for entry in entries] == [facts(one) for one in envelopes]
-        for entry in entries:
-            name = entry.envelope.exchange.encode("utf-8", "surrogateescape")
-            key = entry.envelope.routing_key.encode("utf-8", "surrogateescape")
-            assert entry.envelope.address == bytes((len(name),)) + name + bytes((len(key),)) + key
+        (carried,) = unpacker.messages(payload, 0)
+        assert (carried.flags, carried.first, carried.bodies) == (4, 5, bodies)
+        assert [facts(one) for one in carried.envelopes] == [facts(one) for one in envelopes]
+        for envelope in carried.envelopes:
+            name = envelope.exchange.encode("utf-8", "surrogateescape")
+            key = envelope.routing_key.encode("utf-8", "surrogateescape")
+            assert envelope.address == bytes((len(name),)) + name + bytes((len(key),)) + key
+
+
+def test_messages_are_together_while_flags_are_the_same_and_numbers_follow() -> None:
+    packer, envelope = Packer(), Envelope("ex", "key", b"header", True, 0, None)
+    numbers = (0, 0, 1, 2, 4, 5, 6, 0, 1)
+    flags = (0, 0, 0, 0, 0, 4, 4, 4, 4)
+    for number, flag in zip(numbers, flags, strict=True):
+        packer.add(number, envelope, b"%d" % number, flag)
+    carried = list(Unpacker().messages(b"".join(packer.take()), 0))
+    assert [(some.flags, some.bodies) for some in carried] == [
+        (0, [b"0", b"0"]),
+        (0, [b"1", b"2"]),
+        (0, [b"4"]),
+        (4, [b"5", b"6"]),
+        (4, [b"0"]),
+        (4, [b"1"]),
+    ]
+
+
+def test_one_message_is_read_as_one() -> None:
+    packer, envelope = Packer(), Envelope("ex", "key", b"header", True, 0, None)
+    packer.add(3, envelope, b"body", 2)
+    carried = Unpacker().message(b"".join(packer.take()))
+    assert (carried.flags, carried.number, carried.body) == (2, 3, b"body")
+    assert facts(carried.envelope) == facts(envelope)
+    with pytest.raises(Undeliverable, match="no message"):
+        Unpacker().message(b"")
 
 
 def test_envelopes_alike_are_one_object() -> None:
     packer, unpacker = Packer(), Unpacker()
-    for _ in range(3):
-        packer.add(1, Envelope("ex", "key", b"header", True, 0, None), b"body")
-    packer.add(1, Envelope("ex", "key", b"other", True, 0, None), b"body")
-    first, second, third, other = list(unpacker.entries(b"".join(packer.take()), 0))
-    assert first.envelope is second.envelope is third.envelope
-    assert other.envelope is not first.envelope
-    assert other.envelope.routing_key is first.envelope.routing_key
+    for number in range(1, 4):
+        packer.add(number, Envelope("ex", "key", b"header", True, 0, None), b"body")
+    packer.add(4, Envelope("ex", "key", b"other", True, 0, None), b"body")
+    (carried,) = unpacker.messages(b"".join(packer.take()), 0)
+    first, second, third, other = carried.envelopes
+    assert first is second is third
+    assert other is not first
+    assert other.routing_key is first.routing_key
 
 
 def test_small_pieces_are_put_together_and_large_ones_are_not_copied() -> None:
@@ -87,9 +114,8 @@ def test_a_frame_that_is_cut_off_is_refused_wherever_that_is() -> None:
         packer.add(number, Envelope("ex", f"key {number}", b"header", True, 0, None), b"body")
     payload = b"".join(packer.take())
     for end in range(1, len(payload)):
-        entries = []
         try:
-            entries += list(Unpacker().entries(payload[:end], 0))
+            carried = list(Unpacker().messages(payload[:end], 0))
         except Undeliverable:
             continue
-        assert len(entries) < 3
+        assert sum([len(some.bodies) for some in carried]) < 3
