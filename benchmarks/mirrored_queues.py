@@ -30,6 +30,8 @@ TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 LOGIN = base64.b64encode(b"guest:guest").decode()
 SETTLE_S = 20.0
 """After so long nothing is left to do for queues that were declared."""
+AFTERMATH_S = 5.0
+"""After so long the next leaders have told their mirrors, and cards are written."""
 
 
 def ask(port: int, path: str, body: object = None) -> Any:
@@ -144,6 +146,8 @@ def measure(chosen: argparse.Namespace, cluster: int) -> dict[str, Any]:
             for queue in ask(http[1], "queues?columns=synchronised_slave_nodes")
         )
         result["mirrors in sync"] = dict(in_sync)
+        survivors = [*pids[1:], etcd]
+        before = processes.seconds(survivors)
         began = time.perf_counter()
         os.kill(pids[0], signal.SIGKILL)
         while True:
@@ -152,6 +156,11 @@ def measure(chosen: argparse.Namespace, cluster: int) -> dict[str, Any]:
                 break
             time.sleep(0.1)
         result["all led again after"] = round(time.perf_counter() - began, 2)
+        time.sleep(AFTERMATH_S)
+        cpu = [b - a for a, b in zip(before, processes.seconds(survivors), strict=True)]
+        result["CPU milliseconds a queue at failover: heirs, etcd"] = [
+            round(1000 * seconds / chosen.queues, 2) for seconds in cpu
+        ]
     return result
 
 
