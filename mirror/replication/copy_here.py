@@ -109,6 +109,8 @@ class CopyHere:
         # When the leader asked for it the last time.
         self.wanted_at = clock.now()
         self.promoting = False
+        # In which epoch it is about to take the lead, if no better candidate does.
+        self._turn: int | None = None
         self._node = node
         self._clock = clock
         self._definitions = definitions
@@ -243,18 +245,21 @@ class CopyHere:
         if not place:
             self.take_lead(record.epoch)
             return
-        epoch = record.epoch
-        self._clock.call_later(NEXT_CANDIDATE_S * place, lambda: self._take_turn(epoch))
+        if self._turn != record.epoch:
+            self._turn = record.epoch
+            turn = partial(self._take_turn, record.epoch)
+            self._clock.call_later(NEXT_CANDIDATE_S * place, turn)
 
     def _take_turn(self, epoch: int, put_off: int = 0) -> None:
         """Better candidates have had theirs."""
         record = self._definitions.record_of(self.key, self.queue_id)
-        if record is None or not self._leader_is_dead(record):
-            return
-        if self._definitions.is_writing and put_off < TURNS_PUT_OFF_MAX:
+        is_to_lead = record is not None and self._leader_is_dead(record)
+        if is_to_lead and self._definitions.is_writing and put_off < TURNS_PUT_OFF_MAX:
             again = partial(self._take_turn, epoch, put_off + 1)
             self._clock.call_later(NEXT_CANDIDATE_S, again)
-        else:
+            return
+        self._turn = None
+        if is_to_lead:
             self.take_lead(epoch)
 
     def _leader_is_dead(self, record: QueueRecord) -> bool:
