@@ -303,7 +303,9 @@ class ClusterMetadata(SharedDefinitions):
         """The next batch. One that is smaller than the last waits a moment for more: clients that
         were answered together write again together, and the first of them need not go alone."""
         batch = self.next_batch()
-        if batch and len(batch) < self._batch_size:
+        if not batch:
+            return batch
+        if len(batch) < self._batch_size:
             await asyncio.sleep(GATHER_S)
             batch = self.next_batch()
         self._batch_size = len(batch)

@@ -260,6 +260,22 @@ class TestBatches:
 
         run(shared_etcd, scenario)
 
+    def test_who_was_answered_together_is_written_together_again(
+        self, shared_etcd: EtcdServer, run: Callable[..., None], requests: list[Txn]
+    ) -> None:
+        async def scenario(cluster: Cluster) -> None:
+            store = await cluster.open("a")
+            await done(_made(store, range(8))[-1])
+            requests.clear()
+            first = _made(store, [8])
+            # Clients are read one after the other.
+            await asyncio.sleep(0)
+            others = _made(store, range(9, 16))
+            await done(others[-1])
+            assert first[0].visible and len(requests) == 1
+
+        run(shared_etcd, scenario)
+
     def test_one_that_is_contested_costs_its_batch_one_more_request(
         self, shared_etcd: EtcdServer, run: Callable[..., None], requests: list[Txn]
     ) -> None:
