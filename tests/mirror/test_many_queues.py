@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,9 +17,9 @@ from warren.mirror.replication.mirroring import LOOK_US, REST_TICKS, TICK_S, Mir
 QUEUES = 400
 
 
-def with_mirrored_queues(count: int) -> Cluster:
+def with_mirrored_queues(count: int, delay: Callable[[], float] = lambda: 0.0) -> Cluster:
     """With so many queues that are led at a and mirrored at b and c."""
-    cluster = Cluster("a", "b", "c")
+    cluster = Cluster("a", "b", "c", delay=delay)
     cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
     client = cluster["a"].connects()
     client.opens_channel(1)
@@ -86,7 +87,9 @@ def test_a_failover_writes_three_definitions_a_queue_and_asks_for_none(
     """That a member died, that its messages have gone round, and who leads: what etcd is asked
     besides is what thousands of queues wait for."""
     queues = 50
-    cluster = with_mirrored_queues(queues)
+    random = Random(1)
+    longest_s = [0.0]
+    cluster = with_mirrored_queues(queues, lambda: random.random() * longest_s[0])
     sent: list[SharedCommit] = []
     transact = SharedDefinitions.transact
 
@@ -96,6 +99,7 @@ def test_a_failover_writes_three_definitions_a_queue_and_asks_for_none(
         return commit
 
     monkeypatch.setattr(SharedDefinitions, "transact", noting)
+    longest_s[0] = 0.02
     cluster.kill("a")
     cluster.clock.advance(10)
     led = [queue_id for node in "bc" for queue_id in cluster[node].mirroring._led]
