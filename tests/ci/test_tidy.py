@@ -97,7 +97,6 @@ SHARED_NAMES: dict[str, int] = {
     "Blocked": 3,
     "Broker": 2,
     "Call": 2,
-    "CardFiles": 2,
     "Confirmed": 2,
     "Connection": 2,
     "Consumer": 2,
