@@ -50,6 +50,11 @@ class RingMember(MemberBase):
         relinked = self._links.relink(old, new)
         if relinked.right and not self._is_alone:
             self._send_catchup()
+        if relinked.right and new.right in self._links.suspects:
+            # It was the left neighbour of this member alone, which gives others more time.
+            self._set_timer(
+                partial(self._suspicion_of_right_ends, new.right), self._limits.suspicion_s
+            )
         if self._is_alone:
             self._confirm(self._circulation.settle_alone())
         # Nobody waits for the next message to learn of this version, least of all a former
@@ -90,6 +95,10 @@ class RingMember(MemberBase):
                 self._change(partial(without, erased=settled))
                 return True
         return False
+
+    def _suspicion_of_right_ends(self, neighbour: MemberId) -> None:
+        if neighbour in self._links.suspects and neighbour == self._view.right:
+            self._declare_dead(neighbour)
 
     def _declare_dead(self, neighbour: MemberId) -> None:
         self._change(partial(with_dead, dead=neighbour))

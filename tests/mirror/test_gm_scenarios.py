@@ -22,6 +22,7 @@ from warren.mirror.gm.effects import (
     MembersChanged,
     ReadRecord,
     Send,
+    SetTimer,
     ShellEffect,
     Stopped,
     Transact,
@@ -362,6 +363,21 @@ def test_gs18_activity_that_comes_during_suspicion_is_processed() -> None:
     assert effects_of(effects, Deliver) == [Deliver(A, b"0")]
     (transact,) = member.timer_fired(1)
     assert transact == Transact(3, 3, record(4, A, B, C, dead=(A,)))
+
+
+def test_both_neighbours_that_die_at_once_are_declared_dead_soon() -> None:
+    member = between(A, B, C)
+    (left,) = effects_of(member.peer_down(A), SetTimer)
+    (right,) = effects_of(member.peer_down(C), SetTimer)
+    assert isinstance(left, SetTimer) and isinstance(right, SetTimer)
+    assert right.delay_s < 1 < left.delay_s
+    assert member.timer_fired(right.timer) == [Transact(3, 3, record(4, A, B, C, dead=(C,)))]
+    effects = member.transaction_committed(3)
+    (soon,) = effects_of(effects, SetTimer)
+    assert isinstance(soon, SetTimer) and soon.delay_s == right.delay_s
+    (transact,) = effects_of(member.timer_fired(soon.timer), Transact)
+    assert transact == Transact(4, 4, record(5, A, B, C, dead=(A, C)))
+    assert not effects_of(member.timer_fired(left.timer), Transact)
 
 
 def test_gs19_a_message_of_a_later_version_waits_for_the_record() -> None:
