@@ -18,6 +18,7 @@ are in sync stands in the queue's definition, which changes by compare-and-set o
 | `renumbering` | how positions change from leader to leader |
 | `lost_and_found` | what only a superseded leader has |
 | `awaited_confirms` | publishes that wait for the store and the mirrors |
+| `numbered_groups` | the groups of publishes that a store answers by numbers |
 | `confirm_rule`, `election`, `election_calls` | what confirms, and who leads next, with a log |
 | `carrier_switch` | how a queue gets another carrier |
 | `hand_over` | changes of the leader that are wanted |
