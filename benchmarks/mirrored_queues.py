@@ -163,7 +163,7 @@ def measure(chosen: argparse.Namespace, cluster: int) -> dict[str, Any]:
         began = time.perf_counter()
         os.kill(pids[0], signal.SIGKILL)
         while sum(map(queues_led, http[1:])) < chosen.queues:
-            time.sleep(0.2)
+            time.sleep(0.5)
         result["all led again after"] = round(time.perf_counter() - began, 2)
         time.sleep(AFTERMATH_S)
         cpu = [b - a for a, b in zip(before, processes.seconds(survivors), strict=True)]

@@ -51,6 +51,10 @@ WHOLE_OPERATIONS_MAX = 127
 of each in a transaction at its defaults."""
 WHOLE = b":whole"
 
+PARTS_AFTER_REFUSAL = 4
+"""Batches that go in parts without another try, the contested one among them: where nodes write the
+same keys, they often do so for a while, and to send each batch twice would delay all the more."""
+
 
 class WriterSuperseded(Exception):
     """Another process writes to the cluster under the name of this node."""
@@ -76,6 +80,8 @@ class BatchWriter:
         self._session = session
         self._sent = 0
         self._head_revision = 0
+        # So many batches go in parts at once, because one was contested just now.
+        self._parts_left = 0
         self._etcd_cluster = 0
 
     async def claim(self) -> None:
@@ -90,9 +96,13 @@ class BatchWriter:
         Raises `WriterSuperseded` for good.
         """
         number = self._sent + 1
-        decision = await self._send_whole(batch, number)
+        decision = None
+        if not self._parts_left:
+            decision = await self._send_whole(batch, number)
         if decision is None:
+            self._parts_left = self._parts_left or PARTS_AFTER_REFUSAL
             decision = await self._send_in_parts(batch, number)
+            self._parts_left -= 1
         assert len(decision.taken) == len(batch), (decision, batch)
         self._sent = number
         self._head_revision = decision.revision

@@ -37,7 +37,7 @@ log = logging.getLogger("warren.queue")
 NEXT_CANDIDATE_S = 1.0
 """How long a mirror waits for each better candidate before it takes the lead itself."""
 
-TURNS_PUT_OFF_MAX = 5
+TURNS_PUT_OFF_MAX = 15
 """So often it waits again while its own node has definitions to write: then better candidates have,
 too, and two that write one definition at once delay thousands of others."""
 
