@@ -31,7 +31,6 @@ from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.messages.stock import Stock
 from warren.core.messages.ways_out import WaysOut
-from warren.core.ports import Timer
 from warren.core.queues.consumers import Blocked, Consumer, ConsumerRing
 from warren.core.queues.moving import Moving, Unanswered, move_consumers, publish_held
 from warren.core.queues.queue_arguments import QueueSettings
@@ -40,6 +39,7 @@ from warren.core.queues.queue_type import STREAM
 from warren.core.queues.redelivery import Redelivery
 from warren.core.queues.retention import Retention
 from warren.core.queues.unkept import bury_unkept
+from warren.core.scheduling.deadline import Deadline
 from warren.core.scheduling.waiting import Event
 
 DELIVERY_SLICE = 512
@@ -85,8 +85,7 @@ class Queue:
 
     __slots__ = (
         "_all_settled",
-        "_expiry_at",
-        "_expiry_timer",
+        "_expiry",
         "_has_expiring",
         "_held",
         "_let_go",
@@ -98,10 +97,8 @@ class Queue:
         "_strict",
         "_trace",
         "_turned_away",
-        "_unused_timer",
+        "_unused",
         "_vhost",
-        "_waiting_at",
-        "_waiting_timer",
         "acked",
         "active_consumer",
         "arguments",
@@ -189,12 +186,11 @@ class Queue:
         self._let_go: Event | None = None
         # Where messages that come back are counted.
         self._redelivery: Redelivery | None = None
-        self._waiting_timer: Timer | None = None
-        self._waiting_at = 0.0
-        self._expiry_timer: Timer | None = None
-        self._expiry_at = 0.0
+        # When the first message expires; None until one can.
+        self._expiry: Deadline | None = None
         self._has_expiring = backing.expiring
-        self._unused_timer: Timer | None = None
+        # When the queue is deleted for want of use; None until it has `expires`.
+        self._unused: Deadline | None = None
         self._resume_scheduled = False
         self._rules = self._strict = False
         self._take_settings(settings)
@@ -428,7 +424,7 @@ class Queue:
         The consumer is blocked until the caller's `deliver`, so that its reply can go out first.
         """
         self._check_exclusive(consumer)
-        self._stop_unused_timer()
+        self._stop_expires()
         self.consumers.append(consumer)
         if not consumer.blocked:
             self.ring.add(consumer)
@@ -610,40 +606,24 @@ class Queue:
 
     def _count_returns(self, redelivery: Redelivery, messages: list[Message]) -> list[Message]:
         """Count the return of these messages, and answer those that are ready again at once."""
-        now = self._vhost.clock.now()
         for message in messages:
             message.redelivered = True
-        ready, dead = redelivery.take_back(self.backing, messages, self.settings, now)
+        ready, dead = redelivery.take_back(self.backing, messages, self.settings)
         if dead:
             self.ways_out.rejected += len(dead)
             self._bury(dead, DeathReason.DELIVERY_LIMIT)
-        self._arm_waiting()
         return ready
-
-    def _arm_waiting(self) -> None:
-        """Keep one timer, set no later than the end of the first wait."""
-        due = None if self._redelivery is None else self._redelivery.next_due()
-        if due is None:
-            return
-        if self._waiting_timer is not None:
-            if self._waiting_at <= due:
-                return
-            self._waiting_timer.cancel()
-        self._waiting_at = due
-        delay_s = max(0.0, due - self._vhost.clock.now())
-        self._waiting_timer = self._vhost.clock.call_later(delay_s, self._end_waits)
 
     def _end_waits(self) -> None:
         """Make messages ready again that have waited, a slice at a time."""
-        self._stop_waiting_timer()
-        if self._held is not None or self._redelivery is None:
+        redelivery = self._redelivery
+        if self._held is not None or redelivery is None:
             # `release` looks again.
             return
-        self._ready_again(self._redelivery.due(self._vhost.clock.now(), EXPIRY_SLICE))
-        if self._redelivery.is_over:
+        self._ready_again(redelivery.due(EXPIRY_SLICE))
+        if redelivery.is_over:
             self._redelivery = None
             self._find_rules()
-        self._arm_waiting()
 
     def _ready_again(self, messages: list[Message]) -> None:
         """These messages wait no longer."""
@@ -656,11 +636,6 @@ class Queue:
         self.backing.requeue(messages)
         self._keep_rules()
         self.deliver()
-
-    def _stop_waiting_timer(self) -> None:
-        if self._waiting_timer is not None:
-            self._waiting_timer.cancel()
-            self._waiting_timer = None
 
     # For operators
 
@@ -863,12 +838,7 @@ class Queue:
         if self._trace is not None:
             self._trace.emptied(self, True)
         self.deleted = True
-        self._stop_waiting_timer()
-        self._redelivery = None
-        self._stop_unused_timer()
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
-            self._expiry_timer = None
+        self._stop_timers()
         self._vhost.burials.queue_ends(self)
         self.backing.delete()
         if self.retained is not None:
@@ -931,7 +901,8 @@ class Queue:
         publish_held(self, held or (), publishing_again)
         for consumer in list(self.consumers):
             consumer.unblock(Blocked.MOVING)
-        self._arm_waiting()
+        if self._redelivery is not None:
+            self._redelivery.set_timer()
         self.touch()
         self.deliver()
         self._hold_is_over()
@@ -939,12 +910,7 @@ class Queue:
     def move_out(self) -> Moving:
         """Another object takes the place of this one: end, and hand over what goes with it."""
         self.deleted = True
-        self._stop_waiting_timer()
-        self._redelivery = None
-        self._stop_unused_timer()
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
-            self._expiry_timer = None
+        self._stop_timers()
         consumers = [consumer for consumer in self.consumers if consumer.is_local]
         self.consumers.clear()
         self._vhost.burials.queue_moves(self)
@@ -975,10 +941,13 @@ class Queue:
 
     def touch(self) -> None:
         """Start the `expires` period anew: the queue was declared, got from, or lost a consumer."""
-        self._stop_unused_timer()
         expires_ms = self.settings.expires_ms
-        if expires_ms is not None and not self.consumers and not self.deleted:
-            self._unused_timer = self._vhost.clock.call_later(expires_ms / 1000, self._unused)
+        if expires_ms is None or self.consumers or self.deleted:
+            self._stop_expires()
+            return
+        if self._unused is None:
+            self._unused = Deadline(self._vhost.clock, self._expires)
+        self._unused.restart(expires_ms / 1000)
 
     def apply_settings(self, settings: QueueSettings) -> None:
         """Follow a changed policy (policies_and_parameters.md section 1.4)."""
@@ -1001,7 +970,7 @@ class Queue:
         self.backing.set_mode(settings.queue_mode)
         self._follow_returns()
         self._find_rules()
-        if expires_changed or self._unused_timer is None:
+        if expires_changed or self._unused is None or not self._unused.is_set:
             self.touch()
 
     def _follow_returns(self) -> None:
@@ -1011,7 +980,7 @@ class Queue:
             self._redelivery.ends = not counts
             self._end_waits()
         elif counts:
-            self._redelivery = Redelivery(self._vhost.codec)
+            self._redelivery = Redelivery(self._vhost.codec, self._vhost.clock, self._end_waits)
 
     @property
     def observer(self) -> MessageObserver | None:
@@ -1037,18 +1006,26 @@ class Queue:
         )
         self._rules = self._strict or self._trace is not None or self.retention is not None
 
-    def _unused(self) -> None:
-        self._unused_timer = None
+    def _expires(self) -> None:
+        """The queue was not used for as long as `expires` says."""
         if self._held is not None:
             # It may have users at whoever leads.
             return
         if not self.consumers:
             self._vhost.queue_unused(self)
 
-    def _stop_unused_timer(self) -> None:
-        if self._unused_timer is not None:
-            self._unused_timer.cancel()
-            self._unused_timer = None
+    def _stop_expires(self) -> None:
+        if self._unused is not None:
+            self._unused.cancel()
+
+    def _stop_timers(self) -> None:
+        """Nothing expires here any more, and nothing waits: the queue ends, or moves."""
+        self._stop_expires()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._redelivery is not None:
+            self._redelivery.stop()
+        self._unused = self._expiry = self._redelivery = None
 
     def _next_active(self) -> Consumer | None:
         """The next single active consumer: the highest priority waiting, oldest among equals."""
@@ -1228,15 +1205,10 @@ class Queue:
             if not self.backing.length:
                 self._has_expiring = False
             return
-        if self._expiry_timer is not None:
-            if self._expiry_at <= earliest:
-                return
-            self._expiry_timer.cancel()
-        self._expiry_at = earliest
-        delay_s = max(0.0, earliest - self._vhost.clock.now())
-        self._expiry_timer = self._vhost.clock.call_later(delay_s, self._expire)
+        if self._expiry is None:
+            self._expiry = Deadline(self._vhost.clock, self._expire)
+        self._expiry.no_later_than(earliest)
 
     def _expire(self) -> None:
-        self._expiry_timer = None
         if self._vhost.turns.over or not self._drop_expired(EXPIRY_SLICE):
             self._resume_soon()

@@ -108,11 +108,10 @@ class QuorumQueue(Queue):
     def _next_active(self) -> Consumer | None:
         return next(iter(self.consumers), None)
 
-    def _unused(self) -> None:
+    def _expires(self) -> None:
         if self.consumers or not self.consumer_total:
-            super()._unused()
+            super()._expires()
         else:
-            self._unused_timer = None
             self.touch()
 
     # Delivery counts

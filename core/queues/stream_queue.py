@@ -16,11 +16,12 @@ from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, Settlement
-from warren.core.ports import ContentCodec, Timer
+from warren.core.ports import ContentCodec
 from warren.core.queues.consumers import Blocked, Consumer
 from warren.core.queues.queue import Fetched, Queue
 from warren.core.queues.seeking import offset_at
 from warren.core.queues.stream_arguments import STREAM_OFFSET, Begin, stream_offset
+from warren.core.scheduling.deadline import Deadline
 from warren.core.scheduling.waiting import run
 
 SLICE: Final = 256
@@ -97,8 +98,8 @@ class StreamingQueue(Queue):
         "_cursors",
         "_delivered",
         "_envelopes",
+        "_trim_deadline",
         "_trim_is_due",
-        "_trim_timer",
         "_waiting_for_more",
         "_woken",
         "log",
@@ -114,7 +115,8 @@ class StreamingQueue(Queue):
         self._delivered = 0
         self._woken = False
         self._trim_is_due = False
-        self._trim_timer: Timer | None = None
+        # When the first piece is too old; None until one can be.
+        self._trim_deadline: Deadline | None = None
         super().__init__(*args, backing=log, **named)
         log.on_committed = self._more_is_committed
 
@@ -335,13 +337,12 @@ class StreamingQueue(Queue):
         if trimmed.more:
             self._trim_soon()
         elif trimmed.due_s is not None:
-            delay_s = min(trimmed.due_s, LOOK_AGAIN_S)
-            self._trim_timer = clock.call_later(delay_s, self._trim_soon)
+            self._trim_deadline = self._trim_deadline or Deadline(clock, self._trim_soon)
+            self._trim_deadline.restart(min(trimmed.due_s, LOOK_AGAIN_S))
 
     def _stop_trim_timer(self) -> None:
-        if self._trim_timer is not None:
-            self._trim_timer.cancel()
-            self._trim_timer = None
+        if self._trim_deadline is not None:
+            self._trim_deadline.cancel()
 
     # The end
 

@@ -17,6 +17,7 @@ from warren.amqp.connection import Connection
 from warren.amqp.guarded_clock import Guarded
 from warren.amqp.heartbeat import Heartbeat
 from warren.core.queues.queue import Queue
+from warren.core.scheduling.deadline import Deadline
 from warren.core.vhosts.vhost import VirtualHost
 
 CHANNEL_MAX = 8
@@ -79,6 +80,8 @@ class Stage:
             if isinstance(callback, Guarded):
                 callback = callback.callback
             owner = getattr(callback, "__self__", None)
+            if isinstance(owner, Deadline):
+                owner = getattr(owner.callback, "__self__", None)
             if isinstance(owner, Queue):
                 assert not owner.deleted, f"timer of the deleted queue {owner.name!r}"
             elif isinstance(owner, Heartbeat):
