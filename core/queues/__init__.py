@@ -8,7 +8,8 @@ tracing) is behind one flag.
 | where to look | for |
 |---|---|
 | `queue` | one queue; begin here |
-| `consumers` | who is served next, single active consumer, priorities |
+| `subscriptions` | who may subscribe, and the single active consumer |
+| `consumers` | who is served next, priorities |
 | `queue_arguments`, `queue_type` | what clients may declare, and what it means |
 | `quorum_queue`, `quorum_level` | what quorum queues do otherwise than classic ones |
 | `redelivery` | delivery limits, and returns that wait |

@@ -31,13 +31,14 @@ from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.messages.stock import Stock
 from warren.core.messages.ways_out import WaysOut
-from warren.core.queues.consumers import Blocked, Consumer, ConsumerRing
+from warren.core.queues.consumers import Blocked, Consumer
 from warren.core.queues.moving import Moving, Unanswered, move_consumers, publish_held
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import DeathReason, QueueOwner
 from warren.core.queues.queue_type import STREAM
 from warren.core.queues.redelivery import Redelivery
 from warren.core.queues.retention import Retention
+from warren.core.queues.subscriptions import Subscriptions
 from warren.core.queues.unkept import bury_unkept
 from warren.core.scheduling.deadline import Deadline
 from warren.core.scheduling.waiting import Event
@@ -100,7 +101,6 @@ class Queue:
         "_unused",
         "_vhost",
         "acked",
-        "active_consumer",
         "arguments",
         "auto_delete",
         "backing",
@@ -124,6 +124,7 @@ class Queue:
         "retention",
         "ring",
         "settings",
+        "subscriptions",
         "taken_out",
         "unacked",
         "ways_out",
@@ -151,9 +152,10 @@ class Queue:
         self.arguments = arguments
         self.settings = settings
         self.backing = backing
-        self.ring = ConsumerRing()
-        self.consumers: list[Consumer] = []
-        self.active_consumer: Consumer | None = None
+        self.subscriptions = self._new_subscriptions()
+        # Those of `subscriptions`, for whoever asks often.
+        self.ring = self.subscriptions.ring
+        self.consumers = self.subscriptions.consumers
         self.unacked = 0
         self.deleted = False
         # How many messages were ready when it was deleted.
@@ -416,53 +418,44 @@ class Queue:
     @property
     def consumer_total(self) -> int:
         """As clients and operators are told it."""
-        return len(self.consumers)
+        return self.subscriptions.total
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        """The single active consumer, in a queue that has one."""
+        return self.subscriptions.active
+
+    def _new_subscriptions(self) -> Subscriptions:
+        return Subscriptions()
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Subscribe. Raises `AccessRefused` when someone holds the queue for themselves.
 
         The consumer is blocked until the caller's `deliver`, so that its reply can go out first.
         """
-        self._check_exclusive(consumer)
-        self._stop_expires()
-        self.consumers.append(consumer)
-        if not consumer.blocked:
-            self.ring.add(consumer)
-        if self.settings.single_active_consumer:
-            if self.active_consumer is None:
-                self.active_consumer = consumer
-            else:
-                consumer.block(Blocked.NOT_ACTIVE)
-
-    def _check_exclusive(self, consumer: Consumer) -> None:
-        # Who is exclusive is alone.
-        in_exclusive_use = bool(self.consumers) and self.consumers[0].exclusive
-        wants_all = consumer.exclusive and (self.consumers or self.settings.single_active_consumer)
-        if in_exclusive_use or wants_all:
+        single_active = self.settings.single_active_consumer
+        if not self.subscriptions.admits(consumer, single_active=single_active):
             raise AccessRefused(
                 f"queue '{self.name}' in vhost '{self._vhost.name}' in exclusive use"
             )
+        self._stop_expires()
+        self.subscriptions.add(consumer, single_active=single_active)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Unsubscribe. Its unacknowledged messages stay with the channel."""
-        self.consumers.remove(consumer)
-        if not consumer.blocked:
-            self.ring.remove(consumer)
-        self._without((consumer,))
+        self.subscriptions.remove(consumer)
+        self._unsubscribed((consumer,))
 
     def remove_consumers(self, consumers: Collection[Consumer]) -> None:
         """`remove_consumer` for many: each looks at all consumers of the queue."""
         gone = frozenset(consumers)
-        self.consumers = [consumer for consumer in self.consumers if consumer not in gone]
-        self.ring.remove_all(gone)
-        self._without(gone)
+        self.subscriptions.remove_all(gone)
+        self._unsubscribed(gone)
 
-    def _without(self, gone: Collection[Consumer]) -> None:
-        for consumer in gone:
-            # Out of the ring for good: an acknowledgement still to come must not bring it back.
-            consumer.blocked |= Blocked.NOT_ACTIVE
-        if self.active_consumer in gone and not self.deleted:
-            self._activate_next()
+    def _unsubscribed(self, gone: Collection[Consumer]) -> None:
+        subscriptions = self.subscriptions
+        if subscriptions.active in gone and not self.deleted and subscriptions.activate_next():
+            self._resume_soon()
         if not self.consumers and not self.deleted:
             if self.auto_delete:
                 self._vhost.queue_unused(self)
@@ -849,7 +842,7 @@ class Queue:
             # By now another queue may have the name.
             if publish.confirms is not None:
                 publish.confirms.refuse(publish.publish_seq)
-        consumers = self.consumers
+        consumers = list(self.consumers)
         self.remove_consumers(consumers)
         for consumer in consumers:
             consumer.cancelled()
@@ -1026,15 +1019,6 @@ class Queue:
         if self._redelivery is not None:
             self._redelivery.stop()
         self._unused = self._expiry = self._redelivery = None
-
-    def _next_active(self) -> Consumer | None:
-        """The next single active consumer: the highest priority waiting, oldest among equals."""
-        return max(self.consumers, key=lambda c: c.priority, default=None)
-
-    def _activate_next(self) -> None:
-        self.active_consumer = self._next_active()
-        if self.active_consumer is not None and self.active_consumer.unblock(Blocked.NOT_ACTIVE):
-            self._resume_soon()
 
     # Handing over
 

@@ -20,6 +20,7 @@ from warren.core.queues.queue import Queue
 from warren.core.queues.queue_owner import DeathReason
 from warren.core.queues.quorum_level import QuorumLevel
 from warren.core.queues.redelivery import CountedEnvelopes
+from warren.core.queues.subscriptions import QuorumSubscriptions, Subscriptions
 
 CREDIT: Final = 2000
 """Unacknowledged messages that a consumer without a prefetch limit may have."""
@@ -40,13 +41,13 @@ NUMBERS: Final = {reason: number for number, reason in REASONS.items()}
 class QuorumQueue(Queue):
     """`level` keeps the counts: the backing queue itself, or what a leader's level is around."""
 
-    __slots__ = ("_counted", "_kept", "_kept_bytes", "_leaving", "_refusing", "level")
+    __slots__ = ("_counted", "_kept", "_kept_bytes", "_refusing", "level")
+
+    subscriptions: QuorumSubscriptions
 
     def __init__(self, *args: Any, level: QuorumLevel, codec: ContentCodec, **named: Any) -> None:
         self.level = level
         self._counted = CountedEnvelopes(codec)
-        # Consumers that were cancelled and have unacknowledged messages.
-        self._leaving: dict[Consumer, None] = {}
         # Whether it has been too long, and is not short enough yet.
         self._refusing = False
         # The dead that stay until they are safe elsewhere: their positions and octets.
@@ -70,43 +71,22 @@ class QuorumQueue(Queue):
 
     # Consumers
 
-    @property
-    def consumer_total(self) -> int:
-        self._forget_leavers()
-        return len(self.consumers) + len(self._leaving)
-
-    def _forget_leavers(self) -> None:
-        """Forget cancelled consumers that have no unacknowledged message any more."""
-        for consumer in [consumer for consumer in self._leaving if not consumer.unacked]:
-            del self._leaving[consumer]
+    def _new_subscriptions(self) -> Subscriptions:
+        return QuorumSubscriptions(self._vhost.clock)
 
     def add_consumer(self, consumer: Consumer) -> None:
         super().add_consumer(consumer)
         if consumer.prefetch == NO_LIMIT and not consumer.no_ack:
             consumer.prefetch = CREDIT
 
-    def _check_exclusive(self, consumer: Consumer) -> None:
-        """A quorum queue accepts exclusive consumers and treats them like the others."""
-
-    def _without(self, gone: Collection[Consumer]) -> None:
-        leaving = [consumer for consumer in gone if consumer.unacked]
-        if leaving and not self.deleted:
-            self._leaving.update(dict.fromkeys(leaving))
-            # Where its channel closes, its messages come back at once.
-            self._vhost.clock.call_soon(self._forget_leavers)
-        super()._without(gone)
-
     def ack(self, messages: Collection[Message]) -> None:
         super().ack(messages)
-        if self._leaving:
-            self._forget_leavers()
+        if self.subscriptions.leaving:
+            self.subscriptions.forget_leavers()
 
     def delete(self) -> None:
         super().delete()
-        self._leaving.clear()
-
-    def _next_active(self) -> Consumer | None:
-        return next(iter(self.consumers), None)
+        self.subscriptions.leaving.clear()
 
     def _expires(self) -> None:
         if self.consumers or not self.consumer_total:

@@ -21,6 +21,7 @@ from warren.core.queues.consumers import Blocked, Consumer
 from warren.core.queues.queue import Fetched, Queue
 from warren.core.queues.seeking import offset_at
 from warren.core.queues.stream_arguments import STREAM_OFFSET, Begin, stream_offset
+from warren.core.queues.subscriptions import Subscriptions
 from warren.core.scheduling.deadline import Deadline
 from warren.core.scheduling.waiting import run
 
@@ -182,8 +183,9 @@ class StreamingQueue(Queue):
 
     # Reading
 
-    def _check_exclusive(self, consumer: Consumer) -> None:
+    def _new_subscriptions(self) -> Subscriptions:
         """A stream accepts exclusive consumers and treats them like the others."""
+        return Subscriptions(heeds_exclusive=False)
 
     def add_consumer(self, consumer: Consumer) -> None:
         begin, value = stream_offset(consumer.arguments.get(STREAM_OFFSET), self.described)
@@ -216,11 +218,11 @@ class StreamingQueue(Queue):
         of the next message where there is none."""
         return await offset_at(self.log, self._vhost.turns, since, lambda: self.deleted)
 
-    def _without(self, gone: Collection[Consumer]) -> None:
+    def _unsubscribed(self, gone: Collection[Consumer]) -> None:
         for consumer in gone:
             self._cursors.pop(consumer, None)
             self._waiting_for_more.pop(consumer, None)
-        super()._without(gone)
+        super()._unsubscribed(gone)
 
     def deliver(self) -> None:
         """Hand each reader what comes next for it, a slice at a time; one chunk at least, so that

@@ -549,7 +549,8 @@ class RemoteQueue(Queue):
         self._unanswered.clear()
         for publish in unanswered:
             self._owe(-len(publish.body) - len(publish.envelope.header))
-        consumers, self.consumers = self.consumers, []
+        consumers = list(self.consumers)
+        self.consumers.clear()
         return Moving(consumers, unanswered)
 
     def succeeded_by(self, queue: Queue) -> None:
