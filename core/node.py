@@ -377,7 +377,7 @@ class Node:
         """What is pending: out for acknowledgement, wherever its channels are, dead and not buried
         yet, returned and waiting, or taken out by an operator."""
         vhost = self.vhosts.get(queue.vhost_name)
-        found = [*queue.taken_out, *queue.waiting_messages()]
+        found = [*queue.in_hand, *queue.waiting_messages()]
         found += list(vhost.burials.of_queue(queue)) if vhost is not None else []
         for client in self.clients:
             found += client.unacked_of(queue)

@@ -32,6 +32,7 @@ from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishC
 from warren.core.messages.stock import Stock
 from warren.core.messages.ways_out import WaysOut
 from warren.core.queues.consumers import Blocked, Consumer
+from warren.core.queues.messages_in_hand import MessagesInHand
 from warren.core.queues.moving import Moving, Unanswered, move_consumers, publish_held
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import DeathReason, QueueOwner
@@ -85,10 +86,10 @@ class Queue:
     is_here = True
 
     __slots__ = (
-        "_all_settled",
         "_expiry",
         "_has_expiring",
         "_held",
+        "_in_hand",
         "_let_go",
         "_redelivery",
         "_resume_scheduled",
@@ -125,7 +126,6 @@ class Queue:
         "ring",
         "settings",
         "subscriptions",
-        "taken_out",
         "unacked",
         "ways_out",
     )
@@ -171,13 +171,11 @@ class Queue:
         self._turned_away = 0
         self.ways_out = WaysOut()
         self.lacks_copies = False
-        # Pending messages that no client has: an operator has them moved or deleted.
-        self.taken_out: dict[Message, None] = {}
+        # None until an operator takes messages out, or looks for such.
+        self._in_hand: MessagesInHand | None = None
         # What keeps acknowledged messages, once it did; `retention` is the same while it does.
         self.retained: Retention | None = None
         self.retention: Retention | None = None
-        # Happens when there are none of these any more.
-        self._all_settled: Event | None = None
         self._trace: MessageObserver | None = None
         # What is published while the queue is being handed over to another node.
         self._held: list[Unanswered] | None = None
@@ -210,6 +208,11 @@ class Queue:
     @property
     def vhost_name(self) -> str:
         return self._vhost.name
+
+    @property
+    def described(self) -> str:
+        """As texts of errors name it."""
+        return f"queue '{self.name}' in vhost '{self._vhost.name}'"
 
     @property
     def is_stream(self) -> bool:
@@ -435,9 +438,7 @@ class Queue:
         """
         single_active = self.settings.single_active_consumer
         if not self.subscriptions.admits(consumer, single_active=single_active):
-            raise AccessRefused(
-                f"queue '{self.name}' in vhost '{self._vhost.name}' in exclusive use"
-            )
+            raise AccessRefused(f"{self.described} in exclusive use")
         self._stop_expires()
         self.subscriptions.add(consumer, single_active=single_active)
 
@@ -589,10 +590,13 @@ class Queue:
             messages = self._count_returns(self._redelivery, messages)
         for message in messages:
             message.redelivered |= delivered
-            if message.expires_at is not None:
-                self._has_expiring = True
         if self._trace is not None:
             self._trace.requeued(self, messages)
+        self.ready_again(messages)
+
+    def ready_again(self, messages: Sequence[Message]) -> None:
+        """These pending messages are ready, in their places."""
+        self._has_expiring |= any([message.expires_at is not None for message in messages])
         self.backing.requeue(messages)
         self._keep_rules()
         self.deliver()
@@ -613,22 +617,14 @@ class Queue:
         if self._held is not None or redelivery is None:
             # `release` looks again.
             return
-        self._ready_again(redelivery.due(EXPIRY_SLICE))
+        if messages := redelivery.due(EXPIRY_SLICE):
+            self._vhost.turns.spend(len(messages) * DROP_US)
+            if self._trace is not None:
+                self._trace.requeued(self, messages)
+            self.ready_again(messages)
         if redelivery.is_over:
             self._redelivery = None
             self._find_rules()
-
-    def _ready_again(self, messages: list[Message]) -> None:
-        """These messages wait no longer."""
-        if not messages:
-            return
-        self._vhost.turns.spend(len(messages) * DROP_US)
-        if self._trace is not None:
-            self._trace.requeued(self, messages)
-        self._has_expiring |= any([message.expires_at is not None for message in messages])
-        self.backing.requeue(messages)
-        self._keep_rules()
-        self.deliver()
 
     # For operators
 
@@ -639,43 +635,15 @@ class Queue:
         levels = backing.levels if isinstance(backing, PriorityQueue) else [backing]
         return cast("list[MirroredLevel]", levels)
 
-    def take_out(self, level: int, positions: Sequence[int]) -> list[Message]:
-        """Make the ready messages with these positions pending, wherever they stand.
+    @property
+    def in_hand(self) -> MessagesInHand:
+        """The messages that operators have taken out."""
+        if self._in_hand is None:
+            self._in_hand = self._new_hand()
+        return self._in_hand
 
-        They leave by `settle_out`, or return by `put_back`. Nothing counts as delivered. While the
-        queue is being handed over nothing is taken.
-        """
-        if self.deleted or self.is_withheld:
-            return []
-        backing = self.backing
-        if isinstance(backing, PriorityQueue):
-            messages = backing.take(level, positions)
-        else:
-            messages = cast("MirroredLevel", backing).take(positions)
-        self.taken_out.update(dict.fromkeys(messages))
-        return messages
-
-    def settle_out(self, messages: Sequence[Message]) -> None:
-        """Messages that were taken out are safe elsewhere, or not wanted any more."""
-        if not self.deleted:
-            self.backing.ack(messages)
-        self._no_longer_out(messages)
-
-    def put_back(self, messages: Sequence[Message]) -> None:
-        """Messages that were taken out are ready again, in their places."""
-        if not self.deleted:
-            self._has_expiring |= any([m.expires_at is not None for m in messages])
-            self.backing.requeue(messages)
-            self._keep_rules()
-            self.deliver()
-        self._no_longer_out(messages)
-
-    def _no_longer_out(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            self.taken_out.pop(message, None)
-        if not self.taken_out and self._all_settled is not None:
-            all_settled, self._all_settled = self._all_settled, None
-            all_settled.happen()
+    def _new_hand(self) -> MessagesInHand:
+        return MessagesInHand(self)
 
     def abandoned(self, messages: list[Message]) -> None:
         """The channel that had these messages has closed."""
@@ -803,8 +771,8 @@ class Queue:
         when it is a delay queue."""
         if self.settings.delays is not None:
             raise AccessRefused(
-                f"queue '{self.name}' in vhost '{self._vhost.name}' belongs to exchange"
-                f" '{self.settings.delays}' and cannot be used by clients"
+                f"{self.described} belongs to exchange '{self.settings.delays}' and cannot be used"
+                " by clients"
             )
         if self.exclusive_owner is not None and self.exclusive_owner is not connection:
             raise self.locked()
@@ -814,16 +782,15 @@ class Queue:
 
     def check_deletable(self, *, if_unused: bool, if_empty: bool) -> None:
         """Raise `PreconditionFailed` when a conditional delete must not go through."""
-        described = f"queue '{self.name}' in vhost '{self._vhost.name}'"
         if if_empty and self.backing.length:
-            raise PreconditionFailed(f"{described} not empty")
+            raise PreconditionFailed(f"{self.described} not empty")
         if if_unused:
             self.check_unused()
 
     def check_unused(self) -> None:
         """Raise `PreconditionFailed` when the queue has consumers."""
         if self.consumers:
-            raise PreconditionFailed(f"queue '{self.name}' in vhost '{self._vhost.name}' in use")
+            raise PreconditionFailed(f"{self.described} in use")
 
     def delete(self) -> None:
         """End the queue: forget its messages, cancel its consumers."""
@@ -872,9 +839,8 @@ class Queue:
     def all_buried(self) -> Event:
         """Happens when no message that died here waits for its dead letter to be safe, or when
         those that were taken out are settled; whoever waits for both asks again then."""
-        if self.taken_out:
-            self._all_settled = self._all_settled or Event()
-            return self._all_settled
+        if self._in_hand:
+            return self._in_hand.all_settled()
         return self._vhost.burials.all_buried(self)
 
     @property

@@ -127,7 +127,7 @@ class QuorumQueue(Queue):
     def get(self, no_ack: bool, client: TracedClient) -> Message | None:
         if self.settings.single_active_consumer:
             raise ResourceLocked(
-                f"cannot obtain access to locked {self._described}. basic.get operations are not "
+                f"cannot obtain access to locked {self.described}. basic.get operations are not "
                 "supported by quorum queues with single active consumer"
             )
         message = super().get(False, client)
@@ -256,10 +256,6 @@ class QuorumQueue(Queue):
         for wanted, flag in ((if_unused, "if-unused"), (if_empty, "if-empty")):
             if wanted:
                 raise Unsupported(
-                    f"cannot delete {self._described}. queue.delete operations with {flag} flag "
+                    f"cannot delete {self.described}. queue.delete operations with {flag} flag "
                     "set are not supported by quorum queues"
                 )
-
-    @property
-    def _described(self) -> str:
-        return f"queue '{self.name}' in vhost '{self.vhost_name}'"

@@ -18,6 +18,7 @@ from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, Settlement
 from warren.core.ports import ContentCodec
 from warren.core.queues.consumers import Blocked, Consumer
+from warren.core.queues.messages_in_hand import MessagesInHand
 from warren.core.queues.queue import Fetched, Queue
 from warren.core.queues.seeking import offset_at
 from warren.core.queues.stream_arguments import STREAM_OFFSET, Begin, stream_offset
@@ -91,6 +92,13 @@ def _with_header(envelope: Envelope, header: bytes) -> Envelope:
     )
 
 
+class EmptyHand(MessagesInHand):
+    """Messages stay in a stream: operators take out none."""
+
+    def take(self, level: int, positions: Sequence[int]) -> list[Message]:
+        raise Unsupported(f"messages stay in a stream: {self._queue.described}")
+
+
 class StreamingQueue(Queue):
     """`log` is its backing queue. `unacked` stays 0: what a client has is in the stream all the
     same, and counts for the client alone."""
@@ -120,10 +128,6 @@ class StreamingQueue(Queue):
         self._trim_deadline: Deadline | None = None
         super().__init__(*args, backing=log, **named)
         log.on_committed = self._more_is_committed
-
-    @property
-    def described(self) -> str:
-        return f"queue '{self.name}' in vhost '{self.vhost_name}'"
 
     # Publishing
 
@@ -306,8 +310,8 @@ class StreamingQueue(Queue):
         """As in RabbitMQ, readers do not count for who declares the stream."""
         return len(self), 0
 
-    def take_out(self, level: int, positions: Sequence[int]) -> list[Message]:
-        raise Unsupported(f"messages stay in a stream: {self.described}")
+    def _new_hand(self) -> MessagesInHand:
+        return EmptyHand(self)
 
     def check_deletable(self, *, if_unused: bool, if_empty: bool) -> None:
         """As in RabbitMQ, the conditions do not count."""
