@@ -21,9 +21,10 @@ import lmdb
 
 from warren.core.definitions.record_format import encode_path
 from warren.core.ports import Stored
+from warren.persist.database import DamagedMetadata
 from warren.persist.deleted_queues import PREFIX, noted_queue
 from warren.persist.lmdb_file import DamagedLmdb, check_lmdb
-from warren.persist.metadata import DIRECTORY, DamagedMetadata, decode_definition
+from warren.persist.metadata import DIRECTORY, decode_definition
 from warren.persist.metadata_replica import DIRECTORY as CLUSTER_DIRECTORY
 from warren.persist.metadata_replica import decode_replicated
 

@@ -28,17 +28,10 @@ from warren.persist.data_directory import (
     read_identity,
     sync_directory,
 )
+from warren.persist.database import DATA_FILE, LOCK_FILE, MAP_BYTES_FIRST, DamagedMetadata
 from warren.persist.deleted_queues import noted_queue, storage_ids
 from warren.persist.lmdb_file import DamagedLmdb, LmdbFile, Meta, Walk
-from warren.persist.metadata import (
-    DATA_FILE,
-    DIRECTORY,
-    LOCK_FILE,
-    MAP_BYTES_FIRST,
-    DamagedMetadata,
-    decode_definition,
-    shown_key,
-)
+from warren.persist.metadata import DIRECTORY, decode_definition, shown_key
 from warren.persist.metadata_replica import DIRECTORY as CLUSTER_DIRECTORY
 from warren.persist.second_copy import read_copy
 

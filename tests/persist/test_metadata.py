@@ -39,14 +39,9 @@ from warren.persist.data_directory import (
     NewerFormat,
     NotADataDirectory,
 )
+from warren.persist.database import DamagedMetadata, open_environment
 from warren.persist.group_commit import SyncThread
-from warren.persist.metadata import (
-    DamagedMetadata,
-    LmdbMetadataStore,
-    decode_definition,
-    encode_key,
-    open_environment,
-)
+from warren.persist.metadata import LmdbMetadataStore, decode_definition, encode_key
 from warren.persist.metadata_replica import LmdbReplica
 
 
