@@ -9,8 +9,6 @@ from stored_queues import QUEUE, STORE, Node, bodies
 from warren.persist.deleted_queues import NOTED, note_key
 from warren.persist.unclaimed import NAMED_MAX
 
-SMALL, LARGE = 100, 10_000
-
 
 def test_nothing_is_left_of_a_queue_that_is_deleted_after_a_restart(disk: SimulatedDisk) -> None:
     node = Node(disk)
