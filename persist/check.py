@@ -103,10 +103,11 @@ class Finding(NamedTuple):
 
 
 class QueueTotals(NamedTuple):
-    """Of a queue, with all its levels. `vhost` and `name` are None when it has no definition.
+    """The totals of a queue, with all its levels.
 
-    `deleted`: it is written down that the queue was deleted. `retained` counts messages that were
-    acknowledged, which are not among the others.
+    `vhost` and `name` are None when it has no definition. `deleted`: it is written down that the
+    queue was deleted. `retained` counts messages that were acknowledged, which are not among the
+    others.
     """
 
     queue: int

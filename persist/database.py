@@ -35,7 +35,7 @@ OpenEnvironment: TypeAlias = Callable[[Path, int], "lmdb.Environment"]
 
 
 class DamagedMetadata(DataDirectoryRefused):
-    """What is on disk is not what this store writes."""
+    """The file does not hold what this store writes."""
 
 
 def open_environment(path: Path, map_bytes: int) -> lmdb.Environment:

@@ -78,7 +78,7 @@ def read_deleted_queues(data_directory: Path, *, pause: Callable[[float], None])
 def _read(
     directory: Path, prefix: bytes, pause: Callable[[float], None]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """What has a key that begins so, in the order of keys."""
+    """The entries whose keys begin so, in the order of keys."""
     with copied_lmdb(directory / FILE, pause) as copy:
         _expect_whole(copy, directory)
         try:

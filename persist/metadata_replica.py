@@ -117,7 +117,7 @@ class LmdbReplica:
         self._closed = False
 
     def load(self) -> Replicated | None:
-        """What is there; None when there is nothing, or nothing that can be read."""
+        """Read the replica; None when there is none, or none that can be read."""
         try:
             replicated = self._read()
         except (*UNREADABLE, DamagedMetadata) as error:

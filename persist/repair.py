@@ -39,7 +39,7 @@ ASIDE = "damaged"
 
 
 class Repaired(NamedTuple):
-    """What was done. `aside` is where the old file is, None when there was none.
+    """The outcome of a repair. `aside` is where the old file is, None when there was none.
 
     `kept` definitions are from the old file, `taken` from the copy. `damage` says what was wrong,
     `lost` names definitions of which neither has anything that can be read. `complete` is False
@@ -55,7 +55,7 @@ class Repaired(NamedTuple):
 
 
 class _Old:
-    """What the old file gives."""
+    """The entries that the old file gives."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
@@ -165,7 +165,7 @@ def _read_entry(old: _Old, key: bytes, value: bytes) -> None:
 
 
 def _from_copy(old: _Old, entries: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """What is taken from the copy."""
+    """The entries that are taken from the copy."""
     taken = {}
     for key, value in entries:
         if key in old.entries or not (old.incomplete or key in old.unreadable):

@@ -56,7 +56,7 @@ SLICE_PAUSE_S = 0.002
 
 
 class ReadCopy(NamedTuple):
-    """What is in a copy. `damage` says what is wrong with it; the entries before that are whole."""
+    """The contents of a copy. `damage` says what is wrong; the entries before it are whole."""
 
     entries: list[tuple[bytes, bytes]]
     damage: str | None

@@ -47,14 +47,14 @@ class DiskRange:
     # Growing and shrinking
 
     def append(self, messages: Sequence[Message]) -> None:
-        """Messages that stand behind the range, in order, are in the store and go on there."""
+        """Messages that stand behind the range, in order, are in the store and end it."""
         if not self.count:
             self.start = messages[0].position
         self.end = messages[-1].position + 1
         self._grow(messages)
 
     def prepend(self, messages: Sequence[Message]) -> None:
-        """The same for messages that stand before the range."""
+        """Messages that stand before the range, in order, are in the store and begin it."""
         if not self.count:
             self.end = messages[-1].position + 1
         self.start = messages[0].position
@@ -166,7 +166,7 @@ class DiskRange:
         return bool(self._store.list_positions(position, position + 1, 1).positions)
 
     def _ready(self, messages: list[Message]) -> list[Message]:
-        """Those that were not taken."""
+        """The messages that were not taken from the middle."""
         if not self._taken:
             return messages
         return [message for message in messages if message.position not in self._taken]

@@ -497,7 +497,7 @@ class VariableQueue:
         return count
 
     def _forget_counts(self) -> None:
-        """Of all that is ready: returned messages, and those found at the start."""
+        """Forget the counts of ready messages: of returned ones, and those found at the start."""
         ready = [position for position, _ in self._returned.heap]
         undelivered_from = self.undelivered_from
         for position in (*ready, *[at for at in self._counts if at >= undelivered_from]):
@@ -870,7 +870,7 @@ class VariableQueue:
         return messages, spent
 
     def _price(self, message: Message) -> int:
-        """What paging a message out costs, in the measure of `Pageable.reduce`."""
+        """The cost of paging a message out, in the measure of `Pageable.reduce`."""
         if self._durable and message.envelope.persistent:
             return 1
         return 1 + (len(message.body) >> 10)

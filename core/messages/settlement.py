@@ -22,7 +22,7 @@ REJECTED = Settlement.REJECTED
 
 
 class PublishConfirms(Protocol):
-    """Who waits for confirms: one channel in confirm mode or one transaction."""
+    """A waiter for confirms: one channel in confirm mode or one transaction."""
 
     def settle(self, publish_seq: int) -> None:
         """The queue that answered `PENDING` for this publish now has it safe.

@@ -68,7 +68,8 @@ RESUME_US = 500
 
 
 class Fetched(NamedTuple):
-    """What basic.get got, how many messages are still ready, and who is to hear the verdict."""
+    """The message that basic.get got, how many are still ready, and the queue that is to hear the
+    verdict."""
 
     message: Message | None
     left: int
@@ -202,7 +203,7 @@ class Queue:
         return self.backing.length
 
     def stock(self) -> Stock:
-        """What it holds."""
+        """How much it holds: messages, wherever they are, and octets of ready ones."""
         return Stock(self.backing.length + self.unacked + self.waiting, self.backing.ready_bytes)
 
     @property
@@ -242,7 +243,7 @@ class Queue:
         return 0 if self._redelivery is None else len(self._redelivery)
 
     def waiting_messages(self) -> list[Message]:
-        """Those messages; they are pending in the backing queue."""
+        """The returned messages that wait; they are pending in the backing queue."""
         return [] if self._redelivery is None else self._redelivery.waiting()
 
     @property
@@ -339,7 +340,7 @@ class Queue:
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
-        """`publish` what another leader may have delivered.
+        """`publish` a message that another leader may have delivered.
 
         Where no consumer takes it at once, the backing queue is to count it as delivered.
         """
@@ -544,7 +545,7 @@ class Queue:
         return message
 
     def envelope_got(self, message: Message, no_ack: bool) -> Envelope:
-        """What a client is shown of a message that `get` has returned."""
+        """The envelope that a client is shown of a message that `get` has returned."""
         if self._redelivery is None or no_ack:
             return message.envelope
         return self._redelivery.shown(self.backing, message)
@@ -630,7 +631,7 @@ class Queue:
 
     @property
     def levels(self) -> list[MirroredLevel]:
-        """What can be looked at: the backing queue, or that of each priority."""
+        """The backing queues that operators can look at: one, or one for each priority."""
         backing = self.backing
         levels = backing.levels if isinstance(backing, PriorityQueue) else [backing]
         return cast("list[MirroredLevel]", levels)
@@ -658,7 +659,7 @@ class Queue:
         self._find_rules()
 
     def resume_delivery(self) -> None:
-        """What came back is there."""
+        """End a pause: the messages that came back are there."""
         self._still -= 1
         self._find_rules()
         if not self.deleted:
@@ -676,7 +677,7 @@ class Queue:
         self._let_go = self._let_go or Event()
 
     def hand_out(self) -> None:
-        """They have heard of it."""
+        """The other nodes have heard of it."""
         if self._held is None:
             self._hold_is_over()
         self._resume_soon()
@@ -728,7 +729,7 @@ class Queue:
         return self.purge()
 
     async def _after_hand_over(self) -> Queue:
-        """What stands for the queue when it has been handed over, or stays."""
+        """The object that stands for the queue when it has been handed over, or stays."""
         await self.let_go()
         current = self._vhost.current(self)
         if current is None or current.deleted:
@@ -747,7 +748,7 @@ class Queue:
         await self._vhost.end_queue(self, check)
 
     def stats(self) -> MessageStats:
-        """What passed through. Deliveries are worked out from what they led to.
+        """How many messages passed through. Deliveries are worked out from what they led to.
 
         A publish that was neither kept nor turned away went straight to a consumer that
         acknowledges nothing.
@@ -879,7 +880,7 @@ class Queue:
         return Moving(consumers, self._held or [])
 
     def succeeded_by(self, queue: Queue) -> None:
-        """That object takes the place of this one."""
+        """`queue` takes the place of this object."""
         self._hold_is_over()
 
     def _hold_is_over(self) -> None:
@@ -943,7 +944,7 @@ class Queue:
 
     @property
     def observer(self) -> MessageObserver | None:
-        """Who is told of what clients publish to it."""
+        """The observer of what clients publish to it."""
         return self._vhost.observer
 
     def trace_with(self, observer: MessageObserver | None) -> None:
@@ -1027,7 +1028,7 @@ class Queue:
         message.envelope = envelope
 
     def _envelope_delivered(self, message: Message) -> Envelope:
-        """What a consumer is shown of a message: its count, once it was returned."""
+        """The envelope that a consumer is sent: with a count, once the message was returned."""
         if self._redelivery is None or not self._redelivery.count(self.backing, message):
             return message.envelope
         return self._redelivery.shown(self.backing, message)

@@ -150,7 +150,7 @@ class QuorumQueue(Queue):
     # Returns
 
     def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
-        """What was delivered is returned: at the end, or with a delivery limit at the head."""
+        """Return delivered messages: to the end, or with a delivery limit to the head."""
         if delivered:
             self._take_back(messages, last=self.settings.delivery_limit is None)
         else:

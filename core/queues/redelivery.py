@@ -70,7 +70,7 @@ class CountedEnvelopes:
 
 
 class TakenBack(NamedTuple):
-    """What becomes of messages that came back: ready at once, or returned too often."""
+    """Messages that came back: ready at once, or returned too often."""
 
     ready: list[Message]
     dead: list[Message]
@@ -161,7 +161,7 @@ class Redelivery:
         return found
 
     def waiting(self) -> list[Message]:
-        """Those that wait, in no order."""
+        """The messages that wait, in no order."""
         return [message for _, _, message in self._waiting]
 
 
@@ -171,7 +171,7 @@ def delay_of(delays_ms: Sequence[int] | None, times: int) -> int:
 
 
 def _level_of(backing: BackingQueue, message: Message) -> CountingQueue:
-    """What has the message, and keeps its count."""
+    """The level that has the message, and keeps its count."""
     if isinstance(backing, PriorityQueue):
         backing = backing.level_of(message.envelope)
     # All that keep messages can keep counts.

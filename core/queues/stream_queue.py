@@ -286,7 +286,7 @@ class StreamingQueue(Queue):
             self._trace.acknowledged(self, known)
 
     def reject(self, messages: Iterable[Message]) -> None:
-        """Whoever speaks to the client refuses that; to give them up is an acknowledgement."""
+        """Count messages of a channel that ends. The channel refuses basic.reject to its client."""
         self.given_back += len(list(messages))
 
     def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:

@@ -80,7 +80,7 @@ class Subscriptions:
 
 
 class QuorumSubscriptions(Subscriptions):
-    """Those of a quorum queue: a cancelled consumer counts until it has no unacknowledged message.
+    """The consumers of a quorum queue: a cancelled one counts while it has unacknowledged messages.
 
     The next single active consumer is the oldest, whatever its priority.
     """

@@ -7,7 +7,7 @@ from warren.core.ports import Key
 
 
 class BindingIndex:
-    """Those of the default exchange, which nobody made, are not among them."""
+    """All bindings but the implicit ones of the default exchange."""
 
     __slots__ = ("_by_destination", "_by_key")
 

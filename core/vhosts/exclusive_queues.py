@@ -1,4 +1,4 @@
-"""Whose the exclusive queues of a virtual host are.
+"""The owners of the exclusive queues of a virtual host.
 
 A connection that declares an exclusive queue is known before the queue is there, and may have ended
 by then: in a cluster a declaration takes time. The definition in the metadata store says that a
@@ -34,8 +34,8 @@ class ExclusiveQueues(Generic[Q]):
         self._declaring.pop(queue_id, None)
 
     def owner_of_new(self, queue_id: int) -> object:
-        """Whose the queue is that comes to be now. `NOBODY` for one that no connection of this run
-        of the node has declared."""
+        """The owner of the queue that comes to be now. `NOBODY` for one that no connection of this
+        run of the node has declared."""
         return self._declaring.pop(queue_id, NOBODY)
 
     def add(self, owner: object, name: str, queue: Q) -> None:

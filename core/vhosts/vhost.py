@@ -254,7 +254,7 @@ class VirtualHost:
         return self._store.transact(writes, preconditions)
 
     def _delay_queue(self, exchange: str, durable: bool) -> Write:
-        """What declares the queue in which the delayed messages of a new exchange wait."""
+        """The write that declares the queue in which delayed messages of a new exchange wait."""
         name = delay_queue_name(exchange)
         leader = self._placement.leader_of_new(self.name, self._settings(name, {}), False)
         record = QueueRecord(
@@ -528,7 +528,7 @@ class VirtualHost:
         return self._queues(routed.queues)
 
     def routed(self, exchange: Exchange, routing_keys: Sequence[str], header: bytes) -> Routed:
-        """The same by their names, and what else there is to say about the way."""
+        """The queues of a publish by their names, and what else there is to say about the way."""
         return route(
             self.exchanges.get,
             exchange,
@@ -567,7 +567,7 @@ class VirtualHost:
             self.past_channels = self.past_channels.plus(stats)
 
     def _count_past_queue(self, queue: Queue) -> None:
-        """What passed through a queue that is going still counts as of its type."""
+        """Keep counting the messages that passed through a queue that is going, as of its type."""
         kind = queue.settings.type
         if queue.is_here and kind is not CLASSIC:
             past = self._counts.past_of_type
@@ -584,7 +584,7 @@ class VirtualHost:
 
     @property
     def observer(self) -> MessageObserver | None:
-        """Who is told what becomes of messages."""
+        """The observer of what becomes of messages."""
         return self.observation if self.observation.is_needed else None
 
     # Policies
@@ -618,7 +618,7 @@ class VirtualHost:
             queue.stop()
 
     def stop_following(self) -> None:
-        """What becomes of definitions from now on is for the node's next start."""
+        """Follow the definitions no more: their changes are for the node's next start."""
         for stop in self._stop_watching:
             stop()
         self._stop_watching.clear()
@@ -893,7 +893,7 @@ class VirtualHost:
         )
 
     def _unchanged(self, key: Key) -> Precondition:
-        """That nobody else changes what is decided about meanwhile."""
+        """The precondition that a definition is still what was decided about."""
         stored = self._store.get(key)
         return Precondition(key, stored.version if stored is not None else 0)
 
