@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from warren.amqp.connection import Connection
     from warren.amqp.reply_consumer import ReplyConsumer
     from warren.amqp.transaction import Transaction
-    from warren.core.node import Node
     from warren.core.vhosts.vhost import VirtualHost
 
 CONSUMER_TIMEOUT_TICK_S = 60.0
@@ -218,10 +217,6 @@ class Channel:
         if handle is None:
             raise CommandInvalid("unimplemented method")
         return handle(self, method)
-
-    @property
-    def node(self) -> Node:
-        return self.connection.node
 
     @property
     def vhost(self) -> VirtualHost:

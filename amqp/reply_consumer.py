@@ -16,9 +16,6 @@ class ReplyChannel(Protocol):
 
     last_delivery_tag: int
 
-    @property
-    def node(self) -> Node: ...
-
     def write_content(self, method: Method, envelope: Envelope, body: bytes) -> None:
         """Write a method that carries content."""
         ...
@@ -27,12 +24,12 @@ class ReplyChannel(Protocol):
 class ReplyConsumer:
     """Writes replies to its channel. The delivery tag is the next one, and stays the next one."""
 
-    __slots__ = ("_channel", "address", "address_octets", "tag")
+    __slots__ = ("_channel", "_replies", "address", "address_octets", "tag")
 
-    def __init__(self, channel: ReplyChannel, tag: str) -> None:
+    def __init__(self, channel: ReplyChannel, tag: str, node: Node) -> None:
         self._channel = channel
+        self._replies = node.replies
         self.tag = tag
-        node = channel.node
         self.address = node.replies.open(node.new_token(), self)
         self.address_octets = self.address.encode()
 
@@ -48,4 +45,4 @@ class ReplyConsumer:
         self._channel.write_content(method, envelope, body)
 
     def end(self) -> None:
-        self._channel.node.replies.close(self.address)
+        self._replies.close(self.address)

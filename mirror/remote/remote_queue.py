@@ -547,8 +547,7 @@ class RemoteQueue(Queue):
             for publish in self._unanswered
         ]
         self._unanswered.clear()
-        for publish in unanswered:
-            self._owe(-len(publish.body) - len(publish.envelope.header))
+        self._owe(-sum([len(one.body) + len(one.envelope.header) for one in unanswered]))
         consumers = list(self.consumers)
         self.consumers.clear()
         return Moving(consumers, unanswered)
