@@ -16,6 +16,8 @@ tracing) is behind one flag.
 | `stream_queue`, `stream_arguments` | streams: readers at offsets of their own |
 | `deduplicating_queue` | queues that take each message id once |
 | `retention` | what a queue keeps of acknowledged messages |
+| `messages_in_hand` | messages that operators have taken out of the middle |
+| `unkept` | messages that die before the queue takes them |
 | `queue_owner` | what a queue asks of its virtual host |
 | `placement`, `local_queues` | where queues are, in a cluster |
 | `moving` | what a change of the leader takes along |
