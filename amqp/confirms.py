@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 
 from warren.amqp.frames import END
-from warren.core.messages.settlement import PENDING, REJECTED, Settlement
+from warren.core.messages.settlement import PENDING, REJECTED, PublishConfirms, Settlement
 
 _ACK = struct.Struct(">BHIIQB")
 _BASIC_ACK = 60 << 16 | 80
@@ -21,7 +21,7 @@ _MULTIPLE = 1
 _REQUEUE = 2
 
 
-class ChannelConfirms:
+class ChannelConfirms(PublishConfirms):
     """Numbers the publishes of a channel from 1 and reports each exactly once.
 
     `on_news` is called whenever there may be something to report.
@@ -117,6 +117,17 @@ class ChannelConfirms:
             return
         del self._open[publish_seq]
         self._settled.append(publish_seq)
+        self.on_news()
+
+    def settle_many(self, first_seq: int, count: int) -> None:
+        numbers = range(first_seq, first_seq + count)
+        still_open = self._open
+        if self._refused or list(map(still_open.get, numbers)).count(1) != count:
+            super().settle_many(first_seq, count)
+            return
+        for number in numbers:
+            del still_open[number]
+        self._settled += numbers
         self.on_news()
 
     def refuse(self, publish_seq: int) -> None:

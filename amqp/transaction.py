@@ -16,7 +16,7 @@ from warren.amqp.settling import SETTLED_AT_ONCE, SETTLED_US
 from warren.amqp.verdict import Verdict
 from warren.core.errors import PreconditionFailed
 from warren.core.messages.message import Envelope, Message
-from warren.core.messages.settlement import PENDING, REJECTED, Settlement
+from warren.core.messages.settlement import PENDING, REJECTED, PublishConfirms, Settlement
 from warren.core.messages.stock import NOTHING, Stock
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.waiting import Until, Waiting
@@ -73,7 +73,7 @@ class _Run:
         self.bodies: list[bytes] = []
 
 
-class Transaction:
+class Transaction(PublishConfirms):
     """What a channel in tx mode has not committed yet. `published` counts its publishes."""
 
     __slots__ = ("_channel", "_on_news", "_refused", "_runs", "_unsafe", "_verdicts", "published")

@@ -21,7 +21,7 @@ from secrets import token_hex
 from typing import NamedTuple
 
 from warren.backup.errors import BackupRefused
-from warren.persist.card_files import CARDS_DIRECTORY
+from warren.persist.card_log import CARDS_FILE, FORMER_DIRECTORY
 from warren.persist.cluster_file import FILE as CLUSTER_FILE
 from warren.persist.data_directory import IDENTITY_FILE, DataDirectoryRefused, read_identity
 from warren.persist.database import DATA_FILE
@@ -159,10 +159,12 @@ def _link_all(store: Path, scratch: Path, checkpoint: bytes, link: Link) -> list
     for name in (COUNTS_FILE, CLEAN_FILE):
         if (store / name).exists():
             taken.append(_copy(store.parent, Path(STORE_DIRECTORY, name), scratch))
-    for directory in (QUEUES_DIRECTORY, CARDS_DIRECTORY):
+    for directory in (QUEUES_DIRECTORY, FORMER_DIRECTORY):
         for source in sorted((store / directory).glob("**/*")):
             if source.is_file() and not source.name.endswith(".new"):
                 taken += _linked(store, source, scratch, link, may_be_gone=True)
+    # After those of earlier versions, which are removed when this one is there.
+    taken += _linked(store, store / CARDS_FILE, scratch, copy, may_be_gone=True)
     began = _first_of_journal(checkpoint)
     logs = _log_files(store)
     # A file that is replaced by its next generation meanwhile is there under another name.

@@ -296,7 +296,7 @@ def record_head(
     tail = _pack_tail(kind, flags, 0, len(envelope), queue, position, expires_us, enqueued_us)
     length = RECORD_BYTES + len(envelope) + len(payload)
     crc = crc32(tail, crc32(payload, envelope_crc))
-    return length.to_bytes(4, "little") + crc.to_bytes(4, "little") + tail
+    return (length | crc << 32).to_bytes(8, "little") + tail
 
 
 def decode_record(data: bytes, at: int, length: int) -> Record:
@@ -357,17 +357,17 @@ def decode_ranges(payload: bytes) -> list[tuple[int, int]]:
 def encode_envelope(envelope: Envelope) -> bytes:
     exchange = _octets(envelope.exchange)
     routing_key = _octets(envelope.routing_key)
-    copies = b"".join([_long_string(_octets(key)) for key in envelope.copies])
-    expiration_ms = envelope.expiration_ms
+    copies, header, expiration_ms = envelope.copies, envelope.header, envelope.expiration_ms
+    further = b"".join([_long_string(_octets(key)) for key in copies]) if copies else b""
     fixed = _ENVELOPE.pack(
         NO_EXPIRATION if expiration_ms is None else expiration_ms,
-        len(envelope.header),
-        len(copies),
+        len(header),
+        len(further),
         min(envelope.priority, 255),
         len(exchange),
         len(routing_key),
     )
-    return b"".join((fixed, exchange, routing_key, copies, envelope.header))
+    return b"".join((fixed, exchange, routing_key, further, header))
 
 
 def decode_envelope(data: bytes, persistent: bool) -> Envelope:
@@ -394,7 +394,7 @@ def decode_envelope(data: bytes, persistent: bool) -> Envelope:
 
 
 def _octets(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
+    return text.encode() if text.isascii() else text.encode("utf-8", "surrogateescape")
 
 
 def _text(octets: bytes) -> str:

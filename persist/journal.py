@@ -23,7 +23,7 @@ from functools import partial
 from typing import Protocol
 
 from warren.core.messages.message import Envelope
-from warren.core.messages.settlement import PublishConfirms
+from warren.core.messages.settlement import PublishConfirms, Waiting, settle_all, settle_in_rows
 from warren.core.ports import Commit, Timer
 from warren.core.scheduling.waiting import Event
 from warren.persist.format import (
@@ -94,12 +94,12 @@ class OpenBatch:
         self.parts: list[bytes] = []
         self.lengths = array("I")
         self.shared: dict[tuple[int, int], tuple[int, int]] = {}
-        self.waiting: list[tuple[PublishConfirms, int]] = []
-        self.waiting_longer: list[tuple[Commit, list[tuple[PublishConfirms, int]]]] = []
+        self.waiting: list[Waiting] = []
+        self.waiting_longer: list[tuple[Commit, list[Waiting]]] = []
 
-    def waiting_for(self, definition: Commit) -> list[tuple[PublishConfirms, int]]:
+    def waiting_for(self, definition: Commit) -> list[Waiting]:
         """A list for publishers that wait for this definition too."""
-        waiting: list[tuple[PublishConfirms, int]] = []
+        waiting: list[Waiting] = []
         self.waiting_longer.append((definition, waiting))
         return waiting
 
@@ -317,8 +317,7 @@ class Journal:
 
     def _settle_cancelled(self) -> None:
         settled, self._settled = self._settled, []
-        for confirms, publish_seq in settled:
-            confirms.settle(publish_seq)
+        settle_in_rows(settled)
 
     def _close_batch(self) -> None:
         """Write what there is, unless the thread is busy."""
@@ -411,8 +410,3 @@ class Journal:
             self._close_batch()
             if not self._writing:
                 break
-
-
-def settle_all(waiting: list[tuple[PublishConfirms, int]]) -> None:
-    for confirms, publish_seq in waiting:
-        confirms.settle(publish_seq)

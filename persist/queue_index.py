@@ -19,7 +19,7 @@ from zlib import crc32
 from warren.core.backing.backing_queue import Listed
 from warren.core.backing.queue_store import NOT_HANDED, Batch, Handed, Recovered, StoredBody
 from warren.core.messages.message import Envelope, Message
-from warren.core.messages.settlement import PublishConfirms
+from warren.core.messages.settlement import PublishConfirms, Waiting, in_rows
 from warren.core.ports import Commit
 from warren.persist.delivery_counts import DeliveryCounts
 from warren.persist.entry_reading import EntryReader
@@ -165,13 +165,13 @@ class QueueIndex(StreamReading):
         embed_below = self._context.embed_below
         epoch_s = self._context.epoch_s
         queue_id = self.queue_id
-        parts, lengths, waiting = batch.parts, batch.lengths, self._waiting_in(batch)
-        base = batch.base
-        now_us = batch.now_us
+        parts, lengths = batch.parts, batch.lengths
+        base, now_us = batch.base, batch.now_us
         segment: Segment | None = None
         number = -1
         count = octets = 0
         emitted = taken = 0
+        awaited: list[tuple[PublishConfirms | None, int]] = []
         for position, noted in self._unwritten.items():
             message, body, confirms, publish_seq, mark, noted_octets = noted
             if mark >= cut:
@@ -226,8 +226,8 @@ class QueueIndex(StreamReading):
             segment.written = relative + 1
             segment.live += 1
             segment.live_bytes += size
-            if confirms is not None:
-                waiting.append((confirms, publish_seq))
+            awaited.append((confirms, publish_seq))
+        self._waiting_in(batch).extend(in_rows(awaited))
         self.written_count += emitted
         self._context.messages_written += emitted
         batch.taken += taken
@@ -240,7 +240,7 @@ class QueueIndex(StreamReading):
             del self._unwritten[position]
         return False
 
-    def _waiting_in(self, batch: OpenBatch) -> list[tuple[PublishConfirms, int]]:
+    def _waiting_in(self, batch: OpenBatch) -> list[Waiting]:
         """Where to note who waits for a message: a message is never safer than its queue."""
         definition = self.definition
         if definition is None:

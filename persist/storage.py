@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from warren.core.log_line import log_event
 from warren.core.ports import Commit
-from warren.persist.card_files import CardFiles
+from warren.persist.card_log import CardLog
 from warren.persist.checkpoint import Checkpointer, write_small_file
 from warren.persist.combine import Combiner
 from warren.persist.deleted_queues import DeletedQueues, first_level, is_retained, no_notes
@@ -136,7 +136,7 @@ class Storage:
         self._make_journal()
         self._make_tidying(recovery)
         # They count for what is confirmed, as the journal does, and wait for no tidying.
-        self.card_files = CardFiles(
+        self.card_files = CardLog(
             context.filesystem,
             context.directory,
             run=context.run_journal,

@@ -28,6 +28,24 @@ def test_the_picture_of_the_houses_is_drawn_from_the_imports() -> None:
     )
 
 
+def test_picture_and_table_of_scaling_are_computed_from_the_same_figures() -> None:
+    scaling = script("scaling")
+    assert scaling.draw() == (PICTURES / "scaling.svg").read_text("utf-8"), (
+        "run docs/pictures/scaling.py"
+    )
+    page = (ROOT / "docs" / "processes.md").read_text("utf-8")
+    assert scaling.table() in page
+    assert f"takes {scaling.LOCAL_US} µs" in page
+    assert f"{scaling.CROSSING_US} µs" in page and f"{scaling.RABBITMQ_US} µs" in page
+
+
+def test_one_core_gives_the_same_wherever_clients_are() -> None:
+    scaling = script("scaling")
+    one = scaling.millions("one", 1)
+    assert one == scaling.millions("near", 1) == scaling.millions("anywhere", 1)
+    assert one < scaling.millions("anywhere", 4) < scaling.millions("near", 4)
+
+
 def houses(root: Path, **code: str) -> None:
     for name, text in code.items():
         (root / name).mkdir(parents=True)

@@ -47,7 +47,7 @@ class Trim(NamedTuple):
     due_s: float | None = None
 
 
-class StreamLog:
+class StreamLog(PublishConfirms):
     """Implements `MirroredLevel`, as far as a stream hands anything out.
 
     `committed`: every message below is safe. `on_committed` is called, once for many messages,

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 
 class Settlement(IntEnum):
@@ -22,7 +23,13 @@ REJECTED = Settlement.REJECTED
 
 
 class PublishConfirms(Protocol):
-    """A waiter for confirms: one channel in confirm mode or one transaction."""
+    """A waiter for confirms: one channel in confirm mode or one transaction.
+
+    Each of them names this class as its base, and has `settle_many` from here unless it knows a
+    shorter way.
+    """
+
+    __slots__ = ()
 
     def settle(self, publish_seq: int) -> None:
         """The queue that answered `PENDING` for this publish now has it safe.
@@ -31,6 +38,45 @@ class PublishConfirms(Protocol):
         """
         ...
 
+    def settle_many(self, first_seq: int, count: int) -> None:
+        """`settle` so many publishes, numbered from `first_seq` on."""
+        for publish_seq in range(first_seq, first_seq + count):
+            self.settle(publish_seq)
+
     def refuse(self, publish_seq: int) -> None:
         """Instead of `settle`: the queue could not take it, or nobody can say whether it has."""
         ...
+
+
+Waiting: TypeAlias = tuple[PublishConfirms, int, int]
+"""Who waits for publishes; the number of the first, and how many."""
+
+
+def in_rows(waiting: Iterable[tuple[PublishConfirms | None, int]]) -> list[Waiting]:
+    """Those that follow one another, of one publisher and with numbers in a row, as one. Publishes
+    for which nobody waits are left out."""
+    rows: list[Waiting] = []
+    waiter: PublishConfirms | None = None
+    first = end = 0
+    for confirms, publish_seq in waiting:
+        if confirms is not waiter or publish_seq != end:
+            if waiter is not None:
+                rows.append((waiter, first, end - first))
+            waiter, first = confirms, publish_seq
+        end = publish_seq + 1
+    if waiter is not None:
+        rows.append((waiter, first, end - first))
+    return rows
+
+
+def settle_all(waiting: Iterable[Waiting]) -> None:
+    for confirms, first_seq, count in waiting:
+        if count == 1:
+            confirms.settle(first_seq)
+        else:
+            confirms.settle_many(first_seq, count)
+
+
+def settle_in_rows(waiting: Iterable[tuple[PublishConfirms | None, int]]) -> None:
+    """Settle all of these, those with numbers in a row at once."""
+    settle_all(in_rows(waiting))

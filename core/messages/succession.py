@@ -86,7 +86,7 @@ class _Publish:
         self.body = body
 
 
-class Succession:
+class Succession(PublishConfirms):
     """Publishes messages and tells when they are safe. Implements `PublishConfirms`.
 
     `queue_named` finds the queue that has a name now.

@@ -58,7 +58,7 @@ class Unsafe:
         self.publishers: list[tuple[PublishConfirms, int]] = []
 
 
-class DeduplicatingQueue(Queue):
+class DeduplicatingQueue(Queue, PublishConfirms):
     """Its backing queue is a `WindowedQueue`. `duplicates` counts what it dropped."""
 
     __slots__ = (

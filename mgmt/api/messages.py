@@ -19,7 +19,7 @@ from warren.core.field import from_json, to_json
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.message_stats import MessageStats
-from warren.core.messages.settlement import PENDING, REJECTED
+from warren.core.messages.settlement import PENDING, REJECTED, PublishConfirms
 from warren.core.messages.stock import Stock
 from warren.core.queues.queue import Fetched, Queue
 from warren.mgmt.api.exchanges import exchange_of
@@ -69,7 +69,7 @@ PROPERTIES: dict[str, type] = {
 """What is taken from the properties of a publish, beside the headers; anything else is ignored."""
 
 
-class _OneConfirm:
+class _OneConfirm(PublishConfirms):
     """`PublishConfirms` of one publish to several queues."""
 
     def __init__(self) -> None:

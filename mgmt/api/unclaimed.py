@@ -9,7 +9,7 @@ import asyncio
 from typing import Any
 
 from warren.core.messages.message import Message
-from warren.core.messages.settlement import PENDING, REJECTED
+from warren.core.messages.settlement import PENDING, REJECTED, PublishConfirms
 from warren.core.queues.queue import Queue
 from warren.mgmt.api.changes import audit
 from warren.mgmt.http.endpoint import Endpoint, Right
@@ -30,7 +30,7 @@ REQUEST_BYTES = 16 << 20
 """Moved by one request, so that it ends before its client loses patience; the client asks again."""
 
 
-class _Confirms:
+class _Confirms(PublishConfirms):
     """`PublishConfirms` of one batch; `refused` are the numbers of those the queue did not take."""
 
     def __init__(self) -> None:

@@ -54,6 +54,7 @@ CHECK_INTERVAL_S = 2.0
 """How soon a stalled watch or a lost etcd is noticed when nothing is written."""
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 2.0
+GATHER_S = 0.002
 SLICE_CHANGES = 300
 """Changes applied before others get their turn: some 5 ms."""
 CLOSE_PATIENCE_S = 2.0
@@ -97,6 +98,8 @@ class ClusterMetadata(SharedDefinitions):
         # Nothing changed after `revision` up to here.
         self._passed = 0
         self._work = asyncio.Event()
+        # Of the last one.
+        self._batch_size = 0
         self._stream: HistoryStream | None = None
         self._superseded: WriterSuperseded | None = None
         self._closed = False
@@ -281,7 +284,7 @@ class ClusterMetadata(SharedDefinitions):
             while True:
                 await self._work.wait()
                 self._work.clear()
-                while batch := self.next_batch():
+                while batch := await self._gathered():
                     decision = await self._decision(batch)
                     await self.seen_elsewhere(decision.revision)
                     self.batch_decided(decision.taken, decision.revision)
@@ -295,6 +298,18 @@ class ClusterMetadata(SharedDefinitions):
                 undecided=len(self._uncommitted),
             )
             self._on_superseded()
+
+    async def _gathered(self) -> Sequence[Piece]:
+        """The next batch. One that is smaller than the last waits a moment for more: clients that
+        were answered together write again together, and the first of them need not go alone."""
+        batch = self.next_batch()
+        if not batch:
+            return batch
+        if len(batch) < self._batch_size:
+            await asyncio.sleep(GATHER_S)
+            batch = self.next_batch()
+        self._batch_size = len(batch)
+        return batch
 
     async def _decision(self, batch: Sequence[Piece]) -> Decision:
         """Send a batch until etcd has decided it."""

@@ -52,7 +52,7 @@ PRECONDITIONS_MAX = 124
 PIECE_BYTES_MAX = 512 << 10
 """etcd takes requests of 1.5 MiB at its defaults."""
 
-BATCH_TRANSACTIONS_MAX = 60
+BATCH_TRANSACTIONS_MAX = 120
 BATCH_OPERATIONS_MAX = 127
 """Transactions of a batch and the operations of the largest of them, together: etcd counts what
 is nested by its depth, not by its number."""

@@ -48,6 +48,10 @@ class GmLimits(NamedTuple):
     suspicion_s: float = 0.1
     """Between the news that a neighbour is down and declaring it dead: a broken link often is the
     beginning of a split that the store's majority decides."""
+    left_suspicion_s: float = 2.0
+    """The same for the left neighbour, up to twice as long: its own left neighbour is to declare it
+    dead, if it can, as two that write one record at once cost more than twice as much. The first in
+    the record does not wait: it usually leads, and is not to lose that to a broken link."""
     retry_s: float = 0.05
     """Until the store, or a member that was not ready, is asked again; half to one and a half."""
     founding_s: float = 2.0

@@ -12,6 +12,7 @@ from random import Random
 
 from warren.core.definitions.records import GroupRecord, QueueRecord, group_key
 from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
+from warren.core.scheduling.waiting import Event
 from warren.mirror.carriers.batch import NOTHING, Position
 from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, UpperLayer
 from warren.mirror.gm.base import NEW, STOPPED
@@ -37,6 +38,9 @@ _GONE = struct.Struct("<QQ")
 """Group and incarnation of a member that is not at its node."""
 
 INCARNATION_BITS = 61
+
+NEWS_S = 1.0
+"""How long this node waits for news of a record of which another node has told, before it asks."""
 
 
 class GroupMember:
@@ -179,6 +183,8 @@ class GroupShell:
         self._metadata = metadata
         self._rng = rng
         self._members: dict[int, GroupMember] = {}
+        # What members wait for a version of their group's record for.
+        self._awaited: dict[int, list[tuple[int, Event]]] = {}
         post.handle(Kind.GROUP, self._frame)
         post.handle(Kind.MEMBER_GONE, self._gone)
         post.watch(on_up=lambda node: None, on_down=self._node_down)
@@ -225,16 +231,32 @@ class GroupShell:
             self.post.send(frame.to.node, Kind.GROUP, _QUEUE.pack(queue_id), encode(frame))
 
     def read(self, queue_id: int, version: int | None, then: Callable[[], None]) -> None:
-        """Call back when this node knows the record in that version; or, as it is now."""
-        record = self.record(queue_id)
-        if version is not None and (record.version if record is not None else 0) >= version:
+        """Call back when this node knows the record in that version; or, as it is now.
+
+        A version of which another node has told is on its way here, so the store is only asked if
+        it does not come: with thousands of groups, members hear of each other's changes first.
+        """
+        if version is None:
+            self._read_now(queue_id, then)
+        elif self._version(queue_id) >= version:
             self.clock.call_soon(then)
-            return
+        else:
+            news = Event()
+            self._awaited.setdefault(queue_id, []).append((version, news))
+            timer = self.clock.call_later(NEWS_S, lambda: self._read_now(queue_id, news.happen))
+            news.then(timer.cancel)
+            news.then(then)
+
+    def _read_now(self, queue_id: int, then: Callable[[], None]) -> None:
         key = group_key(queue_id)
         stored = self._metadata.get(key)
         version = stored.version if stored is not None else 0
         # What is decided after this question is asked is seen when it is answered.
         self._metadata.transact([], [Precondition(key, version)]).then(then)
+
+    def _version(self, queue_id: int) -> int:
+        record = self.record(queue_id)
+        return record.version if record is not None else 0
 
     def transact(
         self,
@@ -245,8 +267,7 @@ class GroupShell:
     ) -> None:
         key = group_key(queue_id)
         stored = self._metadata.get(key)
-        current = self.record(queue_id)
-        if (current.version if current is not None else 0) != expected_version:
+        if self._version(queue_id) != expected_version:
             self.clock.call_soon(lambda: finish(False))
             return
         condition = Precondition(key, stored.version if stored is not None else 0)
@@ -291,7 +312,19 @@ class GroupShell:
             grouped.node_down(node)
 
     def _record_changed(self, key: Key, record: object | None) -> None:
-        grouped = self._members.get(int(key[1]))
+        queue_id = int(key[1])
+        version = record.version if isinstance(record, GroupRecord) else 0
+        grouped = self._members.get(queue_id)
         if grouped is not None:
-            version = record.version if isinstance(record, GroupRecord) else 0
             grouped.record_changed(version)
+        self._tell_readers(queue_id, version)
+
+    def _tell_readers(self, queue_id: int, version: int) -> None:
+        """Answer those who wait for this version, or an earlier one; all if the group is gone."""
+        awaited = self._awaited.pop(queue_id, ())
+        later = [(wanted, news) for wanted, news in awaited if 0 < version < wanted]
+        if later:
+            self._awaited[queue_id] = later
+        for wanted, news in awaited:
+            if not 0 < version < wanted:
+                self.clock.call_soon(news.happen)

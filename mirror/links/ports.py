@@ -31,6 +31,9 @@ FRAME_BYTES_MAX = 1 << 20
 """Octets of a payload. Frames of one link never overtake each other, so that one frame is how long
 all the others wait: 8 ms at 1 Gbit/s. Who has more to send cuts it (see protocol.py)."""
 
+LARGE_PART = 4096
+"""Average octets of parts from which passing each on costs less than putting them together."""
+
 
 class Identity(msgspec.Struct, frozen=True):
     """Who a node is. Of one node id, the higher incarnation is the later start of its process."""

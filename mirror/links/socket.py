@@ -21,7 +21,15 @@ from warren.core.log_line import log_fault
 from warren.core.ports import Clock, Timer
 from warren.mirror.links.handshake import Ended, Established, Identified
 from warren.mirror.links.pairing import EstablishedLink
-from warren.mirror.links.ports import REFUSALS, EndReason, Frame, LinkSettings, Part, Role
+from warren.mirror.links.ports import (
+    LARGE_PART,
+    REFUSALS,
+    EndReason,
+    Frame,
+    LinkSettings,
+    Part,
+    Role,
+)
 from warren.mirror.links.protocol import Frames, LinkEvent, LinkProtocol
 from warren.mirror.links.tls import describe
 
@@ -30,9 +38,6 @@ log = logging.getLogger("warren.cluster")
 READ_TURN = 128 * 1024
 """Octets after which a link that has more to read lets others have their turn: libuv would read up
 to 8 MB before anybody else is served."""
-
-LARGE_PART = 4096
-"""Average size of parts from which a vectored write costs less than copying them together."""
 
 CLOSE_GRACE_S = 1.0
 """Time a peer has to take our last words."""

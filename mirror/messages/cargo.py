@@ -7,10 +7,11 @@ from the content header for routing (CC, BCC) was served where the message was p
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from warren.core.messages.message import Envelope
+from warren.mirror.links.ports import LARGE_PART
 from warren.mirror.messages.post import Undeliverable
 
 SAME_ENVELOPE = 1
@@ -25,10 +26,6 @@ _HEAD = struct.Struct("<BQI")
 _ENVELOPE = struct.Struct("<BBIBBq")
 """Octets of exchange, routing key and content header; flags, priority, expiration or -1."""
 
-KEPT_ENVELOPES_MAX = 512
-KEPT_OCTETS_MAX = 1024
-"""Envelopes of so many octets are kept, so that one that comes again is the same object."""
-
 
 class CarriedMessage(NamedTuple):
     """A message on its way; `number` is what its sender counts or knows it by."""
@@ -37,6 +34,19 @@ class CarriedMessage(NamedTuple):
     number: int
     envelope: Envelope
     body: bytes
+
+
+class CarriedMessages(NamedTuple):
+    """Messages on their way that have the same flags, and numbers from `first` on; or all 0."""
+
+    flags: int
+    first: int
+    envelopes: list[Envelope]
+    bodies: list[bytes]
+
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.first + len(self.bodies))
 
 
 class EnvelopePacker:
@@ -91,77 +101,123 @@ class Packer:
         self.octets += _HEAD.size + _ENVELOPE.size + len(names) + len(header) + size
         self._last = envelope
 
+    def add_many(
+        self,
+        numbers: Iterable[int],
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        flags: int = 0,
+    ) -> None:
+        """`add` each of them."""
+        parts, pack, envelope_parts = self.parts, _HEAD.pack, self._envelopes.parts
+        began = len(parts)
+        last = self._last
+        for number, envelope, body in zip(numbers, envelopes, bodies, strict=True):
+            if envelope is last:
+                parts += (pack(flags | SAME_ENVELOPE, number, len(body)), body)
+            else:
+                head, names, header = envelope_parts(envelope)
+                parts += (pack(flags, number, len(body)), head, names, header, body)
+                last = envelope
+        self._last = last
+        self.octets += sum(map(len, parts[began:]))
+
     def take(self) -> list[bytes]:
-        """What was gathered, and begin anew."""
+        """What was gathered, in few pieces unless they are large, and begin anew."""
         parts, self.parts = self.parts, []
+        are_small = self.octets < LARGE_PART * len(parts)
         self.octets = 0
         self._last = None
-        return parts
+        return [b"".join(parts)] if are_small else parts
 
 
 class Unpacker:
-    """Reads what a `Packer` wrote; keeps envelopes from one frame to the next."""
+    """Reads what a `Packer` wrote. An envelope like the one before is the same object."""
 
     def __init__(self) -> None:
-        self._kept: dict[bytes, Envelope] = {}
-        # Exchange and routing key of the last envelope: as octets, as text, and as an address.
-        self._names = b""
-        self._exchange_octets = 0
-        self._exchange = self._routing_key = ""
-        self._address = b"\0\0"
+        # The last envelope: up to its content header as octets, and how many that has.
+        self._last: Envelope | None = None
+        self._begin = b""
+        self._header_octets = 0
+        # Exchange, routing key and address; whether it is persistent, priority and expiration.
+        self._names = ("", "", b"")
+        self._facts: tuple[bool, int, int | None] = (False, 0, None)
 
-    def entries(self, payload: bytes, start: int) -> Iterator[CarriedMessage]:
-        """The entries from `start` on. Raises `Undeliverable` where there are none."""
+    def messages(self, payload: bytes, start: int) -> Iterator[CarriedMessages]:
+        """The messages from `start` on, as many together as go. Raises `Undeliverable` where there
+        are none."""
         envelope: Envelope | None = None
-        end = len(payload)
-        while start < end:
-            try:
-                flags, number, body_size = _HEAD.unpack_from(payload, start)
+        envelopes: list[Envelope] = []
+        bodies: list[bytes] = []
+        kind = first = number_due = -1
+        unpack, read, end = _HEAD.unpack_from, self.envelope, len(payload)
+        try:
+            while start < end:
+                flags, number, octets = unpack(payload, start)
                 start += _HEAD.size
                 if not flags & SAME_ENVELOPE:
-                    envelope, start = self.envelope(payload, start)
-            except (struct.error, UnicodeError) as error:
-                raise Undeliverable(f"a message that cannot be read: {error}") from None
-            stop = start + body_size
-            if stop > end or envelope is None:
-                raise Undeliverable("a message that is not whole")
-            yield CarriedMessage(flags, number, envelope, payload[start:stop])
-            start = stop
+                    envelope, start = read(payload, start)
+                stop = start + octets
+                if stop > end or envelope is None:
+                    raise Undeliverable("a message that is not whole")
+                if flags | SAME_ENVELOPE != kind or number != number_due:
+                    if bodies:
+                        yield CarriedMessages(kind & ~SAME_ENVELOPE, first, envelopes, bodies)
+                    kind, first, envelopes, bodies = flags | SAME_ENVELOPE, number, [], []
+                number_due = number + 1 if number else 0
+                envelopes.append(envelope)
+                bodies.append(payload[start:stop])
+                start = stop
+        except (struct.error, UnicodeError) as error:
+            raise Undeliverable(f"a message that cannot be read: {error}") from None
+        if bodies:
+            yield CarriedMessages(kind & ~SAME_ENVELOPE, first, envelopes, bodies)
+
+    def message(self, payload: bytes) -> CarriedMessage:
+        """The one message there is. Raises as `messages`."""
+        for flags, number, (envelope, *_), (body, *_) in self.messages(payload, 0):
+            return CarriedMessage(flags, number, envelope, body)
+        raise Undeliverable("no message where there should be one")
 
     def envelope(self, payload: bytes, start: int) -> tuple[Envelope, int]:
         """The envelope at `start`, and where it ends. Raises `Undeliverable`, `struct.error`."""
-        exchange, key, header, flags, priority, expiration = _ENVELOPE.unpack_from(payload, start)
-        stop = start + _ENVELOPE.size + exchange + key + header
+        if not (self._begin and payload.startswith(self._begin, start)):
+            self._read_begin(payload, start)
+        header_at = start + len(self._begin)
+        stop = header_at + self._header_octets
+        header = payload[header_at:stop]
+        last = self._last
+        if last is not None and header == last.header:
+            return last, stop
         if stop > len(payload):
             raise Undeliverable("an envelope that is not whole")
-        octets = payload[start:stop]
-        envelope = self._kept.get(octets)
-        if envelope is not None:
-            return envelope, stop
-        at = _ENVELOPE.size + exchange + key
-        names = octets[_ENVELOPE.size : at]
-        if names != self._names or exchange != self._exchange_octets:
-            self._name(names, exchange)
-        envelope = Envelope(
-            self._exchange,
-            self._routing_key,
-            octets[at:],
-            bool(flags & _PERSISTENT),
-            priority,
-            None if expiration < 0 else expiration,
-            (),
-            self._address,
+        exchange, routing_key, address = self._names
+        persistent, priority, expiration_ms = self._facts
+        self._last = envelope = Envelope(
+            exchange, routing_key, header, persistent, priority, expiration_ms, (), address
         )
-        if len(octets) <= KEPT_OCTETS_MAX:
-            if len(self._kept) >= KEPT_ENVELOPES_MAX:
-                self._kept.clear()
-            self._kept[octets] = envelope
         return envelope, stop
 
-    def _name(self, names: bytes, exchange: int) -> None:
-        """Raises UnicodeError."""
-        name, key = names[:exchange], names[exchange:]
-        self._exchange = name.decode("utf-8", "surrogateescape")
-        self._routing_key = key.decode("utf-8", "surrogateescape")
-        self._address = b"%c%b%c%b" % (len(name), name, len(key), key)
-        self._names, self._exchange_octets = names, exchange
+    def _read_begin(self, payload: bytes, start: int) -> None:
+        """Read all of an envelope but its content header. Raises as `envelope`, UnicodeError."""
+        exchange, key, header, flags, priority, expiration = _ENVELOPE.unpack_from(payload, start)
+        names_at = start + _ENVELOPE.size
+        end = names_at + exchange + key
+        if end > len(payload):
+            raise Undeliverable("an envelope that is not whole")
+        address = b"%c%b%c%b" % (
+            exchange,
+            payload[names_at : names_at + exchange],
+            key,
+            payload[names_at + exchange : end],
+        )
+        if address != self._names[2]:
+            self._names = (
+                address[1 : exchange + 1].decode("utf-8", "surrogateescape"),
+                address[exchange + 2 :].decode("utf-8", "surrogateescape"),
+                address,
+            )
+        self._facts = (bool(flags & _PERSISTENT), priority, None if expiration < 0 else expiration)
+        self._begin = payload[start:end]
+        self._header_octets = header
+        self._last = None

@@ -124,7 +124,7 @@ class QueueHost:
                 # If the queue has grown, the nodes that publish to it are told.
                 self._node.growth.holds_back(session.queue)
             with self._mirroring.publishing_from_afar(queue_id, origin):
-                session.publish(self._unpacker.entries(payload, PUBLISH_HEAD.size))
+                session.publish(self._unpacker.messages(payload, PUBLISH_HEAD.size))
             self._mirroring.note_origin(queue_id, origin, session.received)
         elif kind is Kind.SETTLE:
             session.judge(*unpack_numbers(payload, _QUEUE.size))
@@ -285,7 +285,8 @@ class QueueHost:
                 continue
             node, kind, payload = waiting
             if kind is Kind.PUBLISH:
-                numbers = [e.number for e in self._unpacker.entries(payload, PUBLISH_HEAD.size)]
+                carried = self._unpacker.messages(payload, PUBLISH_HEAD.size)
+                numbers = [number for some in carried for number in some.numbers]
                 report = PublishedReport(max(numbers, default=0), numbers)
                 self._post.send(node, Kind.PUBLISHED, _QUEUE.pack(queue_id), pack_report(report))
 

@@ -23,8 +23,8 @@ from warren.mirror.messages.cargo import (
     AGAIN,
     CONFIRM,
     REDELIVERED,
-    SAME_ENVELOPE,
     CarriedMessage,
+    CarriedMessages,
     Packer,
 )
 from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport
@@ -146,7 +146,7 @@ class Effects:
         self.note_refused = note_refused
 
 
-class RemoteClient:
+class RemoteClient(PublishConfirms):
     """The session; as `PublishConfirms` it is told when publishes of the other node are safe.
 
     `numbers` are for deliveries, none of them twice at this node, however often it is started: the
@@ -178,39 +178,31 @@ class RemoteClient:
         """The number of the last publish that came."""
         return self._received
 
-    def publish(self, entries: Iterable[CarriedMessage]) -> None:
-        alike: list[CarriedMessage] = []
-        for entry in entries:
-            if alike and not _goes_with(entry, alike[-1]):
-                self._publish_together(alike)
-                alike = []
-            alike.append(entry)
-        if alike:
-            self._publish_together(alike)
+    def publish(self, carried: Iterable[CarriedMessages]) -> None:
+        for some in carried:
+            self._publish_together(some)
         self._effects.flush_soon(self)
 
-    def _publish_together(self, entries: list[CarriedMessage]) -> None:
-        """Publish what may be published in one call."""
+    def _publish_together(self, some: CarriedMessages) -> None:
+        """Publish them in one call, if they may be."""
         queue = self.queue
+        envelopes, bodies, first = some.envelopes, some.bodies, some.first
         observer = queue.observer
         if observer is not None:
-            for entry in entries:
-                observer.arrived(queue, entry.envelope, self._node)
-        flags, first, _, _ = entries[0]
-        confirms = self if flags & CONFIRM else None
+            for envelope in envelopes:
+                observer.arrived(queue, envelope, self._node)
+        confirms = self if some.flags & CONFIRM else None
         if (
-            len(entries) == 1
-            or flags & AGAIN
+            len(bodies) == 1
+            or some.flags & AGAIN
             or queue.one_by_one
-            or any([entry.envelope.expiration_ms is not None for entry in entries])
+            or any([envelope.expiration_ms is not None for envelope in envelopes])
         ):
-            for entry in entries:
-                self._publish_one(entry, confirms)
+            for envelope, body, number in zip(envelopes, bodies, some.numbers, strict=True):
+                self._publish_one(CarriedMessage(some.flags, number, envelope, body), confirms)
             return
-        self._received = entries[-1].number
-        queue.published += len(entries)
-        envelopes = [entry.envelope for entry in entries]
-        bodies = [entry.body for entry in entries]
+        self._received = some.numbers[-1]
+        queue.published += len(bodies)
         self._note_answers(first, queue.publish_many(envelopes, bodies, confirms, first))
 
     def _publish_one(self, entry: CarriedMessage, confirms: PublishConfirms | None) -> None:
@@ -227,6 +219,10 @@ class RemoteClient:
             self._note_answers(number, (answer,))
 
     def _note_answers(self, first: int, answers: Sequence[Settlement]) -> None:
+        count = len(answers)
+        if answers.count(PENDING) == count:
+            self._open.update(dict.fromkeys(range(first, first + count)))
+            return
         for number, answer in enumerate(answers, first):
             if answer is PENDING:
                 self._open[number] = None
@@ -235,6 +231,12 @@ class RemoteClient:
 
     def settle(self, publish_seq: int) -> None:
         del self._open[publish_seq]
+        if not self._has_ended:
+            self._effects.flush_soon(self)
+
+    def settle_many(self, first_seq: int, count: int) -> None:
+        for publish_seq in range(first_seq, first_seq + count):
+            del self._open[publish_seq]
         if not self._has_ended:
             self._effects.flush_soon(self)
 
@@ -416,10 +418,3 @@ class RemoteClient:
         self.queue.remove_consumers(consumers.values())
         self._sending.clear()
         self.judge(DeliveryOutcome.ABANDON, list(self._unacked))
-
-
-def _goes_with(entry: CarriedMessage, before: CarriedMessage) -> bool:
-    """Whether a publish is the next one, and to be answered, or not, as the one before."""
-    return entry.number == before.number + 1 and entry.flags | SAME_ENVELOPE == (
-        before.flags | SAME_ENVELOPE
-    )

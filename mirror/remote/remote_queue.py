@@ -32,7 +32,14 @@ from warren.core.errors import BrokerError, NotFound, no_queue
 from warren.core.field import Table, to_plain
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
-from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
+from warren.core.messages.settlement import (
+    PENDING,
+    REJECTED,
+    SETTLED,
+    PublishConfirms,
+    Settlement,
+    settle_in_rows,
+)
 from warren.core.ports import Timer
 from warren.core.queues.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
 from warren.core.queues.moving import Moving, Unanswered
@@ -41,7 +48,7 @@ from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import QueueOwner
 from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import Call, NodeDown
-from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, CarriedMessage, Packer
+from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, CarriedMessages, Packer
 from warren.mirror.messages.post import Kind
 from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport, pack_numbers
 
@@ -210,9 +217,8 @@ class RemoteQueue(Queue):
         self._owe(len(body) + len(envelope.header))
         if self._waiting:
             return PENDING if confirms is not None else SETTLED
-        packer = self._packer
-        packer.add(number, envelope, body, CONFIRM if confirms is not None else 0)
-        if packer.octets >= PUBLISH_BYTES_MAX:
+        self._packer.add(number, envelope, body, CONFIRM if confirms is not None else 0)
+        if self._packer.octets >= PUBLISH_BYTES_MAX:
             self.flush()
         else:
             self._queues.flush_soon(self)
@@ -244,10 +250,8 @@ class RemoteQueue(Queue):
         ]
         self._owe(sum(map(len, bodies)) + sum([len(envelope.header) for envelope in envelopes]))
         if not self._waiting:
-            add = self._packer.add
             flags = CONFIRM if confirms is not None else 0
-            for number, envelope, body in zip(numbers, envelopes, bodies, strict=True):
-                add(number, envelope, body, flags)
+            self._packer.add_many(numbers, envelopes, bodies, flags)
             self._queues.flush_soon(self)
         return () if confirms is None else (PENDING,) * count
 
@@ -260,19 +264,15 @@ class RemoteQueue(Queue):
         self._settle(report)
 
     def _settle(self, report: PublishedReport) -> None:
-        refused = frozenset(report.refused)
-        unanswered, answered = self._unanswered, []
-        while unanswered and unanswered[0].number <= report.upto:
-            answered.append(unanswered.popleft())
+        refused, answered = frozenset(report.refused), []
+        while self._unanswered and self._unanswered[0].number <= report.upto:
+            answered.append(self._unanswered.popleft())
         self._owe(-sum([len(one.body) + len(one.envelope.header) for one in answered]))
-        for publish in answered:
-            confirms = publish.confirms
-            if confirms is None:
-                continue
-            if publish.number in refused:
-                confirms.refuse(publish.publish_seq)
-            else:
-                confirms.settle(publish.publish_seq)
+        for one in answered:
+            if one.number in refused and one.confirms is not None:
+                one.confirms.refuse(one.publish_seq)
+        safe = [(one.confirms, one.publish_seq) for one in answered if one.number not in refused]
+        settle_in_rows(safe)
 
     # Consuming
 
@@ -347,18 +347,18 @@ class RemoteQueue(Queue):
             self._changed[consumer] = None
             self._queues.flush_soon(self)
 
-    def delivered(self, number: int, entries: Iterable[CarriedMessage]) -> None:
-        """The leader hands messages to one of our consumers; their positions are the numbers that
-        it gave these deliveries."""
-        known = self._told.get(number)
-        consumer = known[0] if known is not None else None
+    def delivered(self, number: int, carried: Iterable[CarriedMessages]) -> None:
+        """The leader hands messages to a consumer of ours; their positions are its numbers."""
+        consumer, _ = self._told.get(number, (None, False))
         messages: list[Message] = []
-        for flags, delivery, envelope, body in entries:
+        for flags, first, envelopes, bodies in carried:
             redelivered = bool(flags & REDELIVERED)
-            if delivery:
-                messages.append(Message(envelope, body, delivery, None, redelivered))
+            each = enumerate(zip(envelopes, bodies, strict=True), first)
+            if first:
+                messages += [Message(*one, at, None, redelivered) for at, one in each]
             elif consumer is not None:
-                consumer.send(envelope, body, redelivered)
+                for _, (envelope, body) in each:
+                    consumer.send(envelope, body, redelivered)
         if messages:
             self._hand_on(number, consumer, messages)
 

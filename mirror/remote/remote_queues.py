@@ -99,7 +99,7 @@ class RemoteQueues:
 
     def entry(self, packed: bytes) -> CarriedMessage:
         """The one message of an answer."""
-        return next(self._unpacker.entries(packed, 0))
+        return self._unpacker.message(packed)
 
     def flush_soon(self, queue: RemoteQueue) -> None:
         """Have the queue flushed when the turn of the loop is over."""
@@ -128,7 +128,7 @@ class RemoteQueues:
         queue = self._named(node, payload)
         if queue is not None:
             _, consumer = _unpack(_CONSUMER, payload)
-            queue.delivered(consumer, self._unpacker.entries(payload, _CONSUMER.size))
+            queue.delivered(consumer, self._unpacker.messages(payload, _CONSUMER.size))
 
     def _cancelled(self, node: str, payload: bytes) -> None:
         queue = self._named(node, payload)

@@ -6,21 +6,26 @@ from collections import deque
 from collections.abc import Callable
 
 from warren.core.messages.settlement import PublishConfirms
+from warren.mirror.replication.numbered_groups import NumberedGroups
 
 
-class _Confirm:
-    """A publish that waits; `left` is for how many answers."""
+class _Group:
+    """Publishes of one batch that are answered together: when mirrors have the batch, and the store
+    has them all."""
 
-    __slots__ = ("confirms", "left", "publish_seq", "refused")
+    __slots__ = ("confirms", "count", "first_seq", "in_mirrors", "in_store", "refused")
 
-    def __init__(self, confirms: PublishConfirms, publish_seq: int, left: int) -> None:
+    def __init__(self, confirms: PublishConfirms, first_seq: int, count: int, local: bool) -> None:
         self.confirms = confirms
-        self.publish_seq = publish_seq
-        self.left = left
-        self.refused = False
+        self.first_seq = first_seq
+        self.count = count
+        self.in_store = not local
+        self.in_mirrors = False
+        # Numbers that are refused, in whatever order.
+        self.refused: set[int] = set()
 
 
-class _Barrier:
+class _Barrier(PublishConfirms):
     """`PublishConfirms` of nothing but a moment."""
 
     def __init__(self, done: Callable[[bool], None]) -> None:
@@ -33,15 +38,14 @@ class _Barrier:
         self._done(False)
 
 
-class AwaitedConfirms:
+class AwaitedConfirms(PublishConfirms):
     """All of a queue. It is the `PublishConfirms` that the store answers, by numbers given here."""
 
     def __init__(self) -> None:
-        self._by_batch: deque[tuple[int, _Confirm]] = deque()
+        self._by_batch: deque[tuple[int, _Group]] = deque()
         # Those that wait until every mirror in sync has the batch, whoever else confirms.
-        self._everywhere: deque[tuple[int, _Confirm]] = deque()
-        self._of_store: dict[int, _Confirm] = {}
-        self._numbered = 0
+        self._everywhere: deque[tuple[int, _Group]] = deque()
+        self._of_store: NumberedGroups[_Group] = NumberedGroups()
 
     def add(
         self, confirms: PublishConfirms, first_seq: int, count: int, local: bool, batch: int
@@ -51,58 +55,65 @@ class AwaitedConfirms:
 
         Returns whom the store is to tell, and under which number the first of them.
         """
-        waiting = [
-            _Confirm(confirms, seq, 1 + local) for seq in range(first_seq, first_seq + count)
-        ]
-        self._by_batch.extend([(batch, one) for one in waiting])
+        group = _Group(confirms, first_seq, count, local)
+        self._by_batch.append((batch, group))
         if not local:
             return None, 0
-        first = self._numbered + 1
-        self._numbered += count
-        self._of_store.update(zip(range(first, first + count), waiting, strict=True))
-        return self, first
+        return self, self._of_store.add(group, count)
 
     def add_barrier(self, done: Callable[[bool], None], batch: int, *, everywhere: bool) -> None:
         """Call back when this batch is confirmed; with False when another node leads by then."""
         waiting = self._everywhere if everywhere else self._by_batch
-        waiting.append((batch, _Confirm(_Barrier(done), 0, 1)))
+        waiting.append((batch, _Group(_Barrier(done), 0, 1, False)))
 
     def settle(self, publish_seq: int) -> None:
         """The store has it."""
-        waiting = self._of_store.pop(publish_seq, None)
-        if waiting is not None:
-            _answer(waiting)
+        self.settle_many(publish_seq, 1)
+
+    def settle_many(self, first_seq: int, count: int) -> None:
+        for part in self._of_store.settled(first_seq, count):
+            if part.is_last:
+                part.group.in_store = True
+                _answer(part.group)
 
     def refuse(self, publish_seq: int) -> None:
         """The store cannot have it."""
-        waiting = self._of_store.pop(publish_seq, None)
-        if waiting is not None:
-            waiting.refused = True
-            _answer(waiting)
+        for part in self._of_store.settled(publish_seq, 1):
+            part.group.refused.add(part.group.first_seq + part.offset)
+            if part.is_last:
+                part.group.in_store = True
+                _answer(part.group)
 
     def mirrors_have(self, upto: int, everywhere: int) -> None:
         """Enough mirrors have all up to one batch, and all that are in sync up to the other."""
         for waiting, reached in ((self._by_batch, upto), (self._everywhere, everywhere)):
             while waiting and waiting[0][0] <= reached:
-                _answer(waiting.popleft()[1])
+                group = waiting.popleft()[1]
+                group.in_mirrors = True
+                _answer(group)
 
     def end(self, *, refuse: bool) -> None:
         """Answer everything that is left."""
-        left = [waiting for _, waiting in (*self._by_batch, *self._everywhere)]
+        left = [group for _, group in (*self._by_batch, *self._everywhere)]
         self._by_batch.clear()
         self._everywhere.clear()
-        for waiting in {id(one): one for one in (*left, *self._of_store.values())}.values():
-            waiting.refused |= refuse
-            waiting.left = 1
-            _answer(waiting)
+        for group in {id(one): one for one in (*left, *self._of_store)}.values():
+            if refuse:
+                group.refused.update(range(group.first_seq, group.first_seq + group.count))
+            group.in_store = group.in_mirrors = True
+            _answer(group)
         self._of_store.clear()
 
 
-def _answer(waiting: _Confirm) -> None:
-    waiting.left -= 1
-    if waiting.left:
+def _answer(group: _Group) -> None:
+    """Tell who waits, if there is nothing more to wait for."""
+    if not (group.in_store and group.in_mirrors):
         return
-    if waiting.refused:
-        waiting.confirms.refuse(waiting.publish_seq)
-    else:
-        waiting.confirms.settle(waiting.publish_seq)
+    if not group.refused:
+        group.confirms.settle_many(group.first_seq, group.count)
+        return
+    for publish_seq in range(group.first_seq, group.first_seq + group.count):
+        if publish_seq in group.refused:
+            group.confirms.refuse(publish_seq)
+        else:
+            group.confirms.settle(publish_seq)

@@ -37,6 +37,10 @@ log = logging.getLogger("warren.queue")
 NEXT_CANDIDATE_S = 1.0
 """How long a mirror waits for each better candidate before it takes the lead itself."""
 
+TURNS_PUT_OFF_MAX = 5
+"""So often it waits again while its own node has definitions to write: then better candidates have,
+too, and two that write one definition at once delay thousands of others."""
+
 LEADER_MAY_COME_S = 10.0
 """How long a copy that is found on disk waits for a leader that is not up: the whole cluster may be
 starting."""
@@ -105,6 +109,8 @@ class CopyHere:
         # When the leader asked for it the last time.
         self.wanted_at = clock.now()
         self.promoting = False
+        # In which epoch it is about to take the lead, if no better candidate does.
+        self._turn: int | None = None
         self._node = node
         self._clock = clock
         self._definitions = definitions
@@ -239,13 +245,21 @@ class CopyHere:
         if not place:
             self.take_lead(record.epoch)
             return
-        epoch = record.epoch
-        self._clock.call_later(NEXT_CANDIDATE_S * place, lambda: self._take_turn(epoch))
+        if self._turn != record.epoch:
+            self._turn = record.epoch
+            turn = partial(self._take_turn, record.epoch)
+            self._clock.call_later(NEXT_CANDIDATE_S * place, turn)
 
-    def _take_turn(self, epoch: int) -> None:
+    def _take_turn(self, epoch: int, put_off: int = 0) -> None:
         """Better candidates have had theirs."""
         record = self._definitions.record_of(self.key, self.queue_id)
-        if record is not None and self._leader_is_dead(record):
+        is_to_lead = record is not None and self._leader_is_dead(record)
+        if is_to_lead and self._definitions.is_writing and put_off < TURNS_PUT_OFF_MAX:
+            again = partial(self._take_turn, epoch, put_off + 1)
+            self._clock.call_later(NEXT_CANDIDATE_S, again)
+            return
+        self._turn = None
+        if is_to_lead:
             self.take_lead(epoch)
 
     def _leader_is_dead(self, record: QueueRecord) -> bool:

@@ -11,8 +11,9 @@ MessagePack.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import IntEnum
+from itertools import count
 from typing import Any, Protocol
 
 import msgspec
@@ -98,6 +99,17 @@ class Performer(Protocol):
         """
         ...
 
+    def publish_many(
+        self,
+        level: int,
+        first: int,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        delivered: bool,
+    ) -> None:
+        """The same for messages at positions from `first` on, none of which expires."""
+        ...
+
     def run(self, op: Op, level: int, start: int, count: int) -> None:
         """Messages were fetched from the head, acknowledged, or put back; or, in a slice, are to be
         taken from a former copy, of which some are out for acknowledgement.
@@ -163,6 +175,31 @@ class Script:
             self._last_envelope = envelope
         self.octets += _PUBLISH.size + len(body)
 
+    def publish_many(
+        self,
+        level: int,
+        first: int,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        delivered: bool,
+    ) -> None:
+        """`publish` each of them, at positions from `first` on; none expires."""
+        if self._run_count:
+            self._end_run()
+        op: int = Op.PUBLISH_DELIVERED if delivered else Op.PUBLISH
+        parts, pack, envelope_parts = self._parts, _PUBLISH.pack, self._envelopes.parts
+        began = len(parts)
+        last = self._last_envelope
+        for position, envelope, body in zip(count(first), envelopes, bodies):
+            if envelope is last:
+                parts += (pack(op | _SAME_ENVELOPE, level, position, NEVER, len(body)), body)
+            else:
+                head, names, header = envelope_parts(envelope)
+                parts += (pack(op, level, position, NEVER, len(body)), head, names, header, body)
+                last = envelope
+        self._last_envelope = last
+        self.octets += sum(map(len, parts[began:]))
+
     def run(self, op: Op, level: int, position: int) -> None:
         if self._run_count:
             if self._run == (op, level) and position == self._run_start + self._run_count:
@@ -173,7 +210,15 @@ class Script:
         self._run_start = position
         self._run_count = 1
 
-    def runs(self, op: Op, level: int, positions: Iterable[int]) -> None:
+    def runs(self, op: Op, level: int, positions: Sequence[int]) -> None:
+        """`run` each of these positions, which most often follow one another."""
+        length = len(positions)
+        if length > 1 and positions[-1] - positions[0] == length - 1:
+            first = positions[0]
+            if positions == list(range(first, first + length)):
+                self.run(op, level, first)
+                self._run_count += length - 1
+                return
         for position in positions:
             self.run(op, level, position)
 
@@ -223,16 +268,7 @@ def perform(payload: bytes, performer: Performer, unpacker: Unpacker) -> None:
             code = payload[start]
             op = _OPS[code & ~_SAME_ENVELOPE]
             if op in PUBLISHES:
-                _, level, position, lives_s, size = _PUBLISH.unpack_from(payload, start)
-                start += _PUBLISH.size
-                if not code & _SAME_ENVELOPE:
-                    envelope, start = unpacker.envelope(payload, start)
-                if envelope is None or start + size > end:
-                    raise Undeliverable("a message that is not whole")
-                body = payload[start : start + size]
-                start += size
-                delivered = op is Op.PUBLISH_DELIVERED
-                performer.publish(level, position, envelope, body, lives_s, delivered)
+                start, envelope = _publish(payload, start, envelope, performer, unpacker)
             elif op in RUNS:
                 _, level, position, count = _RUN.unpack_from(payload, start)
                 start += _RUN.size
@@ -257,3 +293,44 @@ def perform(payload: bytes, performer: Performer, unpacker: Unpacker) -> None:
                 start += size
     except (struct.error, KeyError, ValueError, msgspec.MsgspecError) as error:
         raise Undeliverable(f"an instruction that cannot be read: {error}") from None
+
+
+def _publish(
+    payload: bytes,
+    start: int,
+    envelope: Envelope | None,
+    performer: Performer,
+    unpacker: Unpacker,
+) -> tuple[int, Envelope]:
+    """Carry out the publish at `start`, together with those behind it that follow it in their queue
+    too. `envelope` is the one before; returns where the next instruction begins, and the last
+    envelope."""
+    end = len(payload)
+    unpack = _PUBLISH.unpack_from
+    code, level, first, lives_s, size = unpack(payload, start)
+    kind = code & ~_SAME_ENVELOPE
+    delivered = kind == Op.PUBLISH_DELIVERED
+    envelopes: list[Envelope] = []
+    bodies: list[bytes] = []
+    while True:
+        start += _PUBLISH.size
+        if not code & _SAME_ENVELOPE:
+            envelope, start = unpacker.envelope(payload, start)
+        stop = start + size
+        if envelope is None or stop > end:
+            raise Undeliverable("a message that is not whole")
+        envelopes.append(envelope)
+        bodies.append(payload[start:stop])
+        start = stop
+        if lives_s != NEVER or start == end or payload[start] & ~_SAME_ENVELOPE != kind:
+            break
+        code, next_level, position, lives_s, size = unpack(payload, start)
+        if next_level != level or position != first + len(bodies) or lives_s != NEVER:
+            # The next instruction is carried out by itself.
+            lives_s = NEVER
+            break
+    if len(bodies) == 1:
+        performer.publish(level, first, envelope, bodies[0], lives_s, delivered)
+    else:
+        performer.publish_many(level, first, envelopes, bodies, delivered)
+    return start, envelope

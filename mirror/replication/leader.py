@@ -224,10 +224,7 @@ class Leader:
     ) -> int:
         """`publish` each of them, at positions from `first` on, in one batch; none expires."""
         batch = self._batch
-        write = self._script.publish
-        each = enumerate(zip(envelopes, bodies, strict=True), first)
-        for position, (envelope, body) in each:
-            write(level, position, envelope, body, NEVER, delivered)
+        self._script.publish_many(level, first, envelopes, bodies, delivered)
         if self._script.octets >= BATCH_BYTES_MAX:
             self._send()
         if not self._flushing:
@@ -270,9 +267,9 @@ class Leader:
         if not self._flushing:
             self._wake()
 
-    def runs(self, op: Op, level: int, positions: Iterable[int]) -> None:
+    def runs(self, op: Op, level: int, positions: Sequence[int]) -> None:
         self._script.runs(op, level, positions)
-        if not self._flushing:
+        if positions and not self._flushing:
             self._wake()
 
     def note(self, op: Op, level: int, position: int, number: int) -> None:

@@ -60,7 +60,7 @@ class InstructionLog(Protocol):
 
     def run(self, op: Op, level: int, position: int) -> None: ...
 
-    def runs(self, op: Op, level: int, positions: Iterable[int]) -> None: ...
+    def runs(self, op: Op, level: int, positions: Sequence[int]) -> None: ...
 
     def note(self, op: Op, level: int, position: int, number: int) -> None: ...
 
@@ -430,20 +430,19 @@ class LeaderLevel(OneByOne, Followed):
             start = max(behind, start + 1)
         return end
 
-    def _fetched(self, messages: Iterable[Message]) -> None:
-        run, level, pending = self._journal.run, self.level, self.pending
-        for message in messages:
-            position = message.position
-            pending[position] = message
-            run(Op.FETCH, level, position)
+    def _fetched(self, messages: Sequence[Message]) -> None:
+        positions = [message.position for message in messages]
+        self.pending.update(zip(positions, messages, strict=True))
+        self._journal.runs(Op.FETCH, self.level, positions)
         if self.again:
             for message in messages:
                 message.redelivered |= message.position in self.again
 
-    def _settled(self, op: Op, messages: Iterable[Message]) -> None:
-        run, level, forget = self._journal.run, self.level, self.pending.pop
-        for message in messages:
-            forget(message.position, None)
-            run(op, level, message.position)
+    def _settled(self, op: Op, messages: Collection[Message]) -> None:
+        positions = [message.position for message in messages]
+        forget = self.pending.pop
+        for position in positions:
+            forget(position, None)
+        self._journal.runs(op, self.level, positions)
         if self.taken:
-            self.taken.difference_update([message.position for message in messages])
+            self.taken.difference_update(positions)

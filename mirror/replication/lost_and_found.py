@@ -27,7 +27,7 @@ from warren.core.errors import BrokerError, NotFound
 from warren.core.field import Field, longstr
 from warren.core.log_line import log_event
 from warren.core.messages.message import Envelope, Message
-from warren.core.messages.settlement import PENDING, REJECTED
+from warren.core.messages.settlement import PENDING, REJECTED, PublishConfirms
 from warren.core.ports import Clock, ContentCodec, Key
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.waiting import Event, decided, run
@@ -387,7 +387,7 @@ class LostAndFound:
         return found, message.body
 
 
-class _Answers:
+class _Answers(PublishConfirms):
     """`PublishConfirms` of so many publishes, numbered from 0."""
 
     def __init__(self, count: int) -> None:

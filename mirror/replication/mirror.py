@@ -13,6 +13,7 @@ from typing import Any
 
 from warren.core.backing.backing_queue import MirroredLevel
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
 from warren.mirror.carriers.batch import epoch_and_batch
 from warren.mirror.messages.cargo import Unpacker
@@ -20,6 +21,7 @@ from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.instructions import Op, perform
 from warren.mirror.replication.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
+from warren.mirror.replication.numbered_groups import NumberedGroups
 from warren.mirror.replication.observed_copy import Observe, ObservedCopy, nobody
 from warren.mirror.replication.queue_levels import mirror_level
 from warren.mirror.replication.refusals import Refusals
@@ -42,7 +44,7 @@ def _drop(level: MirrorLevel, messages: list[Message]) -> None:
     """This node retains nothing."""
 
 
-class Mirror:
+class Mirror(PublishConfirms):
     """`report(batch)` is called when everything up to that batch is here, and on disk."""
 
     def __init__(
@@ -84,6 +86,7 @@ class Mirror:
         self._reported = 0
         # Persistent messages that are not on disk yet, by epoch and batch.
         self._unsafe: dict[int, int] = {}
+        self._of_store: NumberedGroups[int] = NumberedGroups()
         self._on_safe: list[Callable[[], None]] = []
         # Slices that came before their markers.
         self._slices: dict[tuple[int, int], bytes] = {}
@@ -184,6 +187,24 @@ class Mirror:
         expires_at = self._clock.now() + lives_s if lives_s >= 0 else None
         self._append(level, position, envelope, body, expires_at, delivered)
 
+    def publish_many(
+        self,
+        level: int,
+        first: int,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        delivered: bool,
+    ) -> None:
+        copy = self.levels[level]
+        persistent = envelopes[0].persistent
+        alike = all([envelope.persistent is persistent for envelope in envelopes])
+        if not (alike and copy.takes_together(first, len(bodies), delivered)):
+            for position, (envelope, body) in enumerate(zip(envelopes, bodies, strict=True), first):
+                self._append(level, position, envelope, body, None, delivered)
+            return
+        confirms, number = self._await_store(copy, persistent, len(bodies))
+        copy.publish_many(first, envelopes, bodies, delivered, confirms, number)
+
     def _append(
         self,
         level: int,
@@ -194,15 +215,22 @@ class Mirror:
         delivered: bool,
     ) -> None:
         copy = self.levels[level]
+        if copy.has_place(position):
+            confirms, number = self._await_store(copy, envelope.persistent, 1)
+            copy.publish(position, envelope, body, expires_at, delivered, confirms, number)
+
+    def _await_store(
+        self, copy: MirrorLevel, persistent: bool, count: int
+    ) -> tuple[PublishConfirms | None, int]:
+        """Whom the store is to tell of so many messages of this batch, and under which numbers;
+        nobody if they are as safe as they are to be when they have come."""
         backing = copy.backing
-        defers = backing.defers_confirms if envelope.persistent else backing.defers_transient
-        safe = not (self.is_flushed and defers)
+        defers = backing.defers_confirms if persistent else backing.defers_transient
+        if not (self.is_flushed and defers):
+            return None, 0
         mark = IN_SLICE if self._in_slice else self.epoch << BATCH_BITS | self._batch
-        taken = copy.publish(
-            position, envelope, body, expires_at, delivered, None if safe else self, mark
-        )
-        if taken and not safe:
-            self._unsafe[mark] = self._unsafe.get(mark, 0) + 1
+        self._unsafe[mark] = self._unsafe.get(mark, 0) + count
+        return self, self._of_store.add(mark, count)
 
     def run(self, op: Op, level: int, start: int, count: int) -> None:
         if op is Op.KEEP or op is Op.KEEP_OUT:
@@ -306,19 +334,28 @@ class Mirror:
     # What is safe
 
     def settle(self, publish_seq: int) -> None:
-        """`PublishConfirms`: our store has a message of this batch."""
-        left = self._unsafe[publish_seq] - 1
-        if left:
-            self._unsafe[publish_seq] = left
-        else:
-            del self._unsafe[publish_seq]
-            if publish_seq == IN_SLICE:
+        """`PublishConfirms`: our store has a message."""
+        self.settle_many(publish_seq, 1)
+
+    def settle_many(self, first_seq: int, count: int) -> None:
+        some_are_whole = False
+        for part in self._of_store.settled(first_seq, count):
+            mark = part.group
+            left = self._unsafe[mark] - part.size
+            if left:
+                self._unsafe[mark] = left
+                continue
+            del self._unsafe[mark]
+            some_are_whole = True
+            if mark == IN_SLICE:
                 self._whole_at = NOT_YET
-            self._report_progress()
-            if not self._unsafe:
-                on_safe, self._on_safe = self._on_safe, []
-                for done in on_safe:
-                    done()
+        if not some_are_whole:
+            return
+        self._report_progress()
+        if not self._unsafe:
+            on_safe, self._on_safe = self._on_safe, []
+            for done in on_safe:
+                done()
 
     def refuse(self, publish_seq: int) -> None:
         """`PublishConfirms`: our store cannot have it; nothing more is ever safe here."""

@@ -8,6 +8,7 @@ here and there differ by `delta`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from warren.core.backing.backing_queue import MirroredLevel
@@ -100,28 +101,57 @@ class MirrorLevel:
         expires_at: float | None,
         delivered: bool,
         confirms: PublishConfirms | None,
-        batch: int,
-    ) -> bool:
-        """Take a message; False if it is not for this copy. Raises `CopyLost`."""
-        if not self.first <= position < self.upto:
-            return False
+        publish_seq: int,
+    ) -> None:
+        """Take a message that has its place in this copy."""
         backing = self.backing
         own = position + self.delta
         if own != backing.next_position:
-            if own < backing.next_position:
-                raise CopyLost(f"position {own} comes after {backing.next_position - 1}")
             backing.skip_to(own)
         if expires_at is not None:
             backing.expiring = True
         if delivered and not backing.length:
             self.pending[position] = backing.publish_delivered(
-                envelope, body, expires_at, confirms, batch
+                envelope, body, expires_at, confirms, publish_seq
             )
-            return True
-        backing.publish(envelope, body, expires_at, confirms, batch)
+            return
+        backing.publish(envelope, body, expires_at, confirms, publish_seq)
         if delivered:
             self._fetch_behind(own, position)
+
+    def has_place(self, position: int) -> bool:
+        """Whether a message is for this copy. Raises `CopyLost` if its place is taken."""
+        if not self.first <= position < self.upto:
+            return False
+        if position + self.delta < self.backing.next_position:
+            last = self.backing.next_position - 1
+            raise CopyLost(f"position {position + self.delta} comes after {last}")
         return True
+
+    def takes_together(self, position: int, count: int, delivered: bool) -> bool:
+        """Whether `publish_many` may take so many messages from this position on."""
+        return (
+            self.first <= position
+            and position + count <= self.upto
+            and position + self.delta == self.backing.next_position
+            and not (delivered and self.backing.length)
+        )
+
+    def publish_many(
+        self,
+        first: int,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        delivered: bool,
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> None:
+        """Take messages, none of which expires, at positions from `first` on."""
+        if delivered:
+            messages = self.backing.publish_many_delivered(envelopes, bodies, confirms, first_seq)
+            self.pending.update(zip(range(first, first + len(messages)), messages, strict=True))
+        else:
+            self.backing.publish_many(envelopes, bodies, confirms, first_seq)
 
     def _fetch_behind(self, own: int, position: int) -> None:
         """Take out the last message. What is ready before it was returned at the leader, and is

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -52,3 +52,15 @@ class ObservedCopy:
     ) -> None:
         self._observe(envelope)
         self._copy.publish(level, position, envelope, body, lives_s, delivered)
+
+    def publish_many(
+        self,
+        level: int,
+        first: int,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        delivered: bool,
+    ) -> None:
+        for envelope in envelopes:
+            self._observe(envelope)
+        self._copy.publish_many(level, first, envelopes, bodies, delivered)

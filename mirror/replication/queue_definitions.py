@@ -29,6 +29,11 @@ class QueueDefinitions:
     def records(self) -> Iterator[QueueRecord]:
         return (record for _, record in self.items())
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether this node has definitions, of any kind, that are not written yet."""
+        return self._metadata.uncommitted() is not None
+
     def record_of(self, key: Key, queue_id: int) -> QueueRecord | None:
         """The definition of this queue; None when it was deleted, whatever has its name now."""
         stored = self._metadata.get(key)

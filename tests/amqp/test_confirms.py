@@ -40,6 +40,7 @@ _moves = st.lists(
         st.tuples(st.just("publish"), _answers),
         st.tuples(st.just("publish"), _answers),
         st.tuples(st.just("settle"), st.integers(0, 1 << 16)),
+        st.tuples(st.just("settle many"), st.integers(0, 1 << 16)),
         st.tuples(st.just("report"), st.none()),
     ),
     max_size=40,
@@ -89,6 +90,17 @@ def test_every_publish_is_answered_once_and_as_its_queues_answered(
             if not waiting[seq]:
                 settled.add(seq)
                 assert len(news) > told_before
+        elif move == "settle many" and open_answers:
+            assert isinstance(argument, int)
+            first = open_answers[argument % len(open_answers)]
+            end = first
+            while end in open_answers:
+                open_answers.remove(end)
+                waiting[end] -= 1
+                if not waiting[end]:
+                    settled.add(end)
+                end += 1
+            confirms.settle_many(first, end - first)
         elif move == "report":
             report()
     for seq in open_answers:

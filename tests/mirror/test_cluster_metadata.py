@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -28,7 +28,7 @@ from warren.core.definitions.records import (
     QueueRecord,
     UserRecord,
 )
-from warren.core.ports import Key, Precondition, Stored, Write
+from warren.core.ports import Commit, Key, Precondition, Stored, Write
 from warren.mirror.definitions.batch_writer import WriterSuperseded
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.codec import Keys, UnreadableDefinition
@@ -241,6 +241,89 @@ class TestManyWriters:
                 assert list(store.records(())) == final_table(history)
 
         run(shared_etcd, scenario)
+
+
+class TestBatches:
+    """What many transactions of one moment cost etcd."""
+
+    def test_changes_that_nobody_contests_go_together_and_leave_no_marks(
+        self, shared_etcd: EtcdServer, run: Callable[..., None], requests: list[Txn]
+    ) -> None:
+        async def scenario(cluster: Cluster) -> None:
+            store = await cluster.open("a")
+            requests.clear()
+            commits = _made(store, range(480))
+            await done(commits[-1])
+            assert all(commit.visible for commit in commits)
+            assert len(requests) == 4
+            assert not any(one.request_txn for request in requests for one in request.success)
+
+        run(shared_etcd, scenario)
+
+    def test_who_was_answered_together_is_written_together_again(
+        self, shared_etcd: EtcdServer, run: Callable[..., None], requests: list[Txn]
+    ) -> None:
+        async def scenario(cluster: Cluster) -> None:
+            store = await cluster.open("a")
+            await done(_made(store, range(8))[-1])
+            requests.clear()
+            first = _made(store, [8])
+            # Clients are read one after the other.
+            await asyncio.sleep(0)
+            others = _made(store, range(9, 16))
+            await done(others[-1])
+            assert first[0].visible and len(requests) == 1
+
+        run(shared_etcd, scenario)
+
+    def test_one_that_is_contested_costs_its_batch_one_more_request(
+        self, shared_etcd: EtcdServer, run: Callable[..., None], requests: list[Txn]
+    ) -> None:
+        async def scenario(cluster: Cluster) -> None:
+            a, b = await cluster.open("a"), await cluster.open("b")
+            commits = _made(a, range(100))
+            await done(commits[-1])
+            await settled(a, b)
+            requests.clear()
+            # Both change the one of number 50 as they know it, and only one of them can.
+            of_a, of_b = _changed(a, range(100)), _changed(b, [50])
+            await done(of_a[-1])
+            await done(of_b[-1])
+            assert [commit.refused for commit in (*of_a, *of_b)].count(True) == 1
+            assert len(requests) <= 5
+            await settled(a, b)
+
+        run(shared_etcd, scenario)
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[Txn]:
+    """The transactions that stores send to etcd."""
+    sent: list[Txn] = []
+    txn = EtcdClient.txn
+
+    async def noting(self: EtcdClient, request: Txn) -> Any:
+        sent.append(request)
+        return await txn(self, request)
+
+    monkeypatch.setattr(EtcdClient, "txn", noting)
+    return sent
+
+
+def _made(store: ClusterMetadata, numbers: Iterable[int]) -> list[Commit]:
+    keys = [("vhost", str(number)) for number in numbers]
+    return [store.transact([Write(key, vhost())], [Precondition(key, 0)]) for key in keys]
+
+
+def _changed(store: ClusterMetadata, numbers: Iterable[int]) -> list[Commit]:
+    commits = []
+    for number in numbers:
+        key = ("vhost", str(number))
+        stored = store.get(key)
+        assert stored is not None
+        condition = Precondition(key, stored.version)
+        commits.append(store.transact([Write(key, vhost("changed"))], [condition]))
+    return commits
 
 
 class TestLargeTransactions:

@@ -59,6 +59,8 @@ class NotingJournal:
 
     def run(self, *_: object) -> None: ...
 
+    def runs(self, *_: object) -> None: ...
+
 
 def level_with_gaps(journal: NotingJournal) -> LeaderLevel:
     """Messages at every thousandth position."""

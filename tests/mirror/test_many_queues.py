@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,23 +11,28 @@ from cluster import Cluster
 from pamqp import commands
 
 from warren.core.scheduling.turns import TURN_US
+from warren.mirror.definitions.shared_definitions import SharedCommit, SharedDefinitions
 from warren.mirror.replication.mirroring import LOOK_US, REST_TICKS, TICK_S, Mirroring
 
 QUEUES = 400
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def with_mirrored_queues(count: int, delay: Callable[[], float] = lambda: 0.0) -> Cluster:
     """With so many queues that are led at a and mirrored at b and c."""
-    cluster = Cluster("a", "b", "c")
+    cluster = Cluster("a", "b", "c", delay=delay)
     cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
     client = cluster["a"].connects()
     client.opens_channel(1)
-    for number in range(QUEUES):
+    for number in range(count):
         client.sends(commands.Queue.Declare, queue=f"ha{number}", durable=True, arguments={})
     cluster.clock.advance(30)
-    assert len(client.frames()) == QUEUES
-    yield cluster
+    assert len(client.frames()) == count
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Cluster:
+    return with_mirrored_queues(QUEUES)
 
 
 @pytest.fixture
@@ -73,3 +79,30 @@ def test_a_node_that_stops_looks_at_its_queues_no_more(cluster: Cluster, looks: 
     cluster.clock.advance(2 * REST_TICKS * TICK_S)
     assert looks.count("c") == looked
     assert looks.count("a")
+
+
+def test_a_failover_writes_three_definitions_a_queue_and_asks_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That a member died, that its messages have gone round, and who leads: what etcd is asked
+    besides is what thousands of queues wait for."""
+    queues = 50
+    random = Random(1)
+    longest_s = [0.0]
+    cluster = with_mirrored_queues(queues, lambda: random.random() * longest_s[0])
+    sent: list[SharedCommit] = []
+    transact = SharedDefinitions.transact
+
+    def noting(self: SharedDefinitions, *more: Any) -> Any:
+        commit = transact(self, *more)
+        sent.append(commit)
+        return commit
+
+    monkeypatch.setattr(SharedDefinitions, "transact", noting)
+    longest_s[0] = 0.02
+    cluster.kill("a")
+    cluster.clock.advance(10)
+    led = [queue_id for node in "bc" for queue_id in cluster[node].mirroring._led]
+    assert len(led) == queues
+    assert not any(commit.refused for commit in sent)
+    assert len(sent) <= 3 * queues + 5

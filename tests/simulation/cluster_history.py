@@ -42,7 +42,7 @@ from warren.core.field import Field  # noqa: E402
 from warren.core.messages.message import Message  # noqa: E402
 from warren.core.queues.queue import Queue  # noqa: E402
 from warren.core.scheduling.waiting import run as run_to_end  # noqa: E402
-from warren.mirror.messages.cargo import CarriedMessage  # noqa: E402
+from warren.mirror.messages.cargo import CarriedMessages  # noqa: E402
 from warren.mirror.remote.queue_host import WAIT_FOR_QUEUE_S  # noqa: E402
 from warren.mirror.remote.remote_client import RemoteClient  # noqa: E402
 from warren.mirror.replication import copy_here, hand_outs  # noqa: E402
@@ -1132,12 +1132,15 @@ def watching_returns(history: History) -> Iterator[None]:
 def watching_refusals(history: History) -> Iterator[None]:
     publish = RemoteClient.publish
 
-    def watched(client: RemoteClient, entries: Iterable[CarriedMessage]) -> None:
-        for entry in entries:
-            refused = len(client._refused)
-            publish(client, [entry])
-            if len(client._refused) > refused:
-                history.turned_away(entry.body)
+    def watched(client: RemoteClient, carried: Iterable[CarriedMessages]) -> None:
+        carried = list(carried)
+        bodies: dict[int, bytes] = {}
+        for some in carried:
+            bodies.update(zip(some.numbers, some.bodies, strict=True))
+        known = len(client._refused)
+        publish(client, carried)
+        for number in client._refused[known:]:
+            history.turned_away(bodies[number])
 
     RemoteClient.publish = watched  # type: ignore[method-assign]
     try:

@@ -107,7 +107,11 @@ class History:
         world.store.watch_chance = random.choice((0.0, 0.5, 1.0))
         if random.random() < 0.2:
             world.limits = GmLimits(
-                held_bytes_max=600, flush_bytes=150, suspicion_s=0.02, founding_s=0.1
+                held_bytes_max=600,
+                flush_bytes=150,
+                suspicion_s=0.02,
+                left_suspicion_s=0.05,
+                founding_s=0.1,
             )
         if random.random() < 0.3:
             world.store.failure_chance = 0.3

@@ -53,7 +53,9 @@ class World:
         self.network = Network(scheduler)
         self.store: SharedStore[GroupRecord] = SharedStore(scheduler, lambda group: group.version)
         self.epoch = 1
-        self.limits = GmLimits(suspicion_s=0.02, retry_s=0.01, founding_s=0.1)
+        self.limits = GmLimits(
+            suspicion_s=0.02, left_suspicion_s=0.05, retry_s=0.01, founding_s=0.1
+        )
         self.confirmed: Callable[[Process, int], None] = lambda process, number: None
         self.ended: Callable[[Process, StopReason | None], None] = lambda process, reason: None
         self.inheritors: dict[MemberId, set[MemberId]] = {}

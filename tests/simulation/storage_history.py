@@ -107,7 +107,7 @@ class Sent:
     """Its removal was on disk before a crash: it must not come back."""
 
 
-class Publisher:
+class Publisher(PublishConfirms):
     """Notes which publishes are safe; each must be settled once."""
 
     def __init__(self) -> None:

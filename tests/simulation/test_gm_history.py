@@ -12,7 +12,7 @@ import pytest
 from gm_group import Group
 
 SEEDS_A_TEST = 150
-TESTS = 4
+TESTS = 6
 
 ONCE_FAILED = {
     2: "a third member declared one dead; its former neighbours did not tell it",

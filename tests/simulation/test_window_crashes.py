@@ -18,6 +18,7 @@ from warren.core.backing.paging import Pager
 from warren.core.backing.variable_queue import VariableQueue
 from warren.core.backing.windowed_queue import IDS, WindowedQueue
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
 from warren.persist import journal
 from warren.persist.deleted_queues import no_notes
 from warren.persist.recovery import Recovery
@@ -33,7 +34,7 @@ LIVES = 4
 SEEDS = range(150)
 
 
-class Confirms:
+class Confirms(PublishConfirms):
     """Each publish is settled twice: for the message, and for its id."""
 
     def __init__(self) -> None:

@@ -12,6 +12,7 @@ from manual_clock import ManualClock
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Write
 from warren.persist.data_directory import DataDirectory
 from warren.persist.filesystem import RealFileSystem
@@ -27,7 +28,7 @@ ORDERS, INVOICES, EMPTY = 0x100, 0x200, 0x300
 NAMES = {ORDERS: "orders", INVOICES: "invoices", EMPTY: "empty"}
 
 
-class Confirms:
+class Confirms(PublishConfirms):
     """Counts the publishes that are safe."""
 
     def __init__(self) -> None:

@@ -13,6 +13,7 @@ from warren.core.backing.paging import Pager
 from warren.core.backing.variable_queue import DEFAULT_MODE, VariableQueue
 from warren.core.definitions.definition_table import CompletedCommit
 from warren.core.messages.message import Envelope
+from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Commit
 from warren.persist.deleted_queues import DeletedQueues, Puts
 from warren.persist.format import FILE_HEADER_BYTES
@@ -34,7 +35,7 @@ QUEUE, OTHER = 0x100, 0x200
 LIMITS = StorageSizes(file_bytes_max=1 << 20, checkpoint_bytes=1 << 40, combine_bytes_min=1000)
 
 
-class Publisher:
+class Publisher(PublishConfirms):
     """Remembers which publishes are safe, in order."""
 
     def __init__(self) -> None:

@@ -27,6 +27,7 @@ from warren.core.backing.peeking import FAR
 from warren.core.backing.queue_store import Batch
 from warren.core.backing.variable_queue import BatchSizes, VariableQueue
 from warren.core.messages.message import PAGED_OUT, Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
 
 SMALL = BatchSizes(
     read_count=4,
@@ -41,7 +42,7 @@ TRANSIENT = Envelope("", "q", b"", False, 0, None)
 SIZES = (0, 5, 100, 1023, 1024, 4095, 4096, 4097)
 
 
-class Confirms:
+class Confirms(PublishConfirms):
     """A channel: what it was told."""
 
     def __init__(self) -> None:

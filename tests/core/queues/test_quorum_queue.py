@@ -26,7 +26,7 @@ from warren.core.errors import Unsupported
 from warren.core.field import long, longstr
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
-from warren.core.messages.settlement import PENDING, REJECTED, SETTLED
+from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms
 from warren.core.ports import Write
 from warren.core.queues.consumers import NO_LIMIT
 from warren.core.queues.queue import Queue
@@ -438,7 +438,7 @@ class TestLife:
         assert answers.settled == [1, 0]
 
 
-class Answers:
+class Answers(PublishConfirms):
     """A publisher with confirms."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from warren.core.errors import PreconditionFailed, Unsupported
 from warren.core.field import Field, Table, long, longstr
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import MessageObserver, TracedClient, TracedQueue
-from warren.core.messages.settlement import PENDING, SETTLED
+from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms
 from warren.core.ports import Write
 from warren.core.queues.queue import Queue
 from warren.core.queues.stream_queue import SLICE, OffsetEnvelopes, StreamingQueue
@@ -90,7 +90,7 @@ def read(clock: ManualClock, queue: Queue, offset: Field | None, **options: Any)
     return reader
 
 
-class Waiting:
+class Waiting(PublishConfirms):
     def __init__(self) -> None:
         self.settled: list[int] = []
 

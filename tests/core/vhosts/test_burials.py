@@ -28,7 +28,7 @@ from warren.core.vhosts.vhost import VirtualHost
 SOMEBODY = TracedClient("connection", 1, "user")
 
 
-class Answers:
+class Answers(PublishConfirms):
     """A publisher with confirms."""
 
     def __init__(self) -> None:

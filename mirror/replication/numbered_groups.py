@@ -1,0 +1,93 @@
+"""Publishes that a store keeps, numbered in groups, and the group of each number.
+
+A store says of numbers that their publishes are safe, many at once and not always in order. Who
+waits thinks in groups: what was published together, or is of one batch of the leader.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+Group = TypeVar("Group")
+
+TIDY_AT = 64
+"""So many starts of groups that are gone are kept beside as many as there are groups."""
+
+
+class CrossedOut(NamedTuple, Generic[Group]):
+    """Numbers in a row of one group: the first, counted from the group's own first, how many, and
+    whether no other of that group is left."""
+
+    group: Group
+    offset: int
+    size: int
+    is_last: bool
+
+
+class _Open(Generic[Group]):
+    __slots__ = ("count", "group", "left")
+
+    def __init__(self, group: Group, count: int) -> None:
+        self.group = group
+        self.count = count
+        self.left = count
+
+
+class NumberedGroups(Generic[Group]):
+    """Numbers begin with 1 and are given once."""
+
+    def __init__(self) -> None:
+        self._next = 1
+        # By first number; and these numbers, in order, some of groups that are gone.
+        self._open: dict[int, _Open[Group]] = {}
+        self._starts: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def __iter__(self) -> Iterator[Group]:
+        """The groups of which something is left."""
+        return iter([one.group for one in self._open.values()])
+
+    def add(self, group: Group, count: int) -> int:
+        """Returns the first of so many numbers."""
+        first = self._next
+        self._next += count
+        self._open[first] = _Open(group, count)
+        self._starts.append(first)
+        return first
+
+    def settled(self, first: int, count: int) -> Iterator[CrossedOut[Group]]:
+        """Cross these numbers out, each of which comes once; those of cleared groups are passed
+        over."""
+        end = first + count
+        while first < end:
+            start = self._start_of(first)
+            one = self._open.get(start)
+            if one is None:
+                return
+            part = min(end, start + one.count) - first
+            one.left -= part
+            if not one.left:
+                del self._open[start]
+                self._tidy()
+            yield CrossedOut(one.group, first - start, part, not one.left)
+            first += part
+
+    def clear(self) -> None:
+        self._open.clear()
+        self._starts.clear()
+
+    def _start_of(self, number: int) -> int:
+        if number in self._open:
+            return number
+        at = bisect_right(self._starts, number) - 1
+        return self._starts[at] if at >= 0 else 0
+
+    def _tidy(self) -> None:
+        if not self._open:
+            self._starts.clear()
+        elif len(self._starts) > 2 * len(self._open) + TIDY_AT:
+            self._starts = list(self._open)
