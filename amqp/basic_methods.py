@@ -181,7 +181,7 @@ def _consume_replies(channel: Channel, tag: str, method: commands.Basic.Consume)
         raise PreconditionFailed("reply consumer already set")
     if not method.no_ack:
         raise PreconditionFailed("reply consumer cannot acknowledge")
-    channel.reply_consumer = ReplyConsumer(channel, tag)
+    channel.reply_consumer = ReplyConsumer(channel, tag, channel.connection.node)
     if not method.nowait:
         channel.reply(make(commands.Basic.ConsumeOk, consumer_tag=tag))
 

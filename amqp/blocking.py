@@ -7,18 +7,48 @@ long as the shortage is small only queues that grow make their publishers wait
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable
+from typing import Protocol
 
 from pamqp import commands
 
-from warren.amqp.methods import make
+from warren.amqp.methods import Method, make
+from warren.core.node import Node
 from warren.core.queues.queue import Queue
 
-if TYPE_CHECKING:
-    from warren.amqp.channel import Channel
-    from warren.amqp.connection import Connection
-
 PAUSE = "alarm"
+
+
+class PublishingConnection(Protocol):
+    """A connection, as alarms concern it. `blocked`: an alarm keeps it from being read."""
+
+    node: Node
+
+    @property
+    def blocked(self) -> bool: ...
+
+    @property
+    def capabilities(self) -> Collection[str]: ...
+
+    def pause(self, reason: str) -> None: ...
+
+    def resume(self, reason: str) -> None: ...
+
+    def send(self, channel: int, method: Method) -> None: ...
+
+
+class PublishingChannel(Protocol):
+    """A channel that has got a publish during an alarm."""
+
+    @property
+    def connection(self) -> PublishingConnection: ...
+
+    @property
+    def transaction(self) -> object | None: ...
+
+    def leads_to(self, header: bytes) -> Iterable[Queue]:
+        """The queues that the publish with this content header is for."""
+        ...
 
 
 class Blocking:
@@ -35,7 +65,7 @@ class Blocking:
         self.since: float | None = None
         self.queue: Queue | None = None
 
-    def holds_back(self, channel: Channel, header: bytes) -> bool:
+    def holds_back(self, channel: PublishingChannel, header: bytes) -> bool:
         """Whether the publish with this content header, of which a frame has come during an alarm,
         has to wait. If so, no more is read from the connection."""
         connection = channel.connection
@@ -55,7 +85,7 @@ class Blocking:
         self._tell(connection)
         return True
 
-    def alarms_changed(self, connection: Connection) -> None:
+    def alarms_changed(self, connection: PublishingConnection) -> None:
         """An alarm was raised or cleared, or is worse, or not so bad any more."""
         alarms = connection.node.alarms
         if not alarms.reason():
@@ -68,13 +98,13 @@ class Blocking:
             else:
                 self._tell(connection)
 
-    def growth_changed(self, connection: Connection) -> None:
+    def growth_changed(self, connection: PublishingConnection) -> None:
         """Other queues than before have grown."""
         if self.queue is not None and not connection.node.growth.holds_back(self.queue):
             # The frame that waits is looked at again.
             connection.resume(PAUSE)
 
-    def _tell(self, connection: Connection) -> None:
+    def _tell(self, connection: PublishingConnection) -> None:
         """Say why, if there is a reason a client is told: flow control is none."""
         reason = connection.node.alarms.reason()
         if not reason or self._is_told or "connection.blocked" not in connection.capabilities:
@@ -84,7 +114,7 @@ class Blocking:
         self._is_told = True
         connection.send(0, make(commands.Connection.Blocked, reason=_short(reason)))
 
-    def _is_free(self, connection: Connection) -> None:
+    def _is_free(self, connection: PublishingConnection) -> None:
         self.since = self.queue = None
         if self._is_told:
             self._is_told = False

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from warren.amqp.frames import END, HEAD, METHOD, OVERHEAD, FrameHeads, content_frames
+from warren.amqp.peer import Peer
 from warren.core.field import Table
 from warren.core.messages.message import Envelope, HeldQueue, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.queues.consumers import Blocked, ConsumedQueue, Consumer
 from warren.core.queues.queue import Queue
-
-if TYPE_CHECKING:
-    from warren.amqp.channel import Channel
 
 _BASIC_DELIVER = struct.pack(">HH", 60, 60)
 _pack_tag = struct.Struct(">Q").pack
@@ -27,6 +25,50 @@ _pack_tag_and_bit = struct.Struct(">Q?").pack
 """The delivery tag, and whether the message is redelivered."""
 TAG_AND_BIT_OCTETS = 9
 _PREFETCH = Blocked.PREFETCH
+
+
+class DeliveringConnection(Protocol):
+    """A connection, as deliveries are written to it. `flush_requested`: it is flushed soon."""
+
+    output: list[bytes]
+    frame_max: int
+    flush_requested: bool
+    peer: Peer
+
+    @property
+    def user_name(self) -> str: ...
+
+    def request_flush(self) -> None: ...
+
+
+class DeliveringChannel(Protocol):
+    """A channel, as its consumers know it."""
+
+    number: int
+    last_delivery_tag: int
+    unacked: dict[int, Message]
+    limit: int
+    limited_unacked: int
+    redelivered: int
+    header_heads: FrameHeads
+    body_heads: FrameHeads
+
+    @property
+    def connection(self) -> DeliveringConnection: ...
+
+    def count_limited(self, count: int) -> None:
+        """Messages were handed to a consumer while the channel has a limit."""
+        ...
+
+    def may_have_from(self, queue: ConsumedQueue) -> None:
+        """Note a queue that may hand out messages here."""
+        ...
+
+    def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
+        """The queue of a consumer is gone."""
+        ...
+
+    def traced_as(self) -> TracedClient: ...
 
 
 def short_string(text: str) -> bytes:
@@ -63,7 +105,7 @@ class ChannelConsumer(Consumer):
 
     def __init__(
         self,
-        channel: Channel,
+        channel: DeliveringChannel,
         queue: Queue,
         tag: str,
         no_ack: bool,
@@ -84,7 +126,7 @@ class ChannelConsumer(Consumer):
         self._tail = b""
 
     @property
-    def channel(self) -> Channel:
+    def channel(self) -> DeliveringChannel:
         """The channel it was subscribed on."""
         return self._channel
 

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pamqp import commands
 
-from warren.amqp.methods import make
+from warren.amqp.methods import Method, make
 from warren.core.messages.message import Envelope
+from warren.core.node import Node
 
-if TYPE_CHECKING:
-    from warren.amqp.channel import Channel
+
+class ReplyChannel(Protocol):
+    """A channel, as replies are written to it."""
+
+    last_delivery_tag: int
+
+    def write_content(self, method: Method, envelope: Envelope, body: bytes) -> None:
+        """Write a method that carries content."""
+        ...
 
 
 class ReplyConsumer:
     """Writes replies to its channel. The delivery tag is the next one, and stays the next one."""
 
-    __slots__ = ("_channel", "address", "address_octets", "tag")
+    __slots__ = ("_channel", "_replies", "address", "address_octets", "tag")
 
-    def __init__(self, channel: Channel, tag: str) -> None:
+    def __init__(self, channel: ReplyChannel, tag: str, node: Node) -> None:
         self._channel = channel
+        self._replies = node.replies
         self.tag = tag
-        node = channel.connection.node
         self.address = node.replies.open(node.new_token(), self)
         self.address_octets = self.address.encode()
 
@@ -37,4 +45,4 @@ class ReplyConsumer:
         self._channel.write_content(method, envelope, body)
 
     def end(self) -> None:
-        self._channel.connection.node.replies.close(self.address)
+        self._replies.close(self.address)

@@ -4,12 +4,10 @@ what it refuses to."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from warren.core.errors import PreconditionFailed, Unsupported
-
-if TYPE_CHECKING:
-    from warren.amqp.channel import Channel
+from warren.core.messages.message import Message
 
 SETTLED_AT_ONCE = 2000
 """Some milliseconds."""
@@ -27,6 +25,13 @@ LOOKS_PER_US = 8
 """Messages that can be looked at in a microsecond."""
 
 
+class ReturningChannel(Protocol):
+    """A channel whose client returns messages. `has_streams`: some may be of streams."""
+
+    has_streams: bool
+    unacked: dict[int, Message]
+
+
 def slice_of(tags: Sequence[int], start: int) -> Sequence[int]:
     """So many of these as are settled at once, from this one on."""
     return tags[start : start + SETTLED_AT_ONCE]
@@ -36,7 +41,7 @@ def unknown_delivery_tag(delivery_tag: int) -> PreconditionFailed:
     return PreconditionFailed(f"unknown delivery tag {delivery_tag}")
 
 
-def check_returnable(channel: Channel, tags: Iterable[int], methods: str) -> None:
+def check_returnable(channel: ReturningChannel, tags: Iterable[int], methods: str) -> None:
     """Raise `Unsupported` if one of these messages is of a stream, which takes nothing back."""
     if not channel.has_streams:
         return

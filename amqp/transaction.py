@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from warren.amqp.publishing import QUEUE_US, Route
 from warren.amqp.settling import SETTLED_AT_ONCE, SETTLED_US
+from warren.amqp.verdict import Verdict
 from warren.core.errors import PreconditionFailed
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PENDING, REJECTED, PublishConfirms, Settlement
 from warren.core.messages.stock import NOTHING, Stock
 from warren.core.queues.queue import Queue
-from warren.core.scheduling.waiting import Until
-
-if TYPE_CHECKING:
-    from warren.amqp.channel import Channel
-    from warren.amqp.verdict import Verdict
+from warren.core.scheduling.waiting import Until, Waiting
+from warren.core.vhosts.vhost import VirtualHost
 
 PUBLISH_US = 3
 """What handing over a publish costs besides its queues, as `core/scheduling/turns.py` counts it."""
@@ -33,6 +31,29 @@ IN_ONE_CALL_US = 2
 
 AT_ONCE = 256
 """Publishes that are handed over before it is looked whether the turn is over."""
+
+
+class CommittingChannel(Protocol):
+    """A channel in tx mode, as its transaction knows it."""
+
+    @property
+    def vhost(self) -> VirtualHost: ...
+
+    def see_through(self, waiting: Waiting[None]) -> Waiting[None]:
+        """Go on with an operation to its end, though the channel may end meanwhile."""
+        ...
+
+    def settle(self, messages: list[Message], verdict: Verdict) -> None:
+        """Carry out a verdict."""
+        ...
+
+    def put_back(self, unacked: dict[int, Message]) -> None:
+        """Make messages outstanding again."""
+        ...
+
+    def unroutable(self, route: Route, envelope: Envelope, body: bytes) -> None:
+        """A publish reached no queue."""
+        ...
 
 
 class _Run:
@@ -57,7 +78,7 @@ class Transaction(PublishConfirms):
 
     __slots__ = ("_channel", "_on_news", "_refused", "_runs", "_unsafe", "_verdicts", "published")
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: CommittingChannel) -> None:
         self._channel = channel
         self._runs: list[_Run] = []
         self.published = 0
@@ -142,7 +163,7 @@ class Transaction(PublishConfirms):
 
     async def _hand_over(self) -> None:
         """Publishes first, then verdicts, in turns where they are many."""
-        turns = self._channel.connection.node.turns
+        turns = self._channel.vhost.turns
         runs, self._runs = self._runs, []
         self.published = 0
         for run in runs:
@@ -181,7 +202,7 @@ class Transaction(PublishConfirms):
     async def _publish_each(
         self, run: _Run, envelopes: Sequence[Envelope], bodies: Sequence[bytes]
     ) -> None:
-        turns, vhost = self._channel.connection.node.turns, self._channel.vhost
+        turns, vhost = self._channel.vhost.turns, self._channel.vhost
         for envelope, body in zip(envelopes, bodies, strict=True):
             turns.spend(PUBLISH_US)
             if turns.over:
@@ -208,7 +229,7 @@ class Transaction(PublishConfirms):
 
     def _let_go(self, run: _Run) -> None:
         """Free the publishes of a run, a part of them in each turn."""
-        turns = self._channel.connection.node.turns
+        turns = self._channel.vhost.turns
         turns.let_go(run.envelopes)
         turns.let_go(run.bodies)
 

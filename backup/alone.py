@@ -16,15 +16,10 @@ from warren.core.definitions.records import ExchangeRecord, QueueRecord
 from warren.core.ports import Stored
 from warren.persist.cluster_file import FILE, KnownCluster, read_known_cluster
 from warren.persist.data_directory import create_directory, sync_directory
+from warren.persist.database import MAP_BYTES_FIRST, Database, open_environment
 from warren.persist.definitions_copy import read_definitions, read_deleted_queues
 from warren.persist.deleted_queues import NOTED, note_key, own_storage
-from warren.persist.metadata import (
-    DIRECTORY,
-    MAP_BYTES_FIRST,
-    Database,
-    encode_definition,
-    open_environment,
-)
+from warren.persist.metadata import DIRECTORY, encode_definition
 from warren.persist.metadata_replica import DIRECTORY as REPLICA_DIRECTORY
 
 KINDS = (

@@ -24,10 +24,10 @@ from warren.backup.errors import BackupRefused
 from warren.persist.card_log import CARDS_FILE, FORMER_DIRECTORY
 from warren.persist.cluster_file import FILE as CLUSTER_FILE
 from warren.persist.data_directory import IDENTITY_FILE, DataDirectoryRefused, read_identity
+from warren.persist.database import DATA_FILE
 from warren.persist.definitions_copy import copied_lmdb
 from warren.persist.format import Damaged, decode_checkpoint, file_of
 from warren.persist.log_files import parse_file_name
-from warren.persist.metadata import DATA_FILE
 from warren.persist.metadata import DIRECTORY as METADATA_DIRECTORY
 from warren.persist.metadata_replica import DIRECTORY as REPLICA_DIRECTORY
 from warren.persist.pins import PINS_DIRECTORY, UNFINISHED, locked

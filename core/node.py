@@ -59,7 +59,7 @@ class Client(Protocol):
     def channel_count(self) -> int: ...
 
     def unacked_of(self, queue: Queue) -> Iterable[Message]:
-        """What its channels have got from the queue and not settled."""
+        """The messages that its channels have got from the queue and not settled."""
         ...
 
     def force_close(self, reason: str) -> None: ...
@@ -73,7 +73,7 @@ class Holding(Protocol):
     """A channel, as far as it has messages."""
 
     def unsettled(self) -> Iterable[Message]:
-        """What it has got and no queue has heard a verdict of."""
+        """The messages it has got and no queue has heard a verdict of."""
         ...
 
 
@@ -286,7 +286,7 @@ class Node:
     # Clients
 
     def number_client(self) -> str:
-        """What a new connection is called by operators: a process id in RabbitMQ's form."""
+        """The name of a new connection for operators: a process id in RabbitMQ's form."""
         self._clients_numbered += 1
         return f"<{self.name}.{int(self.started_at)}.{self._clients_numbered}.0>"
 
@@ -374,10 +374,10 @@ class Node:
             check_user_channel(limits, user.name, opened)
 
     def unacked_of(self, queue: Queue) -> list[Message]:
-        """What is pending: out for acknowledgement, wherever its channels are, dead and not buried
-        yet, returned and waiting, or taken out by an operator."""
+        """The pending messages of a queue: out for acknowledgement, wherever the channels are, dead
+        and not buried yet, returned and waiting, or taken out by an operator."""
         vhost = self.vhosts.get(queue.vhost_name)
-        found = [*queue.taken_out, *queue.waiting_messages()]
+        found = [*queue.in_hand, *queue.waiting_messages()]
         found += list(vhost.burials.of_queue(queue)) if vhost is not None else []
         for client in self.clients:
             found += client.unacked_of(queue)
@@ -401,7 +401,7 @@ class Node:
         self._close_clients(lambda client: True, reason)
 
     def server_properties(self) -> Table:
-        """What connection.start says of the node, without the capabilities."""
+        """The server properties of connection.start, without the capabilities."""
         return {**self._server_properties, "cluster_name": longstr(self.cluster_name)}
 
     @property

@@ -24,6 +24,7 @@ from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Key
 from warren.persist.cluster_file import read_known_cluster
 from warren.persist.data_directory import NotADataDirectory, read_identity
+from warren.persist.database import DamagedMetadata
 from warren.persist.definitions_copy import (
     definitions_directory,
     read_definitions,
@@ -57,7 +58,6 @@ from warren.persist.format import (
 from warren.persist.log_files import find_log_files, read_survivors
 from warren.persist.log_reader import Scan, is_room
 from warren.persist.log_writer import file_name
-from warren.persist.metadata import DamagedMetadata
 from warren.persist.queue_levels import QueueLevels, definition_id, read_levels
 from warren.persist.recovery import (
     CHECKPOINT_FILE,
@@ -103,10 +103,11 @@ class Finding(NamedTuple):
 
 
 class QueueTotals(NamedTuple):
-    """Of a queue, with all its levels. `vhost` and `name` are None when it has no definition.
+    """The totals of a queue, with all its levels.
 
-    `deleted`: it is written down that the queue was deleted. `retained` counts messages that were
-    acknowledged, which are not among the others.
+    `vhost` and `name` are None when it has no definition. `deleted`: it is written down that the
+    queue was deleted. `retained` counts messages that were acknowledged, which are not among the
+    others.
     """
 
     queue: int

@@ -114,7 +114,7 @@ def note_release(path: Path, release: Release) -> None:
 
 
 def list_cursors(pins: Path) -> list[Cursor]:
-    """Those whose snapshots stand in this directory, by name. Raises OSError."""
+    """The cursors whose snapshots stand in this directory, by name. Raises OSError."""
     try:
         names = sorted(os.listdir(pins / CURSORS_DIRECTORY))
     except FileNotFoundError:

@@ -21,9 +21,10 @@ import lmdb
 
 from warren.core.definitions.record_format import encode_path
 from warren.core.ports import Stored
+from warren.persist.database import DamagedMetadata
 from warren.persist.deleted_queues import PREFIX, noted_queue
 from warren.persist.lmdb_file import DamagedLmdb, check_lmdb
-from warren.persist.metadata import DIRECTORY, DamagedMetadata, decode_definition
+from warren.persist.metadata import DIRECTORY, decode_definition
 from warren.persist.metadata_replica import DIRECTORY as CLUSTER_DIRECTORY
 from warren.persist.metadata_replica import decode_replicated
 
@@ -77,7 +78,7 @@ def read_deleted_queues(data_directory: Path, *, pause: Callable[[float], None])
 def _read(
     directory: Path, prefix: bytes, pause: Callable[[float], None]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """What has a key that begins so, in the order of keys."""
+    """The entries whose keys begin so, in the order of keys."""
     with copied_lmdb(directory / FILE, pause) as copy:
         _expect_whole(copy, directory)
         try:

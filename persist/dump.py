@@ -59,7 +59,8 @@ class Dumped(NamedTuple):
 def dump(
     filesystem: FileSystem, data_directory: Path, queue_id: int, known: QueueLevels = NOTHING_KNOWN
 ) -> Iterator[Dumped]:
-    """Those of the queue that this storage knows by this id (`queue_names`), with all its levels.
+    """The messages of the queue that this storage knows by this id (`queue_names`), of all levels.
+
     `known` is what definitions say of levels.
 
     Raises `DataDirectoryRefused`, `NewerStorage`, OSError.

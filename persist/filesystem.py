@@ -58,7 +58,7 @@ class FileSystem(Protocol):
         ...
 
     def names(self, directory: Path) -> list[str]:
-        """What is in the directory, sorted; nothing when there is no such directory."""
+        """The names in the directory, sorted; none when there is no such directory."""
         ...
 
     def make_directory(self, path: Path) -> None:

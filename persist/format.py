@@ -187,7 +187,7 @@ def encode_batch(
 
 
 def batch_bytes(records_bytes: int, count: int) -> int:
-    """What a batch takes on disk."""
+    """How many octets a batch takes on disk."""
     return BATCH_HEADER_BYTES + records_bytes + aligned(4 * count)
 
 
@@ -318,7 +318,7 @@ def decode_record(data: bytes, at: int, length: int) -> Record:
 
 
 class Reference(NamedTuple):
-    """What an ENQUEUE refers to: the record of the shared message and the size of its body."""
+    """The record of the shared message that an ENQUEUE refers to, and the size of its body."""
 
     place: int
     length: int
@@ -446,7 +446,7 @@ def decode_segment_header(data: bytes) -> SegmentHeader:
 
 
 class SegmentChange(NamedTuple):
-    """What changed in a segment: entries in columns, and what left it, as ranges.
+    """The changes of a segment: entries in columns, and the positions that left it, as ranges.
 
     `place`: every record of the journal before it is taken into account. `relative` are the
     positions of the entries, and the ends of the ranges in `removed`, counted from the start of
@@ -506,7 +506,7 @@ def decode_frame(data: bytes, at: int) -> tuple[SegmentChange, int] | None:
 
 
 def frame_size(data: bytes, at: int) -> int | None:
-    """What the frame there takes by its own word; None when it does not look like a frame."""
+    """The size of the frame there, as it says itself; None when it does not look like a frame."""
     if at + FRAME_HEADER_BYTES > len(data) or data[at : at + 4] != FRAME_MAGIC:
         return None
     payload_bytes: int = _FRAME.unpack_from(data, at)[5]
@@ -515,7 +515,7 @@ def frame_size(data: bytes, at: int) -> int | None:
 
 
 class FrameHead(NamedTuple):
-    """What the head of a frame says, whether the frame is whole or not; see `SegmentChange`."""
+    """The head of a frame, whether the frame is whole or not; see `SegmentChange`."""
 
     transient: int
     entries: int

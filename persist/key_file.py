@@ -17,24 +17,21 @@ from pathlib import Path
 import msgspec
 
 from warren.core.definitions.record_format import UNREADABLE, unpacked
-from warren.core.log_line import log_event
 from warren.persist.data_directory import create_directory
-from warren.persist.deleted_queues import Puts
-from warren.persist.group_commit import (
-    CallLater,
-    GroupCommit,
-    OnFault,
-    PendingCommit,
-    SyncThread,
-    log_callback_fault,
-)
-from warren.persist.metadata import (
-    EXPECTED,
+from warren.persist.database import (
     MAP_BYTES_FIRST,
     DamagedMetadata,
     Database,
     open_environment,
-    run_here,
+)
+from warren.persist.database_writer import DatabaseWriter
+from warren.persist.deleted_queues import Puts
+from warren.persist.group_commit import (
+    CallLater,
+    OnFault,
+    PendingCommit,
+    SyncThread,
+    log_callback_fault,
 )
 from warren.persist.sealing import sealed, unsealed
 
@@ -62,17 +59,15 @@ class KeyFile:
         if not path.exists():
             create_directory(path)
         self._path = path
-        self._sync_thread = sync_thread
         self._database = Database(path, open_environment, MAP_BYTES_FIRST, _no_storages)
-        self._group: GroupCommit[Puts] = GroupCommit(
+        self._writer: DatabaseWriter[Puts] = DatabaseWriter(
+            "shared_definitions",
+            self._database,
             self._database.write,
-            run=sync_thread.run if sync_thread is not None else run_here,
             call_on_loop=call_on_loop,
             call_later=call_later,
-            on_failure=self._report_failure,
-            on_recovery=self._report_recovery,
+            sync_thread=sync_thread,
             on_fault=on_fault,
-            expected=EXPECTED,
         )
 
     def load(self) -> dict[bytes, bytes]:
@@ -84,14 +79,11 @@ class KeyFile:
 
     def write(self, changes: Sequence[tuple[bytes, bytes | None]]) -> PendingCommit:
         """Put values, and delete where there is none, all or nothing."""
-        return self._group.submit([_put(key, value) for key, value in changes])
+        return self._writer.submit([_put(key, value) for key, value in changes])
 
     def close(self) -> None:
         """Write what is pending and let go of the file."""
-        if self._sync_thread is not None:
-            self._sync_thread.close()
-        self._group.close()
-        self._database.close()
+        self._writer.close()
 
     def _entries(self) -> Iterator[tuple[bytes, bytes]]:
         for place, octets in self._database.entries():
@@ -99,19 +91,6 @@ class KeyFile:
             if _place(key) != place:
                 raise ValueError(f"the value of {place!r} says it is that of {key!r}")
             yield key, value
-
-    def _report_failure(self, error: Exception) -> None:
-        log_event(
-            logger,
-            logging.ERROR,
-            "shared_definitions_write_failed",
-            path=self._path,
-            error=repr(error),
-            action="retrying",
-        )
-
-    def _report_recovery(self) -> None:
-        log_event(logger, logging.INFO, "shared_definitions_write_recovered", path=self._path)
 
 
 def _put(key: bytes, value: bytes | None) -> tuple[bytes, bytes | None]:

@@ -76,7 +76,7 @@ class LogWriter:
 
     @property
     def generation(self) -> int:
-        """That of the file written last."""
+        """The generation of the file written last."""
         return 0 if self._header is None else self._header.generation
 
     def write(self, pieces: Sequence[Piece]) -> None:

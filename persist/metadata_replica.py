@@ -37,6 +37,14 @@ from warren.core.definitions.record_format import (
 from warren.core.log_line import log_event
 from warren.core.ports import Commit, Stored
 from warren.persist.data_directory import DataDirectory
+from warren.persist.database import (
+    MAP_BYTES_FIRST,
+    DamagedMetadata,
+    Database,
+    OpenEnvironment,
+    open_environment,
+)
+from warren.persist.database_writer import DatabaseWriter
 from warren.persist.deleted_queues import (
     NOTED,
     DeletedQueues,
@@ -48,22 +56,11 @@ from warren.persist.deleted_queues import (
 )
 from warren.persist.group_commit import (
     CallLater,
-    GroupCommit,
     OnFault,
     SyncThread,
     log_callback_fault,
 )
-from warren.persist.metadata import (
-    EXPECTED,
-    MAP_BYTES_FIRST,
-    DamagedMetadata,
-    Database,
-    OpenEnvironment,
-    encode_key,
-    open_environment,
-    run_here,
-    shown_key,
-)
+from warren.persist.metadata import encode_key, shown_key
 from warren.persist.sealing import SEALED, sealed, unsealed
 
 logger = logging.getLogger("warren.storage")
@@ -103,26 +100,24 @@ class LmdbReplica:
         map_bytes_first: int = MAP_BYTES_FIRST,
     ) -> None:
         self._node = node
-        self._sync_thread = sync_thread
         self._path = directory.subdirectory(DIRECTORY)
         self._database = Database(self._path, open_environment, map_bytes_first, self._own_storage)
         self._cluster_id = ""
         self._revision = 0
         self.deleted_queues = DeletedQueues(self._write_notes)
-        self._group: GroupCommit[Saved] = GroupCommit(
+        self._writer: DatabaseWriter[Saved] = DatabaseWriter(
+            "cluster_replica",
+            self._database,
             self._write,
-            run=sync_thread.run if sync_thread is not None else run_here,
             call_on_loop=call_on_loop,
             call_later=call_later,
-            on_failure=self._report_failure,
-            on_recovery=self._report_recovery,
+            sync_thread=sync_thread,
             on_fault=on_fault,
-            expected=EXPECTED,
         )
         self._closed = False
 
     def load(self) -> Replicated | None:
-        """What is there; None when there is nothing, or nothing that can be read."""
+        """Read the replica; None when there is none, or none that can be read."""
         try:
             replicated = self._read()
         except (*UNREADABLE, DamagedMetadata) as error:
@@ -152,25 +147,22 @@ class LmdbReplica:
         self._cluster_id = cluster_id
         self._revision = 0
         notes = [(note_key(queue_id), NOTED) for queue_id in deleted.noted | deleted.former]
-        self._group.submit(Saved(cluster_id, 0, (), True, notes))
+        self._writer.submit(Saved(cluster_id, 0, (), True, notes))
 
     def save(self, revision: int, changes: Sequence[Change]) -> None:
         """Write, in the background, the changes up to a revision. What failed is tried again."""
         self._revision = revision
-        self._group.submit(Saved(self._cluster_id, revision, changes, False))
+        self._writer.submit(Saved(self._cluster_id, revision, changes, False))
 
     def _write_notes(self, notes: Puts) -> Commit:
-        return self._group.submit(Saved(self._cluster_id, self._revision, (), False, notes))
+        return self._writer.submit(Saved(self._cluster_id, self._revision, (), False, notes))
 
     def close(self) -> None:
         """Write what is pending and release the environment."""
         if self._closed:
             return
         self._closed = True
-        if self._sync_thread is not None:
-            self._sync_thread.close()
-        self._group.close()
-        self._database.close()
+        self._writer.close()
 
     def _read(self) -> Replicated | None:
         entries = dict(self._database.entries())
@@ -205,19 +197,6 @@ class LmdbReplica:
             return own_storage(decode_replicated(key, value).record, self._node)
         except DamagedMetadata:
             return set()
-
-    def _report_failure(self, error: Exception) -> None:
-        log_event(
-            logger,
-            logging.ERROR,
-            "cluster_replica_write_failed",
-            path=self._path,
-            error=repr(error),
-            action="retrying",
-        )
-
-    def _report_recovery(self) -> None:
-        log_event(logger, logging.INFO, "cluster_replica_write_recovered", path=self._path)
 
 
 def _puts(saved: Saved) -> Iterator[tuple[bytes, bytes | None]]:

@@ -253,7 +253,7 @@ def _sweep_cursors(directory: Path, now_us: int) -> None:
 
 
 def measure(directory: Path) -> Pinned:
-    """What there is now. Raises OSError.
+    """Measure the pins that there are now. Raises OSError.
 
     A file that is in several snapshots counts once, and one that the store has as well does not.
     """
@@ -337,7 +337,7 @@ def is_unfinished(path: Path) -> bool:
 
 
 def read_lease(path: Path) -> Lease:
-    """That of a snapshot, over for long when it does not say. Raises OSError."""
+    """The lease of a snapshot; one long over where the file does not say. Raises OSError."""
     try:
         fields = json.loads((path / LEASE_FILE).read_text("utf-8"))
         until, cursor = fields["expires_us"], fields.get("cursor")

@@ -1,4 +1,4 @@
-"""What the levels of queues in a storage hold, as the definitions say it.
+"""The levels of the queues in a storage, as the definitions name them.
 
 The levels of a queue have ids that count up from its own. Most hold messages of one priority; some
 hold what is not in the queue: ids that it remembers, and messages that were acknowledged and are
@@ -46,7 +46,7 @@ class QueueLevels(NamedTuple):
         return level in self.ids or self.is_retained(level)
 
     def queue_of(self, level: int) -> int:
-        """What this storage calls the queue that the level is of."""
+        """The id by which this storage knows the queue that the level is of."""
         queue_id = definition_id(level)
         return self.storages.get(queue_id, queue_id) if self.is_retained(level) else queue_id
 

@@ -28,17 +28,10 @@ from warren.persist.data_directory import (
     read_identity,
     sync_directory,
 )
+from warren.persist.database import DATA_FILE, LOCK_FILE, MAP_BYTES_FIRST, DamagedMetadata
 from warren.persist.deleted_queues import noted_queue, storage_ids
 from warren.persist.lmdb_file import DamagedLmdb, LmdbFile, Meta, Walk
-from warren.persist.metadata import (
-    DATA_FILE,
-    DIRECTORY,
-    LOCK_FILE,
-    MAP_BYTES_FIRST,
-    DamagedMetadata,
-    decode_definition,
-    shown_key,
-)
+from warren.persist.metadata import DIRECTORY, decode_definition, shown_key
 from warren.persist.metadata_replica import DIRECTORY as CLUSTER_DIRECTORY
 from warren.persist.second_copy import read_copy
 
@@ -46,7 +39,7 @@ ASIDE = "damaged"
 
 
 class Repaired(NamedTuple):
-    """What was done. `aside` is where the old file is, None when there was none.
+    """The outcome of a repair. `aside` is where the old file is, None when there was none.
 
     `kept` definitions are from the old file, `taken` from the copy. `damage` says what was wrong,
     `lost` names definitions of which neither has anything that can be read. `complete` is False
@@ -62,7 +55,7 @@ class Repaired(NamedTuple):
 
 
 class _Old:
-    """What the old file gives."""
+    """The entries that the old file gives."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
@@ -172,7 +165,7 @@ def _read_entry(old: _Old, key: bytes, value: bytes) -> None:
 
 
 def _from_copy(old: _Old, entries: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """What is taken from the copy."""
+    """The entries that are taken from the copy."""
     taken = {}
     for key, value in entries:
         if key in old.entries or not (old.incomplete or key in old.unreadable):

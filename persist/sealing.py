@@ -27,7 +27,7 @@ def sealed(key: bytes, octets: bytes) -> bytes:
 
 
 def unsealed(key: bytes, parts: Any) -> Any:
-    """What was sealed; `parts` is the unpacked value. Raises one of `UNREADABLE`."""
+    """The value that was sealed; `parts` is the unpacked seal. Raises one of `UNREADABLE`."""
     _, crc, octets = parts
     if crc32(octets, crc32(key)) != crc:
         raise WrongChecksum("its checksum is wrong")

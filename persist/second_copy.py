@@ -28,9 +28,10 @@ from warren.core.log_line import log_event
 from warren.core.ports import Key, Stored, Timer
 from warren.persist.cluster_file import read_known_cluster
 from warren.persist.data_directory import DataDirectory
+from warren.persist.database import DATA_FILE, DamagedMetadata
 from warren.persist.filesystem import FileSystem
 from warren.persist.group_commit import CallLater, Job
-from warren.persist.metadata import DATA_FILE, DIRECTORY, DamagedMetadata, encode_definition
+from warren.persist.metadata import DIRECTORY, encode_definition
 
 log = logging.getLogger("warren.storage")
 
@@ -55,7 +56,7 @@ SLICE_PAUSE_S = 0.002
 
 
 class ReadCopy(NamedTuple):
-    """What is in a copy. `damage` says what is wrong with it; the entries before that are whole."""
+    """The contents of a copy. `damage` says what is wrong; the entries before it are whole."""
 
     entries: list[tuple[bytes, bytes]]
     damage: str | None

@@ -310,7 +310,7 @@ def parse_segment_name(name: str) -> tuple[int, int] | None:
 
 
 class SegmentContents(NamedTuple):
-    """What a segment file says.
+    """The contents of a segment file.
 
     `place` is that of the last whole frame that is not transient, `end` where it ends. `harm` are
     frames before it that were passed over, `unfinished` those that are not whole behind it.
@@ -365,7 +365,7 @@ def read_segment(
 
 
 def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same positions in as few ranges as possible, ascending."""
+    """These positions in as few ranges as possible, ascending."""
     whole: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if whole and start <= whole[-1][1]:

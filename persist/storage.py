@@ -174,7 +174,7 @@ class Storage:
         )
 
     def _make_journal(self) -> None:
-        """What writes to these files."""
+        """Make the journal, which writes to these files."""
         context = self._context
         filesystem = context.filesystem
         self._writer = LogWriter(filesystem, self.persistent.directory, durable=True)
@@ -203,7 +203,7 @@ class Storage:
         )
 
     def _make_tidying(self, recovery: Recovery) -> None:
-        """What keeps files few and indexes up to date."""
+        """Make the parts that keep files few and indexes up to date."""
         self.checkpointer = Checkpointer(
             self._context,
             self.indexes,

@@ -219,7 +219,7 @@ class StoreView:
                 )
 
     def log_path(self, file_id: int) -> Path:
-        """Of the generation that was looked at."""
+        """The path of the log file, in the generation that was looked at."""
         return self._log_directory / file_name(file_id, self.files[file_id])
 
 
@@ -322,7 +322,7 @@ def _offset_in(opened: OpenLog, offset: int) -> int:
 
 
 def _mismatch(record: Record, queue_id: int, entry: IndexEntry) -> str:
-    """What is wrong with a whole record an entry leads to; an empty text when nothing is."""
+    """How a whole record contradicts the entry that leads to it; an empty text when it does not."""
     if len(record.payload) != entry.size:
         return f"a body of {len(record.payload)} octets where one of {entry.size} was entered"
     if entry.place & SHARED:

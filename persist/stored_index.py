@@ -52,7 +52,7 @@ LOOKS_MAX = 10
 
 
 def every_queue(queue_id: int) -> bool:
-    """What `only` is where none is passed over."""
+    """The value of `only` that passes over no queue."""
     return True
 
 
@@ -267,7 +267,7 @@ class StoredIndex:
         return True
 
     def _restore_removals(self, record: Record) -> None:
-        """What the journal says of a damaged segment is taken into account once more."""
+        """Apply once more what the journal says of a damaged segment."""
         for queue_id, number in self.damaged:
             if queue_id != record.queue:
                 continue

@@ -22,7 +22,7 @@ NAMED_MAX = 100
 
 
 class Unclaimed(NamedTuple):
-    """What there is of one queue, all its levels together; octets are those of bodies. `retained`
+    """The messages of one queue, all its levels together; octets are those of bodies. `retained`
     counts messages that were acknowledged, and are not among the others."""
 
     queue_id: int
@@ -32,7 +32,7 @@ class Unclaimed(NamedTuple):
 
 
 class UnclaimedMessages:
-    """Those of a node, by the id that the definition of their queue had."""
+    """The unclaimed messages of a node, by the id that the definition of their queue had."""
 
     def __init__(self) -> None:
         self._indexes: dict[int, dict[int, QueueIndex]] = {}

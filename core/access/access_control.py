@@ -316,7 +316,7 @@ class AccessControl:
         )
 
     def writes_to_forget_vhost(self, vhost: str) -> list[Write]:
-        """What belongs into the transaction that deletes a virtual host."""
+        """The writes that delete the permissions in a virtual host together with it."""
         return [
             Write(stored.key, None)
             for kind in ("permission", "topic_permission")

@@ -59,7 +59,7 @@ class VhostLimits:
         self._store = store
 
     def get(self, vhost: str) -> dict[str, int]:
-        """What is set for the virtual host; empty when nothing is."""
+        """The limits of the virtual host; empty when none is set."""
         stored = self._store.get(_key(vhost))
         if stored is None:
             return {}

@@ -55,7 +55,7 @@ class Counted(Protocol):
         """The name of a user; empty where it is not known."""
 
     def stock(self) -> Stock:
-        """What it holds, where this node leads it."""
+        """What the queue holds, where this node leads it."""
 
 
 Q = TypeVar("Q", bound=Counted)
@@ -88,7 +88,7 @@ class Ceiling:
 
 
 class Quota:
-    """What some queues may hold together.
+    """A limit on what some queues may hold together.
 
     `name` is the same on every node: whose quota it is. `queues` gives those it counts.
     """
@@ -197,7 +197,7 @@ class VhostQuotas:
         return queue.stock() if queue.is_here else self._elsewhere(name_of(queue))
 
     def _shares(self, wanted: Mapping[Q, Stock]) -> Iterator[tuple[Quota, Stock]]:
-        """What each quota would have to hold more."""
+        """How much more each quota would have to hold."""
         if self.whole is not None:
             yield self.whole, reduce(Stock.plus, wanted.values(), NOTHING)
         if self._users:
@@ -299,7 +299,7 @@ class Quotas:
 
 
 async def _in_turns(queues: Iterable[Q], turns: Turns) -> AsyncIterator[Q]:
-    """Those of the queues that are led here, so many in a turn as it has room for."""
+    """Go through the queues that are led here, as many in a turn as it has room for."""
     for number, queue in enumerate(list(queues)):
         if queue.is_here:
             yield queue

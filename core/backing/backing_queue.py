@@ -24,7 +24,7 @@ from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, S
 
 
 class BackingSpec(NamedTuple):
-    """What a backing queue is to be made for.
+    """The queue that a backing queue is to be made for.
 
     `queue_id` names the queue on disk, and is another one when a queue of its name is declared
     anew. It is a multiple of `LEVELS`: each level of a priority queue has a number of its own.
@@ -82,7 +82,7 @@ class BackingQueueStatus:
 
     @property
     def memory_bytes(self) -> int:
-        """What the queue takes of memory, estimated."""
+        """An estimate of the memory that the queue takes."""
         messages = self.ram_msg_count + self.ram_ack_count
         return QUEUE_BYTES + MESSAGE_BYTES * messages + self.ram_bytes
 
@@ -365,7 +365,7 @@ class MirroredLevel(BackingQueue, Protocol):
 def answers_of(
     backing: BackingQueue, envelopes: Sequence[Envelope], confirms: PublishConfirms | None
 ) -> Sequence[Settlement]:
-    """What a backing queue answers to publishes that it was given."""
+    """The answers of a backing queue to publishes that it was given."""
     if confirms is None:
         return ()
     if not backing.defers_confirms:

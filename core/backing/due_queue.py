@@ -315,7 +315,7 @@ class DueQueue(OneByOne):
         self._stale.clear()
 
     def set_mode(self, mode: str) -> None:
-        """It is always lazy."""
+        """Ignored: a due queue is always lazy."""
 
     def stop(self) -> None:
         if self._store is not None:
@@ -412,5 +412,5 @@ def due_queue(backing: BackingQueue, let_go: Callable[[list[Any]], None]) -> Due
 
 
 def _number(due: float | None, position: int) -> int:
-    """What a message stands in the heap as."""
+    """The number that stands for a message in the heap."""
     return (0 if due is None else int(due * 1e6)) << POSITION_BITS | position

@@ -1,4 +1,7 @@
-"""What a backing queue has its stores say of messages that go on in another store of the node."""
+"""Messages of a backing queue that go on in another store of the node.
+
+The stores of the queue say who waits until such a message is safe, and where it is on disk.
+"""
 
 from __future__ import annotations
 

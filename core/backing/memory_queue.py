@@ -199,7 +199,7 @@ class MemoryQueue:
         return {}
 
     def counts_changed(self, positions: Iterable[int]) -> None:
-        """Who counts has the counts."""
+        """Nothing to do: the counts are in memory."""
 
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
         end = self._next_position

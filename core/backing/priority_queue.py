@@ -144,7 +144,7 @@ class PriorityQueue(OneByOne):
 
     @property
     def next_position(self) -> int:
-        """That of the lowest level, whose messages wait longest."""
+        """The next position of the lowest level, whose messages wait longest."""
         return self._levels[0].next_position
 
     @property
@@ -152,7 +152,7 @@ class PriorityQueue(OneByOne):
         return self._levels[0].undelivered_from
 
     def status(self, now: float) -> BackingQueueStatus:
-        """That of all levels together: delta has a count, but no bounds."""
+        """The status of all levels together: delta has a count, but no bounds."""
         levels = [level.status(now) for level in self._levels]
         targets = [level.target_ram_count for level in levels]
 

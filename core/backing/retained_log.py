@@ -38,7 +38,7 @@ ALL: Final = 1 << 62
 
 
 class RetainedStore(StreamStore, Protocol):
-    """What such a log asks of its store; an index on disk is one."""
+    """The store of such a log; an index on disk is one."""
 
     def first_position(self) -> int:
         """A position that is above those of all starts of the node before this one."""
@@ -80,7 +80,7 @@ class RetainedLog(StreamLog):
 
     @property
     def octets(self) -> int:
-        """What is kept, as far as it was counted, in octets of the store."""
+        """How many octets of the store the messages take, as far as they were counted."""
         return 0 if self._counted is None else self._counted.octets
 
     @property

@@ -1,4 +1,4 @@
-"""What a stream keeps of its messages."""
+"""How much a stream keeps of its messages, and for how long."""
 
 from __future__ import annotations
 

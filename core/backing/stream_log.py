@@ -332,16 +332,16 @@ class StreamLog(PublishConfirms):
         return list(messages)
 
     def ack(self, messages: Collection[Message]) -> None:
-        """They stay."""
+        """Nothing to do: acknowledged messages stay in a stream."""
 
     def requeue(self, messages: Iterable[Message]) -> None:
-        """They never left."""
+        """Nothing to do: messages never leave a stream when they are delivered."""
 
     def purge(self) -> int:
         return 0
 
     def set_mode(self, mode: str) -> None:
-        """It is on disk."""
+        """Ignored: a stream is always on disk."""
 
     def skip_to(self, position: int) -> None:
         raise AssertionError("a stream has no copies, whose positions would follow another's")

@@ -27,7 +27,7 @@ class Walked(NamedTuple):
 
 
 class StreamStore(Protocol):
-    """What a stream asks of its store; a queue's index on disk is one."""
+    """The store of a stream; a queue's index on disk is one."""
 
     read_count: int
     written_count: int

@@ -5,9 +5,9 @@ keeps them, which is the `QueueStore`'s, nor for how much memory there is, which
 
 From head to tail, ordered by position, the ready messages are
 
-    returned    messages that came back, in a heap; their bodies may be on the disk only
+    returned    messages that came back; their bodies may be on the disk only
     q4          messages in memory
-    disk range  [disk_start, disk_end): messages that only the store knows
+    disk range  positions of messages that only the store knows
     q1          messages in memory
 
 Whatever came back was delivered once, and what never was delivered is always behind it. While
@@ -29,20 +29,20 @@ to a small batch, or at the next tick of the pager (storage_internals.md section
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from itertools import compress, pairwise
 from operator import attrgetter
 
 from warren.core.backing.backing_queue import BackingQueueStatus, Listed, Peeked
+from warren.core.backing.disk_range import DiskRange
 from warren.core.backing.paging import FREED_AT_ONCE, SLICE, Pager
 from warren.core.backing.peeking import FAR, Ahead, list_positions, peek
 from warren.core.backing.queue_rates import QueueRates, Totals
-from warren.core.backing.queue_store import Batch, QueueStore
-from warren.core.backing.taking import in_order, put_into_run, take_from_heap, take_from_run
+from warren.core.backing.queue_store import QueueStore
+from warren.core.backing.returned_messages import ReturnedMessages
+from warren.core.backing.taking import in_order, put_into_run, take_from_run
 from warren.core.messages.message import PAGED_OUT, Envelope, Message, mark_delivered
 from warren.core.messages.settlement import PublishConfirms
 
@@ -53,13 +53,6 @@ LAZY_MODE = "lazy"
 
 REDUCE_INTERVAL = 1000
 """Publishes between two looks at whether a queue has outgrown its target."""
-
-TAKE_SPAN = 128
-TAKE_BYTES = 1 << 20
-"""Messages, and octets, that are read from the disk at once to take some of them."""
-
-LOOKS_PER_PAGE = 16
-"""As many messages can be looked at in the time in which one is paged out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +81,7 @@ class VariableQueue:
         "_acked",
         "_ahead",
         "_counts",
-        "_disk_bytes",
-        "_disk_count",
-        "_disk_end",
-        "_disk_start",
+        "_disk",
         "_durable",
         "_first_position",
         "_gone",
@@ -108,8 +98,6 @@ class VariableQueue:
         "_rates",
         "_returned",
         "_returned_again",
-        "_returned_cursor",
-        "_returned_whole",
         "_sizes",
         "_store",
         "_stored",
@@ -146,14 +134,12 @@ class VariableQueue:
         self._first_position = self._next_position = store.first_position()
         self._initial_count = recovered.count
 
-        self._returned: list[tuple[int, Message]] = []
-        self._returned_whole = 0
-        self._returned_cursor = 0
+        # Pending messages that were taken from the middle, by position.
+        self._taken: dict[int, Message] = {}
+
+        self._returned = ReturnedMessages()
         self._q4: deque[Message] = deque()
-        self._disk_start = recovered.start
-        self._disk_end = recovered.end
-        self._disk_count = recovered.count
-        self._disk_bytes = recovered.body_bytes
+        self._disk = DiskRange(store, recovered, self._taken)
         # An empty deque takes 600 bytes, and most queues never have a q1.
         self._q1: deque[Message] | None = None
         # q4 or q1: where a publish goes.
@@ -161,9 +147,6 @@ class VariableQueue:
 
         # For those who look into the middle of a long queue.
         self._ahead: Ahead | None = None
-
-        # Pending messages that were taken from the middle, by position.
-        self._taken: dict[int, Message] = {}
 
         # Whether anything of this queue was ever in the store.
         self._stored = recovered.count > 0
@@ -284,7 +267,7 @@ class VariableQueue:
     # Fetching
 
     def fetch(self) -> Message | None:
-        if self._returned or not self._q4:
+        if self._returned.heap or not self._q4:
             if self._bring_head() is None:
                 return None
             message = self._take_head()
@@ -299,7 +282,7 @@ class VariableQueue:
     def fetch_many(self, limit: int) -> list[Message]:
         count = min(limit, self.length)
         q4 = self._q4
-        if self._returned or len(q4) < count:
+        if self._returned.heap or len(q4) < count:
             messages = self._take_heads(count)
         else:
             take = q4.popleft
@@ -329,12 +312,12 @@ class VariableQueue:
         return expired
 
     def next_expiry(self) -> float | None:
-        if self._returned:
-            return self._returned[0][1].expires_at
+        if self._returned.heap:
+            return self._returned.heap[0][1].expires_at
         if self._q4:
             return self._q4[0].expires_at
-        if self._disk_count:
-            return self._store.next_expiry(self._first_on_disk(), self._disk_end)
+        if self._disk.count:
+            return self._disk.next_expiry()
         return self._q1[0].expires_at if self._q1 else None
 
     def _bring_head(self) -> Message | None:
@@ -342,19 +325,10 @@ class VariableQueue:
 
         On the way it drops messages that are lost.
         """
-        returned = self._returned
-        while returned:
-            message = returned[0][1]
-            if message.body is not PAGED_OUT:
-                return message
-            body = self._store.read_body(message)
-            if body is not None:
-                message.body = body
-                self._returned_whole += 1
-                return message
-            heappop(returned)
-            self._lose(1, message.body_bytes)
-        while not self._q4 and self._disk_count:
+        returned = self._returned.bring_head(self._store, self._lose)
+        if returned is not None:
+            return returned
+        while not self._q4 and self._disk.count:
             self._read_ahead()
         if not self._q4 and self._q1:
             self._join_q1()
@@ -362,18 +336,17 @@ class VariableQueue:
 
     def _take_head(self) -> Message:
         """Remove what `_bring_head` has brought."""
-        if self._returned:
-            self._returned_whole -= 1
-            return heappop(self._returned)[1]
+        if self._returned.heap:
+            return self._returned.take_head()
         return self._q4.popleft()
 
     def _take_heads(self, count: int) -> list[Message]:
         """As many as there are up to `count`, from wherever they are."""
         messages: list[Message] = []
         while len(messages) < count:
-            if self._returned:
-                if self._bring_head() is not None:
-                    messages.append(self._take_head())
+            if self._returned.heap:
+                wanted = count - len(messages)
+                messages += self._returned.take_heads(wanted, self._store, self._lose)
             elif self._bring_head() is not None:
                 take = self._q4.popleft
                 run = min(count - len(messages), len(self._q4))
@@ -389,43 +362,11 @@ class VariableQueue:
             count_max, bytes_max = sizes.lazy_read_count, sizes.lazy_read_bytes
         else:
             count_max, bytes_max = sizes.read_count, sizes.read_bytes
-        start = self._disk_start
-        batch = self._read(start, self._disk_end, count_max, bytes_max)
-        assert batch.messages or batch.lost, (start, self._disk_end, self._disk_count)
-        messages = self._not_taken(batch.messages)
-        self._q4.extend(messages)
-        self._disk_start = batch.next_position
-        self._disk_count -= len(messages)
-        self._disk_bytes -= sum([len(message.body) for message in messages])
-        assert self._disk_count >= 0, (self._disk_count, self._disk_start, self._disk_end)
-        if not self._disk_count:
+        self._q4.extend(self._disk.read_ahead(count_max, bytes_max, self._lose))
+        if not self._disk.count:
             self._join_q1()
         if not self._joined:
             self._join_pager_if_large()
-
-    def _read(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:
-        """Read from the store, and note what it has lost of the ready messages."""
-        store = self._store
-        taken = [m for m in self._taken.values() if start <= m.position < end and self._has(m)]
-        batch = store.read(start, end, count_max, bytes_max)
-        if batch.lost:
-            gone = [message for message in taken if not self._has(message)]
-            found = self._not_taken(batch.messages)
-            # An index that is lost may have had pending messages, too, which are not counted here.
-            left = self._disk_count - len(found)
-            left_bytes = self._disk_bytes - sum([len(message.body) for message in found])
-            lost = min(batch.lost - len(gone), left)
-            lost_bytes = sum([message.body_bytes for message in gone])
-            lost_bytes = min(batch.lost_bytes - lost_bytes, left_bytes)
-            self._disk_count -= lost
-            self._disk_bytes -= lost_bytes
-            self._lose(lost, lost_bytes)
-        return batch
-
-    def _has(self, message: Message) -> bool:
-        """Whether the message is in the store."""
-        position = message.position
-        return bool(self._store.list_positions(position, position + 1, 1).positions)
 
     def _lose(self, count: int, body_bytes: int) -> None:
         self.length -= count
@@ -465,18 +406,10 @@ class VariableQueue:
         self._forget_pending(messages)
         if self._taken:
             messages = self._put_back(messages)
-        entries = [(message.position, message) for message in messages]
-        self.length += len(entries)
+        self.length += len(messages)
         self.ready_bytes += sum([message.body_bytes for message in messages])
-        self._returned_again += len(entries)
-        self._returned_whole += sum([message.body is not PAGED_OUT for message in messages])
-        returned = self._returned
-        if len(entries) > len(returned):
-            returned += entries
-            heapify(returned)
-        else:
-            for entry in entries:
-                heappush(returned, entry)
+        self._returned_again += len(messages)
+        self._returned.add(messages)
         if not self._joined:
             self._join_pager_if_large()
 
@@ -489,14 +422,15 @@ class VariableQueue:
 
     def take(self, positions: Sequence[int]) -> list[Message]:
         wanted = sorted(positions)
-        returned = take_from_heap(self._returned, wanted)
-        self._returned_whole -= sum([message.body is not PAGED_OUT for message in returned])
+        returned = self._returned.take(wanted)
         middle = take_from_run(self._q4, wanted)
         if self._q1:
             middle += take_from_run(self._q1, wanted)
-        if self._disk_count:
+        if self._disk.count:
             # Last, because q1 joins q4 when nothing is left on the disk.
-            middle += self._take_from_disk(wanted)
+            middle += self._disk.take(wanted, self._lose)
+            if not self._disk.count:
+                self._join_q1()
         if middle:
             self._ahead = None
             self._taken.update([(message.position, message) for message in middle])
@@ -509,24 +443,6 @@ class VariableQueue:
             self._pending.update(dict.fromkeys(taken))
         return in_order(taken)
 
-    def _take_from_disk(self, wanted: Sequence[int]) -> list[Message]:
-        left = [at for at in wanted if self._disk_start <= at < self._disk_end]
-        left = [at for at in left if at not in self._taken]
-        found: list[Message] = []
-        while left:
-            # What stands close together is read at once.
-            near = bisect_left(left, left[0] + TAKE_SPAN)
-            start, end = left[0], left[near - 1] + 1
-            batch = self._read(start, end, TAKE_SPAN, TAKE_BYTES)
-            chosen = set(left[:near])
-            found += [message for message in batch.messages if message.position in chosen]
-            left = left[bisect_left(left, batch.next_position) :]
-        self._disk_count -= len(found)
-        self._disk_bytes -= sum([len(message.body) for message in found])
-        if not self._disk_count:
-            self._join_q1()
-        return found
-
     def _put_back(self, messages: list[Message]) -> list[Message]:
         """Make the messages that were taken from the middle ready there; returns the others."""
         others: list[Message] = []
@@ -534,10 +450,9 @@ class VariableQueue:
             taken = self._taken.pop(message.position, None)
             if taken is None or message.position < self.undelivered_from:
                 others.append(message)
-            elif self._disk_count and self._disk_start <= message.position < self._disk_end:
+            elif self._disk.covers(message.position):
                 self._keep([message])
-                self._disk_count += 1
-                self._disk_bytes += message.body_bytes
+                self._disk.put_back(message)
                 self._is_back(message)
             elif self.load((message,)):
                 self._ahead = None
@@ -558,23 +473,9 @@ class VariableQueue:
         q1 = self._q1
         if q1 is None:
             return self._q4
-        if self._disk_count:
-            return q1 if position >= self._disk_end else self._q4
+        if self._disk.count:
+            return q1 if position >= self._disk.end else self._q4
         return q1 if not self._q4 or position > self._q4[-1].position else self._q4
-
-    def _not_taken(self, messages: list[Message]) -> list[Message]:
-        if not self._taken:
-            return messages
-        return [message for message in messages if message.position not in self._taken]
-
-    def _first_on_disk(self) -> int:
-        """Where the first ready message of the disk range may be."""
-        if not self._taken:
-            return self._disk_start
-        count = len(self._taken) + 1
-        listed = self._store.list_positions(self._disk_start, self._disk_end, count)
-        ready = (at for at in listed.positions if at not in self._taken)
-        return next(ready, self._disk_end)
 
     # Ending
 
@@ -583,8 +484,8 @@ class VariableQueue:
         if self._counts:
             self._forget_counts()
         if self._stored and count:
-            if self._returned:
-                self._store.remove([message for _, message in self._returned])
+            if self._returned.heap:
+                self._store.remove([message for _, message in self._returned.heap])
             # What was never delivered stands behind all that is pending, but for what was taken.
             start = self.undelivered_from
             for position in sorted(self._taken):
@@ -596,8 +497,8 @@ class VariableQueue:
         return count
 
     def _forget_counts(self) -> None:
-        """Of all that is ready: returned messages, and those found at the start."""
-        ready = [position for position, _ in self._returned]
+        """Forget the counts of ready messages: of returned ones, and those found at the start."""
+        ready = [position for position, _ in self._returned.heap]
         undelivered_from = self.undelivered_from
         for position in (*ready, *[at for at in self._counts if at >= undelivered_from]):
             self._counts.pop(position, None)
@@ -622,11 +523,9 @@ class VariableQueue:
         self.length = 0
         self.ready_bytes = 0
         self._returned.clear()
-        self._returned_whole = 0
         self._q4.clear()
         self._ahead = None
-        self._disk_count = 0
-        self._disk_bytes = 0
+        self._disk.clear()
         self._q1 = None
         self._lazy_bytes = 0
         self._find_tail()
@@ -639,8 +538,8 @@ class VariableQueue:
     def undelivered_from(self) -> int:
         if self._q4:
             return self._q4[0].position
-        if self._disk_count:
-            return self._disk_start
+        if self._disk.count:
+            return self._disk.start
         return self._q1[0].position if self._q1 else self._next_position
 
     # For queues that count returns
@@ -664,63 +563,49 @@ class VariableQueue:
         """As the interface says; returned messages whose bodies are lost are passed over."""
         end = self._next_position
         q1 = self._q1 if self._q1 is not None else ()
-        if not self._disk_count:
-            runs = (self._q4, q1)
+        disk = self._disk
+        if not disk.count:
+            heap, runs = self._returned.heap, (self._q4, q1)
             if self._ahead is None and len(self._q4) > 2 * FAR:
                 self._ahead = Ahead()
             peeked = peek(
-                self._returned, runs, start, end, count_max, bytes_max, self._with_body, self._ahead
+                heap, runs, start, end, count_max, bytes_max, self._with_body, self._ahead
             )
             if peeked.next_position >= end:
                 # Whoever went through the queue is at its end.
                 self._ahead = None
             return peeked
-        disk_end = self._disk_end
-        if start >= disk_end:
+        if start >= disk.end:
             return peek((), (q1,), start, end, count_max, bytes_max, self._with_body)
         head = peek(
-            self._returned,
+            self._returned.heap,
             (self._q4,),
             start,
-            self._disk_start,
+            disk.start,
             count_max,
             bytes_max,
             self._with_body,
         )
         if head.messages:
             return head
-        return self._peek_on_disk(max(start, self._disk_start), count_max, bytes_max)
-
-    def _peek_on_disk(self, start: int, count_max: int, bytes_max: int) -> Peeked:
-        disk_end = self._disk_end
-        while True:
-            batch = self._read(start, disk_end, count_max, bytes_max)
-            messages = self._not_taken(batch.messages)
-            start = batch.next_position
-            if messages or start >= disk_end:
-                break
-        if not self._disk_count:
+        peeked = disk.peek(start, count_max, bytes_max, self._lose)
+        if not disk.count:
             # All there was is lost.
             self._join_q1()
-        return Peeked(messages, start)
+        return peeked
 
     def list_positions(self, start: int, end: int, count_max: int) -> Listed:
         end = min(end, self._next_position)
-        durable = self._durable
-        if not self._disk_count or start >= self._disk_end:
+        durable, heap, disk = self._durable, self._returned.heap, self._disk
+        if not disk.count or start >= disk.end:
             runs = (self._q4, self._q1 or ())
-            return list_positions(self._returned, runs, start, end, count_max, durable)
-        if start < self._disk_start:
-            head_end = min(end, self._disk_start)
-            head = list_positions(self._returned, (self._q4,), start, head_end, count_max, durable)
+            return list_positions(heap, runs, start, end, count_max, durable)
+        if start < disk.start:
+            head_end = min(end, disk.start)
+            head = list_positions(heap, (self._q4,), start, head_end, count_max, durable)
             if head.positions or head.next_position >= end:
                 return head
-        disk_end = min(end, self._disk_end)
-        listed = self._store.list_positions(max(start, self._disk_start), disk_end, count_max)
-        if not self._taken:
-            return listed
-        ready = [position for position in listed.positions if position not in self._taken]
-        return listed._replace(positions=ready)
+        return disk.list_positions(start, end, count_max)
 
     def _with_body(self, message: Message) -> Message | None:
         """The message as it can be looked at: itself, or a copy with its body; None if lost."""
@@ -753,14 +638,14 @@ class VariableQueue:
         mark_delivered(self._q4, counted, below)
         mark_delivered(self._q1 or (), counted, below)
         if self.undelivered_from > counted:
-            for _, message in self._returned:
+            for _, message in self._returned.heap:
                 message.redelivered |= message.position < below
 
     # Where a publish goes
 
     def _find_tail(self) -> None:
         """To be called when the disk range becomes empty or not, or the mode changes."""
-        if self._disk_count or self._lazy:
+        if self._disk.count or self._lazy:
             if self._q1 is None:
                 self._q1 = deque()
             self._tail = self._q1
@@ -802,7 +687,7 @@ class VariableQueue:
                 self._join_pager()
                 self._pager.ask(self)
         else:
-            if not self._disk_count:
+            if not self._disk.count:
                 self._join_q1()
             self._look_at = self._next_position + self._pager.worth_paging
 
@@ -816,7 +701,7 @@ class VariableQueue:
     @property
     def _ready_in_memory(self) -> int:
         q1 = len(self._q1) if self._q1 else 0
-        return len(self._q4) + q1 + self._returned_whole
+        return len(self._q4) + q1 + self._returned.whole
 
     @property
     def _pending_count(self) -> int:
@@ -938,10 +823,8 @@ class VariableQueue:
         messages, spent = self._choose(q1.popleft, min(count_max, len(q1)), budget)
         if messages:
             self._keep(messages)
-            if not self._disk_count:
-                self._disk_start = messages[0].position
-            self._disk_end = messages[-1].position + 1
-            self._disk_grew(messages)
+            self._disk.append(messages)
+            self._disk_grew()
         return spent
 
     def _page_q4(self, count_max: int, budget: int) -> int:
@@ -951,17 +834,13 @@ class VariableQueue:
         if messages:
             messages.reverse()
             self._keep(messages)
-            if not self._disk_count:
-                self._disk_end = messages[-1].position + 1
-            self._disk_start = messages[0].position
-            self._disk_grew(messages)
+            self._disk.prepend(messages)
+            self._disk_grew()
         return spent
 
-    def _disk_grew(self, messages: list[Message]) -> None:
+    def _disk_grew(self) -> None:
         # What comes back from disk are other objects.
         self._ahead = None
-        self._disk_count += len(messages)
-        self._disk_bytes += sum([len(message.body) for message in messages])
         self._find_tail()
 
     def _page_pending(self, count_max: int, budget: int) -> int:
@@ -975,24 +854,9 @@ class VariableQueue:
 
     def _page_returned(self, count_max: int, budget: int) -> int:
         """Let go of the bodies of returned messages, those at the end of the heap first."""
-        returned = self._returned
-        messages: list[Message] = []
-        wanted = min(count_max, self._returned_whole)
-        looked_at = spent = 0
-        # Once round the heap finds all that are whole, and none twice. The cursor stays where it
-        # is between calls: looking for a few among many that are not has its price, too.
-        while len(messages) < wanted and spent + looked_at // LOOKS_PER_PAGE < budget:
-            looked_at += 1
-            self._returned_cursor -= 1
-            if not 0 <= self._returned_cursor < len(returned):
-                self._returned_cursor = len(returned) - 1
-            message = returned[self._returned_cursor][1]
-            if message.body is not PAGED_OUT:
-                messages.append(message)
-                spent += self._price(message)
-        self._drop_bodies(messages)
-        self._returned_whole -= len(messages)
-        return spent + looked_at // LOOKS_PER_PAGE
+        chosen = self._returned.choose(count_max, budget, self._price)
+        self._drop_bodies(chosen.messages)
+        return chosen.spent
 
     def _choose(
         self, take: Callable[[], Message], count_max: int, budget: int
@@ -1006,7 +870,7 @@ class VariableQueue:
         return messages, spent
 
     def _price(self, message: Message) -> int:
-        """What paging a message out costs, in the measure of `Pageable.reduce`."""
+        """The cost of paging a message out, in the measure of `Pageable.reduce`."""
         if self._durable and message.envelope.persistent:
             return 1
         return 1 + (len(message.body) >> 10)
@@ -1039,12 +903,13 @@ class VariableQueue:
         self._update_rates(now)
         assert self._rates is not None
         rates = self._rates.per_s
-        delta = (self._disk_start, self._disk_count, self._disk_end)
+        disk = self._disk
+        delta = (disk.start, disk.count, disk.end)
         return BackingQueueStatus(
             mode=self.mode,
             q1=len(self._q1) if self._q1 else 0,
-            delta=delta if self._disk_count else (self._next_position, 0, self._next_position),
-            q4=len(self._q4) + len(self._returned),
+            delta=delta if disk.count else (self._next_position, 0, self._next_position),
+            q4=len(self._q4) + len(self._returned.heap),
             len=self.length,
             target_ram_count=self.target_count,
             next_seq_id=self._next_position,
@@ -1054,7 +919,7 @@ class VariableQueue:
             avg_ack_egress_rate=rates.ack_egress,
             ram_msg_count=self._ready_in_memory,
             ram_ack_count=len(self._pending) if self._joined else self._pending_count,
-            ram_bytes=self.ready_bytes - self._disk_bytes,
+            ram_bytes=self.ready_bytes - disk.body_bytes,
             stored_count=self._store.count if self._stored else 0,
             disk_reads=self._store.read_count,
             disk_writes=self._store.written_count,
@@ -1064,27 +929,26 @@ class VariableQueue:
         """Assert everything that holds between two calls."""
         q1 = list(self._q1 or ())
         q4 = list(self._q4)
-        returned = [message for _, message in sorted(self._returned)]
-        assert self.length == len(returned) + len(q4) + self._disk_count + len(q1)
+        disk = self._disk
+        returned = [message for _, message in sorted(self._returned.heap)]
+        assert self.length == len(returned) + len(q4) + disk.count + len(q1)
         in_memory_bytes = sum(message.body_bytes for message in returned + q4 + q1)
-        assert self.ready_bytes == in_memory_bytes + self._disk_bytes
-        assert self._returned_whole == sum(m.body is not PAGED_OUT for m in returned)
+        assert self.ready_bytes == in_memory_bytes + disk.body_bytes
+        self._returned.check()
+        disk.check()
         assert all(message.body is not PAGED_OUT for message in q4 + q1)
 
         spans = [(message.position, message.position + 1) for message in returned + q4]
-        if self._disk_count:
-            spans.append((self._disk_start, self._disk_end))
-            assert 0 < self._disk_count <= self._disk_end - self._disk_start
+        if disk.count:
+            spans.append((disk.start, disk.end))
         else:
-            assert self._disk_bytes == 0
             assert self._lazy or not q1
         spans += [(message.position, message.position + 1) for message in q1]
         spans.append((self._next_position, self._next_position))
         assert all(end <= start for (_, end), (start, _) in pairwise(spans)), spans
-        assert all(position == message.position for position, message in self._returned)
 
-        assert self._tail is (self._q1 if self._disk_count or self._lazy else self._q4)
-        assert self._stored or not self._disk_count
+        assert self._tail is (self._q1 if disk.count or self._lazy else self._q4)
+        assert self._stored or not disk.count
         assert all(message.body is not PAGED_OUT for message in self._pending)
         assert self._pending.keys().isdisjoint(returned + q4 + q1)
         assert 0 <= len(self._pending) <= self._pending_count

@@ -24,7 +24,7 @@ class Replica(Protocol):
     """Where the copy is kept."""
 
     def load(self) -> Replicated | None:
-        """What is there; None when there is nothing, or nothing that can be used."""
+        """Read the replica; None when there is none, or none that can be used."""
         ...
 
     def reset(self, cluster_id: str) -> None:

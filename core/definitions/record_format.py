@@ -66,7 +66,7 @@ def encode_with_record(head: tuple[object, ...], record: object) -> bytes:
 
 
 def unpacked(octets: bytes) -> Any:
-    """What MessagePack holds. Raises one of `UNREADABLE`."""
+    """Decode MessagePack. Raises one of `UNREADABLE`."""
     plain = msgspec.msgpack.decode(octets)
     # A level takes an octet at least, so that hardly any record is looked at.
     if len(octets) > NESTING_MAX:

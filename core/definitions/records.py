@@ -94,7 +94,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
         return 1 + len(self.in_sync) + self.missing
 
     def storage_id(self, node: str) -> int:
-        """What the storage of a node that has the queue, or a copy, knows it by."""
+        """The id by which the storage of a node that has the queue, or a copy, knows it."""
         return self.stores.get(node) or self.queue_id
 
 
@@ -134,7 +134,7 @@ class GroupMemberRecord(msgspec.Struct, frozen=True):
 
 
 class GroupRecord(msgspec.Struct, frozen=True):
-    """Who is in a group, in the order of its ring. `version` counts the changes, from 1."""
+    """The members of a group, in the order of its ring. `version` counts the changes, from 1."""
 
     version: int
     members: tuple[GroupMemberRecord, ...]

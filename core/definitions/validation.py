@@ -17,7 +17,7 @@ class ValidationFailed(BrokerError):
 
 
 class NotThere(BrokerError):
-    """What an operator wants to change or clear does not exist."""
+    """An operator wants to change or clear something that does not exist."""
 
 
 class NoSuchVhost(NotThere):

@@ -34,14 +34,14 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 class HashSource(NamedTuple):
-    """What of a message is hashed: this header, this property, or else the routing key."""
+    """The part of a message that is hashed: this header, this property, or else the routing key."""
 
     header: str | None
     property: str | None
 
 
 def hash_source(arguments: Table) -> HashSource:
-    """What the arguments of the exchange ask for. Raises `PreconditionFailed`."""
+    """Read the arguments of the exchange. Raises `PreconditionFailed`."""
     header = _name_in(arguments, HASH_HEADER)
     name = _name_in(arguments, HASH_PROPERTY)
     if header is not None and name is not None:
@@ -55,7 +55,7 @@ def hash_source(arguments: Table) -> HashSource:
 
 
 def hashed_value(field: Field | None) -> bytes:
-    """What a header hashes by: strings by their bytes, the rest by value; absent as empty."""
+    """The octets by which a header is hashed: of a string its own, else those of its value."""
     if field is None:
         return b""
     if isinstance(field.value, bytes):

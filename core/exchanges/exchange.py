@@ -45,7 +45,7 @@ PropertyText: TypeAlias = Callable[[str], bytes | None]
 
 
 class Exchange:
-    """What all types share.
+    """The base of all exchange types.
 
     `alternate` is the name of the effective alternate exchange, from argument or policy; the owner
     of the exchange sets it, and `declared_by`, the name of a user. `random` serves the types that
@@ -60,7 +60,7 @@ class Exchange:
 
     @property
     def match_us(self) -> int:
-        """What the last look for `destinations` has cost, where that grows with the bindings."""
+        """The cost of the last look for `destinations`, where that grows with the bindings."""
         return 0
 
     every_key: bool = False

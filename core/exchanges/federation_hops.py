@@ -40,7 +40,7 @@ class HopRule(NamedTuple):
 
 
 def hop_rule(arguments: Table) -> HopRule:
-    """What the arguments of a helper exchange say. Raises `PreconditionFailed`."""
+    """Read the arguments of a helper exchange. Raises `PreconditionFailed`."""
     hops_max = arguments.get(MAX_HOPS)
     if hops_max is None or hops_max.kind not in INTEGER_KINDS:
         raise PreconditionFailed(f"an exchange for federation needs a number as '{MAX_HOPS}'")

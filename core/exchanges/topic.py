@@ -42,7 +42,10 @@ KEPT_MAX = 1_000_000
 
 
 class _Node:
-    """What the words of a binding key lead to. `loops`: it stays reached whatever word follows."""
+    """The node of the trie that the words of a binding key lead to.
+
+    `loops`: it stays reached whatever word follows.
+    """
 
     __slots__ = ("any_words", "bindings", "loops", "one_word", "words")
 
@@ -245,7 +248,7 @@ class TopicTrie:
         return following
 
     def _keep(self, nodes: dict[_Node, None]) -> Reached:
-        """What is kept for these nodes."""
+        """The answer for these nodes: the kept one, or a new one, which is kept from now on."""
         key = tuple(nodes)
         reached = self._reached.get(key)
         if reached is None:

@@ -52,7 +52,7 @@ class HeldQueue(Protocol):
 
 
 class Holder(Protocol):
-    """Who got a message: a consumer, or a basic.get."""
+    """The consumer, or basic.get, that got a message."""
 
     @property
     def queue(self) -> HeldQueue: ...

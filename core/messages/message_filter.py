@@ -425,7 +425,7 @@ def _unquoted(quoted: str) -> str:
 
 
 def _walked(tree: Any, steps: Sequence[str | int]) -> Any:
-    """What is at the end of a path."""
+    """The value at the end of a path."""
     for step in steps:
         if isinstance(step, str) and isinstance(tree, dict):
             tree = tree.get(step, MISSING)

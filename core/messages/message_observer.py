@@ -13,7 +13,7 @@ from warren.core.messages.message import Envelope, Message
 
 
 class TracedClient(NamedTuple):
-    """Who published, or was handed something: connection name, channel number, user."""
+    """The client that published, or was handed something: connection name, channel number, user."""
 
     connection: str
     channel: int

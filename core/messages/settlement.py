@@ -23,9 +23,9 @@ REJECTED = Settlement.REJECTED
 
 
 class PublishConfirms(Protocol):
-    """Who waits for confirms: one channel in confirm mode or one transaction.
+    """A waiter for confirms: one channel in confirm mode or one transaction.
 
-    Whoever is one names this class as its base, and has `settle_many` from here unless it knows a
+    Each of them names this class as its base, and has `settle_many` from here unless it knows a
     shorter way.
     """
 

@@ -136,7 +136,7 @@ class Parameters:
         )
 
     def writes_to_forget_vhost(self, vhost: str) -> list[Write]:
-        """What belongs into the transaction that deletes a virtual host, policies included."""
+        """The writes that delete the parameters and policies of a virtual host together with it."""
         keys = [_key(*parameter[:3]) for parameter in self._stored() if parameter.vhost == vhost]
         for kind in ("policy", "operator_policy"):
             keys += [stored.key for stored in self._store.records((kind, vhost))]

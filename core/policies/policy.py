@@ -51,7 +51,7 @@ policies. It bounds what they cost while a node starts, and the memory they take
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What applies to one object: the names and the definition HTTP shows."""
+    """The policies that apply to one object: the names and the definition HTTP shows."""
 
     policy: str | None
     operator_policy: str | None
@@ -106,7 +106,7 @@ def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any])
 
 
 def _quorum_settings(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueSettings:
-    """The same for quorum queues (quorum_queues.md section 2)."""
+    """The settings of a quorum queue (quorum_queues.md section 2)."""
 
     def smaller(argument: float | None, key: str) -> Any:
         given = [limit for limit in (argument, definition.get(key)) if limit is not None]
@@ -142,7 +142,7 @@ def _quorum_settings(declared: QueueArguments, definition: Mapping[str, Any]) ->
 
 
 def _stream_settings(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueSettings:
-    """The same for streams: a policy counts for more than the arguments (streams.md, Policies)."""
+    """The settings of a stream: policies count for more than arguments (streams.md, Policies)."""
     age = definition.get("max-age", declared.max_age)
     segment_bytes = definition.get("stream-max-segment-size-bytes", declared.segment_bytes)
     locator = definition.get("queue-leader-locator", declared.queue_leader_locator)
@@ -267,7 +267,7 @@ class Policies:
     def applied(
         self, vhost: str, name: str, kind: Kind, queue_type: QueueType = CLASSIC
     ) -> Applied:
-        """What applies to the exchange of this name, or to the queue, which is of this type.
+        """The policies that apply to the exchange, or to the queue of this type, of this name.
 
         A delay queue has the policies of a queue with the name of its exchange.
         """
@@ -282,7 +282,7 @@ class Policies:
         )
 
     def queue_settings(self, vhost: str, name: str, declared: QueueArguments) -> QueueSettings:
-        """What the queue of this name with these arguments goes by."""
+        """The settings of the queue of this name with these arguments."""
         applied = self.applied(vhost, name, "queue", declared.type)
         exchange = exchange_behind(name)
         if exchange is not None:

@@ -73,7 +73,7 @@ class PolicySet:
         self._candidates.clear()
 
     def characters_without(self, name: str) -> int:
-        """What the patterns of all others have together."""
+        """How many characters the patterns of all other policies have together."""
         policy = self._named.get(name)
         return self.characters - (0 if policy is None else len(policy.pattern))
 

@@ -8,13 +8,16 @@ tracing) is behind one flag.
 | where to look | for |
 |---|---|
 | `queue` | one queue; begin here |
-| `consumers` | who is served next, single active consumer, priorities |
+| `subscriptions` | who may subscribe, and the single active consumer |
+| `consumers` | who is served next, priorities |
 | `queue_arguments`, `queue_type` | what clients may declare, and what it means |
 | `quorum_queue`, `quorum_level` | what quorum queues do otherwise than classic ones |
 | `redelivery` | delivery limits, and returns that wait |
 | `stream_queue`, `stream_arguments` | streams: readers at offsets of their own |
 | `deduplicating_queue` | queues that take each message id once |
 | `retention` | what a queue keeps of acknowledged messages |
+| `messages_in_hand` | messages that operators have taken out of the middle |
+| `unkept` | messages that die before the queue takes them |
 | `queue_owner` | what a queue asks of its virtual host |
 | `placement`, `local_queues` | where queues are, in a cluster |
 | `moving` | what a change of the leader takes along |

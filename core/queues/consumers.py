@@ -43,9 +43,11 @@ class ConsumedQueue(HeldQueue, Protocol):
 
     ring: ConsumerRing
     settings: QueueSettings
-    active_consumer: Consumer | None
     redelivered: int
     deleted: bool
+
+    @property
+    def active_consumer(self) -> Consumer | None: ...
 
     def remove_consumer(self, consumer: Consumer) -> None: ...
 

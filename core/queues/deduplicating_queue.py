@@ -22,6 +22,7 @@ from warren.core.backing.windowed_queue import RECALL_COUNT, WindowedQueue
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.ports import ContentCodec
+from warren.core.queues.messages_in_hand import MessagesInHand
 from warren.core.queues.moving import Moving, Unanswered
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.waiting import run
@@ -254,13 +255,14 @@ class DeduplicatingQueue(Queue, PublishConfirms):
     def levels(self) -> list[MirroredLevel]:
         return super().levels[:1]
 
-    def settle_out(self, messages: Sequence[Message]) -> None:
-        if not self.deleted:
-            for message in messages:
-                message_id = self._codec.property_text(message.envelope.header, "message_id")
-                if message_id:
-                    self._window.forget(message_id)
-        super().settle_out(messages)
+    def _new_hand(self) -> MessagesInHand:
+        return MessagesInHand(self, self._forget_ids)
+
+    def _forget_ids(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            message_id = self._codec.property_text(message.envelope.header, "message_id")
+            if message_id:
+                self._window.forget(message_id)
 
     # Life
 

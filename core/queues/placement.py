@@ -33,7 +33,7 @@ class Placement(Protocol):
         ...
 
     def storage_id(self, record: QueueRecord) -> int:
-        """What the storage of this node knows the queue by."""
+        """The id by which the storage of this node knows the queue."""
         ...
 
     def remote_queue(
@@ -44,7 +44,7 @@ class Placement(Protocol):
         arguments: Table,
         settings: QueueSettings,
     ) -> Queue:
-        """What stands for a queue that another node has."""
+        """The object that stands for a queue that another node has."""
         ...
 
     def move_in(self, queue: Queue, moving: Moving) -> None:

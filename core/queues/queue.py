@@ -31,15 +31,17 @@ from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.messages.stock import Stock
 from warren.core.messages.ways_out import WaysOut
-from warren.core.ports import Timer
-from warren.core.queues.consumers import Blocked, Consumer, ConsumerRing
+from warren.core.queues.consumers import Blocked, Consumer
+from warren.core.queues.messages_in_hand import MessagesInHand
 from warren.core.queues.moving import Moving, Unanswered, move_consumers, publish_held
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import DeathReason, QueueOwner
 from warren.core.queues.queue_type import STREAM
 from warren.core.queues.redelivery import Redelivery
 from warren.core.queues.retention import Retention
+from warren.core.queues.subscriptions import Subscriptions
 from warren.core.queues.unkept import bury_unkept
+from warren.core.scheduling.deadline import Deadline
 from warren.core.scheduling.waiting import Event
 
 DELIVERY_SLICE = 512
@@ -66,7 +68,8 @@ RESUME_US = 500
 
 
 class Fetched(NamedTuple):
-    """What basic.get got, how many messages are still ready, and who is to hear the verdict."""
+    """The message that basic.get got, how many are still ready, and the queue that is to hear the
+    verdict."""
 
     message: Message | None
     left: int
@@ -84,11 +87,10 @@ class Queue:
     is_here = True
 
     __slots__ = (
-        "_all_settled",
-        "_expiry_at",
-        "_expiry_timer",
+        "_expiry",
         "_has_expiring",
         "_held",
+        "_in_hand",
         "_let_go",
         "_redelivery",
         "_resume_scheduled",
@@ -98,12 +100,9 @@ class Queue:
         "_strict",
         "_trace",
         "_turned_away",
-        "_unused_timer",
+        "_unused",
         "_vhost",
-        "_waiting_at",
-        "_waiting_timer",
         "acked",
-        "active_consumer",
         "arguments",
         "auto_delete",
         "backing",
@@ -127,7 +126,7 @@ class Queue:
         "retention",
         "ring",
         "settings",
-        "taken_out",
+        "subscriptions",
         "unacked",
         "ways_out",
     )
@@ -154,9 +153,10 @@ class Queue:
         self.arguments = arguments
         self.settings = settings
         self.backing = backing
-        self.ring = ConsumerRing()
-        self.consumers: list[Consumer] = []
-        self.active_consumer: Consumer | None = None
+        self.subscriptions = self._new_subscriptions()
+        # Those of `subscriptions`, for whoever asks often.
+        self.ring = self.subscriptions.ring
+        self.consumers = self.subscriptions.consumers
         self.unacked = 0
         self.deleted = False
         # How many messages were ready when it was deleted.
@@ -172,13 +172,11 @@ class Queue:
         self._turned_away = 0
         self.ways_out = WaysOut()
         self.lacks_copies = False
-        # Pending messages that no client has: an operator has them moved or deleted.
-        self.taken_out: dict[Message, None] = {}
+        # None until an operator takes messages out, or looks for such.
+        self._in_hand: MessagesInHand | None = None
         # What keeps acknowledged messages, once it did; `retention` is the same while it does.
         self.retained: Retention | None = None
         self.retention: Retention | None = None
-        # Happens when there are none of these any more.
-        self._all_settled: Event | None = None
         self._trace: MessageObserver | None = None
         # What is published while the queue is being handed over to another node.
         self._held: list[Unanswered] | None = None
@@ -189,12 +187,11 @@ class Queue:
         self._let_go: Event | None = None
         # Where messages that come back are counted.
         self._redelivery: Redelivery | None = None
-        self._waiting_timer: Timer | None = None
-        self._waiting_at = 0.0
-        self._expiry_timer: Timer | None = None
-        self._expiry_at = 0.0
+        # When the first message expires; None until one can.
+        self._expiry: Deadline | None = None
         self._has_expiring = backing.expiring
-        self._unused_timer: Timer | None = None
+        # When the queue is deleted for want of use; None until it has `expires`.
+        self._unused: Deadline | None = None
         self._resume_scheduled = False
         self._rules = self._strict = False
         self._take_settings(settings)
@@ -206,12 +203,17 @@ class Queue:
         return self.backing.length
 
     def stock(self) -> Stock:
-        """What it holds."""
+        """How much it holds: messages, wherever they are, and octets of ready ones."""
         return Stock(self.backing.length + self.unacked + self.waiting, self.backing.ready_bytes)
 
     @property
     def vhost_name(self) -> str:
         return self._vhost.name
+
+    @property
+    def described(self) -> str:
+        """As texts of errors name it."""
+        return f"queue '{self.name}' in vhost '{self._vhost.name}'"
 
     @property
     def is_stream(self) -> bool:
@@ -241,7 +243,7 @@ class Queue:
         return 0 if self._redelivery is None else len(self._redelivery)
 
     def waiting_messages(self) -> list[Message]:
-        """Those messages; they are pending in the backing queue."""
+        """The returned messages that wait; they are pending in the backing queue."""
         return [] if self._redelivery is None else self._redelivery.waiting()
 
     @property
@@ -338,7 +340,7 @@ class Queue:
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
-        """`publish` what another leader may have delivered.
+        """`publish` a message that another leader may have delivered.
 
         Where no consumer takes it at once, the backing queue is to count it as delivered.
         """
@@ -420,53 +422,42 @@ class Queue:
     @property
     def consumer_total(self) -> int:
         """As clients and operators are told it."""
-        return len(self.consumers)
+        return self.subscriptions.total
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        """The single active consumer, in a queue that has one."""
+        return self.subscriptions.active
+
+    def _new_subscriptions(self) -> Subscriptions:
+        return Subscriptions()
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Subscribe. Raises `AccessRefused` when someone holds the queue for themselves.
 
         The consumer is blocked until the caller's `deliver`, so that its reply can go out first.
         """
-        self._check_exclusive(consumer)
-        self._stop_unused_timer()
-        self.consumers.append(consumer)
-        if not consumer.blocked:
-            self.ring.add(consumer)
-        if self.settings.single_active_consumer:
-            if self.active_consumer is None:
-                self.active_consumer = consumer
-            else:
-                consumer.block(Blocked.NOT_ACTIVE)
-
-    def _check_exclusive(self, consumer: Consumer) -> None:
-        # Who is exclusive is alone.
-        in_exclusive_use = bool(self.consumers) and self.consumers[0].exclusive
-        wants_all = consumer.exclusive and (self.consumers or self.settings.single_active_consumer)
-        if in_exclusive_use or wants_all:
-            raise AccessRefused(
-                f"queue '{self.name}' in vhost '{self._vhost.name}' in exclusive use"
-            )
+        single_active = self.settings.single_active_consumer
+        if not self.subscriptions.admits(consumer, single_active=single_active):
+            raise AccessRefused(f"{self.described} in exclusive use")
+        self._stop_expires()
+        self.subscriptions.add(consumer, single_active=single_active)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Unsubscribe. Its unacknowledged messages stay with the channel."""
-        self.consumers.remove(consumer)
-        if not consumer.blocked:
-            self.ring.remove(consumer)
-        self._without((consumer,))
+        self.subscriptions.remove(consumer)
+        self._unsubscribed((consumer,))
 
     def remove_consumers(self, consumers: Collection[Consumer]) -> None:
         """`remove_consumer` for many: each looks at all consumers of the queue."""
         gone = frozenset(consumers)
-        self.consumers = [consumer for consumer in self.consumers if consumer not in gone]
-        self.ring.remove_all(gone)
-        self._without(gone)
+        self.subscriptions.remove_all(gone)
+        self._unsubscribed(gone)
 
-    def _without(self, gone: Collection[Consumer]) -> None:
-        for consumer in gone:
-            # Out of the ring for good: an acknowledgement still to come must not bring it back.
-            consumer.blocked |= Blocked.NOT_ACTIVE
-        if self.active_consumer in gone and not self.deleted:
-            self._activate_next()
+    def _unsubscribed(self, gone: Collection[Consumer]) -> None:
+        subscriptions = self.subscriptions
+        if subscriptions.active in gone and not self.deleted and subscriptions.activate_next():
+            self._resume_soon()
         if not self.consumers and not self.deleted:
             if self.auto_delete:
                 self._vhost.queue_unused(self)
@@ -554,7 +545,7 @@ class Queue:
         return message
 
     def envelope_got(self, message: Message, no_ack: bool) -> Envelope:
-        """What a client is shown of a message that `get` has returned."""
+        """The envelope that a client is shown of a message that `get` has returned."""
         if self._redelivery is None or no_ack:
             return message.envelope
         return self._redelivery.shown(self.backing, message)
@@ -600,114 +591,60 @@ class Queue:
             messages = self._count_returns(self._redelivery, messages)
         for message in messages:
             message.redelivered |= delivered
-            if message.expires_at is not None:
-                self._has_expiring = True
         if self._trace is not None:
             self._trace.requeued(self, messages)
+        self.ready_again(messages)
+
+    def ready_again(self, messages: Sequence[Message]) -> None:
+        """These pending messages are ready, in their places."""
+        self._has_expiring |= any([message.expires_at is not None for message in messages])
         self.backing.requeue(messages)
         self._keep_rules()
         self.deliver()
 
     def _count_returns(self, redelivery: Redelivery, messages: list[Message]) -> list[Message]:
         """Count the return of these messages, and answer those that are ready again at once."""
-        now = self._vhost.clock.now()
         for message in messages:
             message.redelivered = True
-        ready, dead = redelivery.take_back(self.backing, messages, self.settings, now)
+        ready, dead = redelivery.take_back(self.backing, messages, self.settings)
         if dead:
             self.ways_out.rejected += len(dead)
             self._bury(dead, DeathReason.DELIVERY_LIMIT)
-        self._arm_waiting()
         return ready
-
-    def _arm_waiting(self) -> None:
-        """Keep one timer, set no later than the end of the first wait."""
-        due = None if self._redelivery is None else self._redelivery.next_due()
-        if due is None:
-            return
-        if self._waiting_timer is not None:
-            if self._waiting_at <= due:
-                return
-            self._waiting_timer.cancel()
-        self._waiting_at = due
-        delay_s = max(0.0, due - self._vhost.clock.now())
-        self._waiting_timer = self._vhost.clock.call_later(delay_s, self._end_waits)
 
     def _end_waits(self) -> None:
         """Make messages ready again that have waited, a slice at a time."""
-        self._stop_waiting_timer()
-        if self._held is not None or self._redelivery is None:
+        redelivery = self._redelivery
+        if self._held is not None or redelivery is None:
             # `release` looks again.
             return
-        self._ready_again(self._redelivery.due(self._vhost.clock.now(), EXPIRY_SLICE))
-        if self._redelivery.is_over:
+        if messages := redelivery.due(EXPIRY_SLICE):
+            self._vhost.turns.spend(len(messages) * DROP_US)
+            if self._trace is not None:
+                self._trace.requeued(self, messages)
+            self.ready_again(messages)
+        if redelivery.is_over:
             self._redelivery = None
             self._find_rules()
-        self._arm_waiting()
-
-    def _ready_again(self, messages: list[Message]) -> None:
-        """These messages wait no longer."""
-        if not messages:
-            return
-        self._vhost.turns.spend(len(messages) * DROP_US)
-        if self._trace is not None:
-            self._trace.requeued(self, messages)
-        self._has_expiring |= any([message.expires_at is not None for message in messages])
-        self.backing.requeue(messages)
-        self._keep_rules()
-        self.deliver()
-
-    def _stop_waiting_timer(self) -> None:
-        if self._waiting_timer is not None:
-            self._waiting_timer.cancel()
-            self._waiting_timer = None
 
     # For operators
 
     @property
     def levels(self) -> list[MirroredLevel]:
-        """What can be looked at: the backing queue, or that of each priority."""
+        """The backing queues that operators can look at: one, or one for each priority."""
         backing = self.backing
         levels = backing.levels if isinstance(backing, PriorityQueue) else [backing]
         return cast("list[MirroredLevel]", levels)
 
-    def take_out(self, level: int, positions: Sequence[int]) -> list[Message]:
-        """Make the ready messages with these positions pending, wherever they stand.
+    @property
+    def in_hand(self) -> MessagesInHand:
+        """The messages that operators have taken out."""
+        if self._in_hand is None:
+            self._in_hand = self._new_hand()
+        return self._in_hand
 
-        They leave by `settle_out`, or return by `put_back`. Nothing counts as delivered. While the
-        queue is being handed over nothing is taken.
-        """
-        if self.deleted or self.is_withheld:
-            return []
-        backing = self.backing
-        if isinstance(backing, PriorityQueue):
-            messages = backing.take(level, positions)
-        else:
-            messages = cast("MirroredLevel", backing).take(positions)
-        self.taken_out.update(dict.fromkeys(messages))
-        return messages
-
-    def settle_out(self, messages: Sequence[Message]) -> None:
-        """Messages that were taken out are safe elsewhere, or not wanted any more."""
-        if not self.deleted:
-            self.backing.ack(messages)
-        self._no_longer_out(messages)
-
-    def put_back(self, messages: Sequence[Message]) -> None:
-        """Messages that were taken out are ready again, in their places."""
-        if not self.deleted:
-            self._has_expiring |= any([m.expires_at is not None for m in messages])
-            self.backing.requeue(messages)
-            self._keep_rules()
-            self.deliver()
-        self._no_longer_out(messages)
-
-    def _no_longer_out(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            self.taken_out.pop(message, None)
-        if not self.taken_out and self._all_settled is not None:
-            all_settled, self._all_settled = self._all_settled, None
-            all_settled.happen()
+    def _new_hand(self) -> MessagesInHand:
+        return MessagesInHand(self)
 
     def abandoned(self, messages: list[Message]) -> None:
         """The channel that had these messages has closed."""
@@ -722,7 +659,7 @@ class Queue:
         self._find_rules()
 
     def resume_delivery(self) -> None:
-        """What came back is there."""
+        """End a pause: the messages that came back are there."""
         self._still -= 1
         self._find_rules()
         if not self.deleted:
@@ -740,7 +677,7 @@ class Queue:
         self._let_go = self._let_go or Event()
 
     def hand_out(self) -> None:
-        """They have heard of it."""
+        """The other nodes have heard of it."""
         if self._held is None:
             self._hold_is_over()
         self._resume_soon()
@@ -792,7 +729,7 @@ class Queue:
         return self.purge()
 
     async def _after_hand_over(self) -> Queue:
-        """What stands for the queue when it has been handed over, or stays."""
+        """The object that stands for the queue when it has been handed over, or stays."""
         await self.let_go()
         current = self._vhost.current(self)
         if current is None or current.deleted:
@@ -811,7 +748,7 @@ class Queue:
         await self._vhost.end_queue(self, check)
 
     def stats(self) -> MessageStats:
-        """What passed through. Deliveries are worked out from what they led to.
+        """How many messages passed through. Deliveries are worked out from what they led to.
 
         A publish that was neither kept nor turned away went straight to a consumer that
         acknowledges nothing.
@@ -835,8 +772,8 @@ class Queue:
         when it is a delay queue."""
         if self.settings.delays is not None:
             raise AccessRefused(
-                f"queue '{self.name}' in vhost '{self._vhost.name}' belongs to exchange"
-                f" '{self.settings.delays}' and cannot be used by clients"
+                f"{self.described} belongs to exchange '{self.settings.delays}' and cannot be used"
+                " by clients"
             )
         if self.exclusive_owner is not None and self.exclusive_owner is not connection:
             raise self.locked()
@@ -846,16 +783,15 @@ class Queue:
 
     def check_deletable(self, *, if_unused: bool, if_empty: bool) -> None:
         """Raise `PreconditionFailed` when a conditional delete must not go through."""
-        described = f"queue '{self.name}' in vhost '{self._vhost.name}'"
         if if_empty and self.backing.length:
-            raise PreconditionFailed(f"{described} not empty")
+            raise PreconditionFailed(f"{self.described} not empty")
         if if_unused:
             self.check_unused()
 
     def check_unused(self) -> None:
         """Raise `PreconditionFailed` when the queue has consumers."""
         if self.consumers:
-            raise PreconditionFailed(f"queue '{self.name}' in vhost '{self._vhost.name}' in use")
+            raise PreconditionFailed(f"{self.described} in use")
 
     def delete(self) -> None:
         """End the queue: forget its messages, cancel its consumers."""
@@ -863,12 +799,7 @@ class Queue:
         if self._trace is not None:
             self._trace.emptied(self, True)
         self.deleted = True
-        self._stop_waiting_timer()
-        self._redelivery = None
-        self._stop_unused_timer()
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
-            self._expiry_timer = None
+        self._stop_timers()
         self._vhost.burials.queue_ends(self)
         self.backing.delete()
         if self.retained is not None:
@@ -879,7 +810,7 @@ class Queue:
             # By now another queue may have the name.
             if publish.confirms is not None:
                 publish.confirms.refuse(publish.publish_seq)
-        consumers = self.consumers
+        consumers = list(self.consumers)
         self.remove_consumers(consumers)
         for consumer in consumers:
             consumer.cancelled()
@@ -909,9 +840,8 @@ class Queue:
     def all_buried(self) -> Event:
         """Happens when no message that died here waits for its dead letter to be safe, or when
         those that were taken out are settled; whoever waits for both asks again then."""
-        if self.taken_out:
-            self._all_settled = self._all_settled or Event()
-            return self._all_settled
+        if self._in_hand:
+            return self._in_hand.all_settled()
         return self._vhost.burials.all_buried(self)
 
     @property
@@ -931,7 +861,8 @@ class Queue:
         publish_held(self, held or (), publishing_again)
         for consumer in list(self.consumers):
             consumer.unblock(Blocked.MOVING)
-        self._arm_waiting()
+        if self._redelivery is not None:
+            self._redelivery.set_timer()
         self.touch()
         self.deliver()
         self._hold_is_over()
@@ -939,12 +870,7 @@ class Queue:
     def move_out(self) -> Moving:
         """Another object takes the place of this one: end, and hand over what goes with it."""
         self.deleted = True
-        self._stop_waiting_timer()
-        self._redelivery = None
-        self._stop_unused_timer()
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
-            self._expiry_timer = None
+        self._stop_timers()
         consumers = [consumer for consumer in self.consumers if consumer.is_local]
         self.consumers.clear()
         self._vhost.burials.queue_moves(self)
@@ -954,7 +880,7 @@ class Queue:
         return Moving(consumers, self._held or [])
 
     def succeeded_by(self, queue: Queue) -> None:
-        """That object takes the place of this one."""
+        """`queue` takes the place of this object."""
         self._hold_is_over()
 
     def _hold_is_over(self) -> None:
@@ -975,10 +901,13 @@ class Queue:
 
     def touch(self) -> None:
         """Start the `expires` period anew: the queue was declared, got from, or lost a consumer."""
-        self._stop_unused_timer()
         expires_ms = self.settings.expires_ms
-        if expires_ms is not None and not self.consumers and not self.deleted:
-            self._unused_timer = self._vhost.clock.call_later(expires_ms / 1000, self._unused)
+        if expires_ms is None or self.consumers or self.deleted:
+            self._stop_expires()
+            return
+        if self._unused is None:
+            self._unused = Deadline(self._vhost.clock, self._expires)
+        self._unused.restart(expires_ms / 1000)
 
     def apply_settings(self, settings: QueueSettings) -> None:
         """Follow a changed policy (policies_and_parameters.md section 1.4)."""
@@ -1001,7 +930,7 @@ class Queue:
         self.backing.set_mode(settings.queue_mode)
         self._follow_returns()
         self._find_rules()
-        if expires_changed or self._unused_timer is None:
+        if expires_changed or self._unused is None or not self._unused.is_set:
             self.touch()
 
     def _follow_returns(self) -> None:
@@ -1011,11 +940,11 @@ class Queue:
             self._redelivery.ends = not counts
             self._end_waits()
         elif counts:
-            self._redelivery = Redelivery(self._vhost.codec)
+            self._redelivery = Redelivery(self._vhost.codec, self._vhost.clock, self._end_waits)
 
     @property
     def observer(self) -> MessageObserver | None:
-        """Who is told of what clients publish to it."""
+        """The observer of what clients publish to it."""
         return self._vhost.observer
 
     def trace_with(self, observer: MessageObserver | None) -> None:
@@ -1037,27 +966,26 @@ class Queue:
         )
         self._rules = self._strict or self._trace is not None or self.retention is not None
 
-    def _unused(self) -> None:
-        self._unused_timer = None
+    def _expires(self) -> None:
+        """The queue was not used for as long as `expires` says."""
         if self._held is not None:
             # It may have users at whoever leads.
             return
         if not self.consumers:
             self._vhost.queue_unused(self)
 
-    def _stop_unused_timer(self) -> None:
-        if self._unused_timer is not None:
-            self._unused_timer.cancel()
-            self._unused_timer = None
+    def _stop_expires(self) -> None:
+        if self._unused is not None:
+            self._unused.cancel()
 
-    def _next_active(self) -> Consumer | None:
-        """The next single active consumer: the highest priority waiting, oldest among equals."""
-        return max(self.consumers, key=lambda c: c.priority, default=None)
-
-    def _activate_next(self) -> None:
-        self.active_consumer = self._next_active()
-        if self.active_consumer is not None and self.active_consumer.unblock(Blocked.NOT_ACTIVE):
-            self._resume_soon()
+    def _stop_timers(self) -> None:
+        """Nothing expires here any more, and nothing waits: the queue ends, or moves."""
+        self._stop_expires()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._redelivery is not None:
+            self._redelivery.stop()
+        self._unused = self._expiry = self._redelivery = None
 
     # Handing over
 
@@ -1100,7 +1028,7 @@ class Queue:
         message.envelope = envelope
 
     def _envelope_delivered(self, message: Message) -> Envelope:
-        """What a consumer is shown of a message: its count, once it was returned."""
+        """The envelope that a consumer is sent: with a count, once the message was returned."""
         if self._redelivery is None or not self._redelivery.count(self.backing, message):
             return message.envelope
         return self._redelivery.shown(self.backing, message)
@@ -1228,15 +1156,10 @@ class Queue:
             if not self.backing.length:
                 self._has_expiring = False
             return
-        if self._expiry_timer is not None:
-            if self._expiry_at <= earliest:
-                return
-            self._expiry_timer.cancel()
-        self._expiry_at = earliest
-        delay_s = max(0.0, earliest - self._vhost.clock.now())
-        self._expiry_timer = self._vhost.clock.call_later(delay_s, self._expire)
+        if self._expiry is None:
+            self._expiry = Deadline(self._vhost.clock, self._expire)
+        self._expiry.no_later_than(earliest)
 
     def _expire(self) -> None:
-        self._expiry_timer = None
         if self._vhost.turns.over or not self._drop_expired(EXPIRY_SLICE):
             self._resume_soon()

@@ -42,7 +42,7 @@ Check: TypeAlias = Callable[[Field, Table], str | None]
 
 @dataclass(frozen=True, slots=True)
 class QueueArguments:
-    """What the arguments of a queue say; None where they say nothing."""
+    """The values of a queue's arguments; None where there is no argument."""
 
     type: QueueType = CLASSIC
     message_ttl_ms: int | None = None
@@ -69,7 +69,7 @@ class QueueArguments:
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """What a queue goes by: its arguments and the policies that apply to it.
+    """The settings of a queue: from its arguments and the policies that apply to it.
 
     `delivery_limit`: how often a message may be returned; `redelivery_delay_ms`: how long each
     return keeps it waiting; `deduplication_window`: of how many messages the ids are remembered;
@@ -125,7 +125,7 @@ class QueueSettings:
         )
 
     def time_to_live_ms(self, expiration_ms: int | None) -> int | None:
-        """That of a message which has this expiration."""
+        """The time to live of a message that has this expiration."""
         ttl_ms = self.message_ttl_ms
         if ttl_ms is None or expiration_ms is None:
             return expiration_ms if ttl_ms is None else ttl_ms
@@ -152,7 +152,7 @@ class QueueSettings:
 
 
 def parse(queue: str, vhost: str, arguments: Table) -> QueueArguments:
-    """What the arguments say. Raises `PreconditionFailed` for the first that is not valid."""
+    """Read the arguments. Raises `PreconditionFailed` for the first that is not valid."""
     check(queue, vhost, arguments)
 
     def value(name: str, default: Any = None) -> Any:

@@ -79,7 +79,7 @@ class QueueOwner(Protocol[Q]):
 
     @property
     def observer(self) -> MessageObserver | None:
-        """Who is told of what clients publish."""
+        """The observer of what clients publish."""
         ...
 
     def queue_unused(self, queue: Q) -> None:
@@ -91,7 +91,7 @@ class QueueOwner(Protocol[Q]):
         ...
 
     def current(self, queue: Q) -> Q | None:
-        """What stands for the queue now; None when it was deleted."""
+        """The object that stands for the queue now; None when it was deleted."""
         ...
 
     def follow_retention(self, queue: Q) -> None:

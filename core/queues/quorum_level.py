@@ -280,7 +280,7 @@ class QuorumLevel:
         self.note_dead([message.position for message in messages], why)
 
     def note_dead(self, positions: Collection[int], why: int) -> None:
-        """The same, by their positions."""
+        """Note messages as dead, by their positions."""
         self.dead_marks.update(dict.fromkeys(positions, why))
         self._inner.counts_changed(positions)
 
@@ -383,7 +383,7 @@ class QuorumLevel:
         self._inner.delete()
 
     def returned(self) -> list[Message]:
-        """Those that were returned and are ready."""
+        """The messages that were returned and are ready."""
         return list(self._back.values())
 
     def _forget_returned(self) -> None:

@@ -20,6 +20,7 @@ from warren.core.queues.queue import Queue
 from warren.core.queues.queue_owner import DeathReason
 from warren.core.queues.quorum_level import QuorumLevel
 from warren.core.queues.redelivery import CountedEnvelopes
+from warren.core.queues.subscriptions import QuorumSubscriptions, Subscriptions
 
 CREDIT: Final = 2000
 """Unacknowledged messages that a consumer without a prefetch limit may have."""
@@ -40,13 +41,13 @@ NUMBERS: Final = {reason: number for number, reason in REASONS.items()}
 class QuorumQueue(Queue):
     """`level` keeps the counts: the backing queue itself, or what a leader's level is around."""
 
-    __slots__ = ("_counted", "_kept", "_kept_bytes", "_leaving", "_refusing", "level")
+    __slots__ = ("_counted", "_kept", "_kept_bytes", "_refusing", "level")
+
+    subscriptions: QuorumSubscriptions
 
     def __init__(self, *args: Any, level: QuorumLevel, codec: ContentCodec, **named: Any) -> None:
         self.level = level
         self._counted = CountedEnvelopes(codec)
-        # Consumers that were cancelled and have unacknowledged messages.
-        self._leaving: dict[Consumer, None] = {}
         # Whether it has been too long, and is not short enough yet.
         self._refusing = False
         # The dead that stay until they are safe elsewhere: their positions and octets.
@@ -70,49 +71,27 @@ class QuorumQueue(Queue):
 
     # Consumers
 
-    @property
-    def consumer_total(self) -> int:
-        self._forget_leavers()
-        return len(self.consumers) + len(self._leaving)
-
-    def _forget_leavers(self) -> None:
-        """Forget cancelled consumers that have no unacknowledged message any more."""
-        for consumer in [consumer for consumer in self._leaving if not consumer.unacked]:
-            del self._leaving[consumer]
+    def _new_subscriptions(self) -> Subscriptions:
+        return QuorumSubscriptions(self._vhost.clock)
 
     def add_consumer(self, consumer: Consumer) -> None:
         super().add_consumer(consumer)
         if consumer.prefetch == NO_LIMIT and not consumer.no_ack:
             consumer.prefetch = CREDIT
 
-    def _check_exclusive(self, consumer: Consumer) -> None:
-        """A quorum queue accepts exclusive consumers and treats them like the others."""
-
-    def _without(self, gone: Collection[Consumer]) -> None:
-        leaving = [consumer for consumer in gone if consumer.unacked]
-        if leaving and not self.deleted:
-            self._leaving.update(dict.fromkeys(leaving))
-            # Where its channel closes, its messages come back at once.
-            self._vhost.clock.call_soon(self._forget_leavers)
-        super()._without(gone)
-
     def ack(self, messages: Collection[Message]) -> None:
         super().ack(messages)
-        if self._leaving:
-            self._forget_leavers()
+        if self.subscriptions.leaving:
+            self.subscriptions.forget_leavers()
 
     def delete(self) -> None:
         super().delete()
-        self._leaving.clear()
+        self.subscriptions.leaving.clear()
 
-    def _next_active(self) -> Consumer | None:
-        return next(iter(self.consumers), None)
-
-    def _unused(self) -> None:
+    def _expires(self) -> None:
         if self.consumers or not self.consumer_total:
-            super()._unused()
+            super()._expires()
         else:
-            self._unused_timer = None
             self.touch()
 
     # Delivery counts
@@ -148,7 +127,7 @@ class QuorumQueue(Queue):
     def get(self, no_ack: bool, client: TracedClient) -> Message | None:
         if self.settings.single_active_consumer:
             raise ResourceLocked(
-                f"cannot obtain access to locked {self._described}. basic.get operations are not "
+                f"cannot obtain access to locked {self.described}. basic.get operations are not "
                 "supported by quorum queues with single active consumer"
             )
         message = super().get(False, client)
@@ -171,7 +150,7 @@ class QuorumQueue(Queue):
     # Returns
 
     def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
-        """What was delivered is returned: at the end, or with a delivery limit at the head."""
+        """Return delivered messages: to the end, or with a delivery limit to the head."""
         if delivered:
             self._take_back(messages, last=self.settings.delivery_limit is None)
         else:
@@ -277,10 +256,6 @@ class QuorumQueue(Queue):
         for wanted, flag in ((if_unused, "if-unused"), (if_empty, "if-empty")):
             if wanted:
                 raise Unsupported(
-                    f"cannot delete {self._described}. queue.delete operations with {flag} flag "
+                    f"cannot delete {self.described}. queue.delete operations with {flag} flag "
                     "set are not supported by quorum queues"
                 )
-
-    @property
-    def _described(self) -> str:
-        return f"queue '{self.name}' in vhost '{self.vhost_name}'"

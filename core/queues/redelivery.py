@@ -11,7 +11,7 @@ A queue with neither setting has no `Redelivery`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol, cast
 
@@ -21,8 +21,9 @@ from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.field import long
 from warren.core.messages.message import Envelope, Message
-from warren.core.ports import ContentCodec
+from warren.core.ports import Clock, ContentCodec
 from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.scheduling.deadline import Deadline
 
 DELIVERY_COUNT: Final = "x-delivery-count"
 
@@ -69,7 +70,7 @@ class CountedEnvelopes:
 
 
 class TakenBack(NamedTuple):
-    """What becomes of messages that came back: ready at once, or returned too often."""
+    """Messages that came back: ready at once, or returned too often."""
 
     ready: list[Message]
     dead: list[Message]
@@ -79,10 +80,13 @@ class Redelivery:
     """The returns of one classic queue. `len` is how many messages wait.
 
     `ends`: no return is to be counted any more, and what waits is ready, a slice at a time.
+    `on_due` is called when messages wait no longer; it takes them by `due`.
     """
 
-    def __init__(self, codec: ContentCodec) -> None:
+    def __init__(self, codec: ContentCodec, clock: Clock, on_due: Callable[[], None]) -> None:
         self._envelopes = CountedEnvelopes(codec)
+        self._clock = clock
+        self._deadline = Deadline(clock, on_due)
         # When each is ready again, and the number of its return, which tells equal times apart.
         self._waiting: list[tuple[float, int, Message]] = []
         self._returns = 0
@@ -105,10 +109,10 @@ class Redelivery:
         backing: BackingQueue,
         messages: Collection[Message],
         settings: QueueSettings,
-        now: float,
     ) -> TakenBack:
         """Count a return of each message. Those that have to wait are kept until they are `due`."""
         limit = settings.delivery_limit
+        now = self._clock.now()
         taken = TakenBack([], [])
         for message in messages:
             level = _level_of(backing, message)
@@ -123,6 +127,7 @@ class Redelivery:
                 self._wait(message, now + delay_ms / 1000)
             else:
                 taken.ready.append(message)
+        self.set_timer()
         return taken
 
     def _wait(self, message: Message, until: float) -> None:
@@ -135,23 +140,28 @@ class Redelivery:
         """Whether nothing is left to do of what ends."""
         return self.ends and not self._waiting
 
-    def next_due(self) -> float | None:
-        """When the first message that waits is ready again."""
-        if self.ends and self._waiting:
-            return 0.0
-        return self._waiting[0][0] if self._waiting else None
+    def set_timer(self) -> None:
+        """Have `on_due` called when the first message waits no longer."""
+        if self._waiting:
+            self._deadline.no_later_than(0.0 if self.ends else self._waiting[0][0])
 
-    def due(self, now: float, limit: int) -> list[Message]:
-        """Up to so many messages that wait no longer, and are to be ready again."""
+    def stop(self) -> None:
+        """Do not call `on_due` any more."""
+        self._deadline.cancel()
+
+    def due(self, limit: int) -> list[Message]:
+        """Take up to so many messages that wait no longer, and are to be ready again."""
         found: list[Message] = []
         waiting = self._waiting
+        now = self._clock.now()
         while waiting and len(found) < limit and (self.ends or waiting[0][0] <= now):
             found.append(heappop(waiting)[2])
         self.waiting_bytes -= sum([message.body_bytes for message in found])
+        self.set_timer()
         return found
 
     def waiting(self) -> list[Message]:
-        """Those that wait, in no order."""
+        """The messages that wait, in no order."""
         return [message for _, _, message in self._waiting]
 
 
@@ -161,7 +171,7 @@ def delay_of(delays_ms: Sequence[int] | None, times: int) -> int:
 
 
 def _level_of(backing: BackingQueue, message: Message) -> CountingQueue:
-    """What has the message, and keeps its count."""
+    """The level that has the message, and keeps its count."""
     if isinstance(backing, PriorityQueue):
         backing = backing.level_of(message.envelope)
     # All that keep messages can keep counts.

@@ -23,8 +23,9 @@ from warren.core.backing.handing_over import hand_over
 from warren.core.backing.retained_log import RetainedLog
 from warren.core.backing.stream_limits import KEEP_ALL, StreamLimits
 from warren.core.messages.message import Message
-from warren.core.ports import Clock, Timer
+from warren.core.ports import Clock
 from warren.core.queues.seeking import offset_at
+from warren.core.scheduling.deadline import Deadline
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Event
 
@@ -66,7 +67,7 @@ class Retention:
         "_on_full",
         "_queue",
         "_taken",
-        "_trim_timer",
+        "_trim_deadline",
         "_trimming",
         "_turns",
         "_waiting",
@@ -102,7 +103,7 @@ class Retention:
         self._taken = 0
         self._going_on = False
         self._trimming = False
-        self._trim_timer: Timer | None = None
+        self._trim_deadline = Deadline(clock, self._trim_soon)
         log.on_committed = self._more_is_committed
 
     # The limits
@@ -117,7 +118,7 @@ class Retention:
         """Retain nothing from now on, and drop what is retained, in turns."""
         if self.active:
             self.active = False
-            self._stop_trim_timer()
+            self._trim_deadline.cancel()
             self.log.clear()
             if self._waiting:
                 self._go_on_soon()
@@ -230,19 +231,13 @@ class Retention:
         self._trimming = False
         if not self.active or self.ended:
             return
-        self._stop_trim_timer()
+        self._trim_deadline.cancel()
         trimmed = self.log.trim(self._limits, self._clock.wall_time())
         self._turns.spend(TRIM_US)
         if trimmed.more:
             self._trim_soon()
         elif trimmed.due_s is not None:
-            delay_s = min(trimmed.due_s, LOOK_AGAIN_S)
-            self._trim_timer = self._clock.call_later(delay_s, self._trim_soon)
-
-    def _stop_trim_timer(self) -> None:
-        if self._trim_timer is not None:
-            self._trim_timer.cancel()
-            self._trim_timer = None
+            self._trim_deadline.restart(min(trimmed.due_s, LOOK_AGAIN_S))
 
     # For people. A replay goes through it as through a queue of which nothing is unacknowledged.
 
@@ -302,7 +297,7 @@ class Retention:
 
     def _end(self) -> None:
         self.ended = True
-        self._stop_trim_timer()
+        self._trim_deadline.cancel()
         self._waiting.clear()
         self.log.on_committed = _nothing
         self._tell_of_more()

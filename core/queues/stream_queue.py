@@ -16,11 +16,14 @@ from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, Settlement
-from warren.core.ports import ContentCodec, Timer
+from warren.core.ports import ContentCodec
 from warren.core.queues.consumers import Blocked, Consumer
+from warren.core.queues.messages_in_hand import MessagesInHand
 from warren.core.queues.queue import Fetched, Queue
 from warren.core.queues.seeking import offset_at
 from warren.core.queues.stream_arguments import STREAM_OFFSET, Begin, stream_offset
+from warren.core.queues.subscriptions import Subscriptions
+from warren.core.scheduling.deadline import Deadline
 from warren.core.scheduling.waiting import run
 
 SLICE: Final = 256
@@ -89,6 +92,13 @@ def _with_header(envelope: Envelope, header: bytes) -> Envelope:
     )
 
 
+class EmptyHand(MessagesInHand):
+    """Messages stay in a stream: operators take out none."""
+
+    def take(self, level: int, positions: Sequence[int]) -> list[Message]:
+        raise Unsupported(f"messages stay in a stream: {self._queue.described}")
+
+
 class StreamingQueue(Queue):
     """`log` is its backing queue. `unacked` stays 0: what a client has is in the stream all the
     same, and counts for the client alone."""
@@ -97,8 +107,8 @@ class StreamingQueue(Queue):
         "_cursors",
         "_delivered",
         "_envelopes",
+        "_trim_deadline",
         "_trim_is_due",
-        "_trim_timer",
         "_waiting_for_more",
         "_woken",
         "log",
@@ -114,13 +124,10 @@ class StreamingQueue(Queue):
         self._delivered = 0
         self._woken = False
         self._trim_is_due = False
-        self._trim_timer: Timer | None = None
+        # When the first piece is too old; None until one can be.
+        self._trim_deadline: Deadline | None = None
         super().__init__(*args, backing=log, **named)
         log.on_committed = self._more_is_committed
-
-    @property
-    def described(self) -> str:
-        return f"queue '{self.name}' in vhost '{self.vhost_name}'"
 
     # Publishing
 
@@ -180,8 +187,9 @@ class StreamingQueue(Queue):
 
     # Reading
 
-    def _check_exclusive(self, consumer: Consumer) -> None:
+    def _new_subscriptions(self) -> Subscriptions:
         """A stream accepts exclusive consumers and treats them like the others."""
+        return Subscriptions(heeds_exclusive=False)
 
     def add_consumer(self, consumer: Consumer) -> None:
         begin, value = stream_offset(consumer.arguments.get(STREAM_OFFSET), self.described)
@@ -214,11 +222,11 @@ class StreamingQueue(Queue):
         of the next message where there is none."""
         return await offset_at(self.log, self._vhost.turns, since, lambda: self.deleted)
 
-    def _without(self, gone: Collection[Consumer]) -> None:
+    def _unsubscribed(self, gone: Collection[Consumer]) -> None:
         for consumer in gone:
             self._cursors.pop(consumer, None)
             self._waiting_for_more.pop(consumer, None)
-        super()._without(gone)
+        super()._unsubscribed(gone)
 
     def deliver(self) -> None:
         """Hand each reader what comes next for it, a slice at a time; one chunk at least, so that
@@ -278,7 +286,7 @@ class StreamingQueue(Queue):
             self._trace.acknowledged(self, known)
 
     def reject(self, messages: Iterable[Message]) -> None:
-        """Whoever speaks to the client refuses that; to give them up is an acknowledgement."""
+        """Count messages of a channel that ends. The channel refuses basic.reject to its client."""
         self.given_back += len(list(messages))
 
     def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
@@ -302,8 +310,8 @@ class StreamingQueue(Queue):
         """As in RabbitMQ, readers do not count for who declares the stream."""
         return len(self), 0
 
-    def take_out(self, level: int, positions: Sequence[int]) -> list[Message]:
-        raise Unsupported(f"messages stay in a stream: {self.described}")
+    def _new_hand(self) -> MessagesInHand:
+        return EmptyHand(self)
 
     def check_deletable(self, *, if_unused: bool, if_empty: bool) -> None:
         """As in RabbitMQ, the conditions do not count."""
@@ -335,13 +343,12 @@ class StreamingQueue(Queue):
         if trimmed.more:
             self._trim_soon()
         elif trimmed.due_s is not None:
-            delay_s = min(trimmed.due_s, LOOK_AGAIN_S)
-            self._trim_timer = clock.call_later(delay_s, self._trim_soon)
+            self._trim_deadline = self._trim_deadline or Deadline(clock, self._trim_soon)
+            self._trim_deadline.restart(min(trimmed.due_s, LOOK_AGAIN_S))
 
     def _stop_trim_timer(self) -> None:
-        if self._trim_timer is not None:
-            self._trim_timer.cancel()
-            self._trim_timer = None
+        if self._trim_deadline is not None:
+            self._trim_deadline.cancel()
 
     # The end
 

@@ -37,7 +37,7 @@ class Holding(Protocol):
 
     @property
     def queue_id(self) -> int:
-        """The same number on every node."""
+        """The id of the queue, which is the same on every node."""
 
     @property
     def deleted(self) -> bool:

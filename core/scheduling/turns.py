@@ -120,7 +120,7 @@ class Turns:
 
 
 class Pause:
-    """What a coroutine awaits that lets others have their turn (`waiting.Awaited`)."""
+    """A coroutine awaits this to let others have their turn (`waiting.Awaited`)."""
 
     __slots__ = ("_turns",)
 

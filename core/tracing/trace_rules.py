@@ -70,7 +70,7 @@ def check(name: str, value: Any) -> None:
 
 
 def parse(name: str, value: Mapping[str, Any]) -> Rule:
-    """What a parameter says that `check` has let pass."""
+    """Read a parameter that `check` has let pass."""
     pattern = value.get("queue")
     return Rule(
         name,

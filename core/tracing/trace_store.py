@@ -18,7 +18,7 @@ IN_MEMORY_MAX = 10_000
 
 
 class Life(NamedTuple):
-    """What is known of one message, by time. `is_whole` is false when it is too much."""
+    """The records of one message, by time. `is_whole` is false when it is too much."""
 
     records: list[TraceRecord]
     is_whole: bool
@@ -47,7 +47,7 @@ class TraceStore(Protocol):
 
     @property
     def octets(self) -> int:
-        """What the records take of the disk."""
+        """How many octets of the disk the records take."""
         ...
 
     @property

@@ -91,7 +91,7 @@ class Routes(Protocol):
 
     @property
     def observer(self) -> MessageObserver | None:
-        """Who is told what becomes of messages."""
+        """The observer of what becomes of messages."""
         ...
 
     @property
@@ -402,7 +402,7 @@ class Burials:
         self._work()
 
     def _keeper(self, queue: Queue, message: Message) -> Callable[[], None]:
-        """What is called when a message that the queue keeps is buried."""
+        """The callback for when a message that the queue keeps is buried."""
         self._on_the_way[queue] = self._on_the_way.get(queue, 0) + 1
 
         def buried() -> None:

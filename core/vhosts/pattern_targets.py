@@ -22,7 +22,9 @@ Queues = tuple[Queue, ...] | None
 
 
 class PatternTargets:
-    """Those of one exchange. Good until anything changes that a publish depends on (`Topology`).
+    """The queues behind the patterns of one exchange.
+
+    They are good until anything changes that a publish depends on (`Topology`).
 
     `route` finds the queues for a routing key in the general way.
     """

@@ -26,7 +26,7 @@ from warren.core.vhosts.delay_queue import DelayQueue
 
 
 class Makings(NamedTuple):
-    """What a virtual host makes its queues of."""
+    """The parts of which a virtual host makes its queues."""
 
     vhost: QueueOwner[Queue]
     new_backing_queue: Callable[[BackingSpec], BackingQueue]
@@ -42,7 +42,7 @@ class DeclaredQueue(NamedTuple):
     arguments: Table
 
     def named(self, settings: QueueSettings) -> dict[str, Any]:
-        """What every queue is made with."""
+        """The arguments with which every queue is made."""
         return {
             "durable": self.record.durable,
             "auto_delete": self.record.auto_delete,

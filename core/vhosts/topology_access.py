@@ -19,7 +19,10 @@ from warren.core.vhosts.vhost import VirtualHost
 
 
 class Asking(NamedTuple):
-    """Who declares or binds where. Without a user it is the node's own, who may do everything."""
+    """The user who declares or binds, and where.
+
+    Without a user it is the node itself, which may do everything.
+    """
 
     access: AccessControl
     user: User | None
@@ -60,7 +63,7 @@ def check_exchange(asking: Asking, name: str, arguments: Table) -> None:
 
 
 def check_queue(asking: Asking, name: str, arguments: Table) -> None:
-    """The same for a new queue."""
+    """Check what a new queue needs."""
     exchange = arguments.get(DEAD_LETTER_EXCHANGE)
     if exchange is not None:
         check_dead_letter_exchange(name, asking.vhost.name, exchange)

@@ -79,9 +79,11 @@ from warren.core.queues.queue_type import CLASSIC, QUORUM, majority_of, with_def
 from warren.core.queues.quorum_level import LastingEnvelopes
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Waiting, run
+from warren.core.vhosts.binding_index import BindingIndex
 from warren.core.vhosts.burials import Burials
 from warren.core.vhosts.ending import Ending
 from warren.core.vhosts.equivalence import inequivalent, shown
+from warren.core.vhosts.exclusive_queues import NOBODY, ExclusiveQueues
 from warren.core.vhosts.histories import Histories
 from warren.core.vhosts.node_counts import NodeCounts
 from warren.core.vhosts.observation import Observation, Topology
@@ -113,10 +115,6 @@ PREDECLARED = (
     (TRACE_EXCHANGE, "topic", True),
 )
 """Name, type and whether internal of the exchanges every virtual host has."""
-
-
-NOBODY = object()
-"""Owns an exclusive queue whose connection ended before the queue was there."""
 
 
 class VirtualHost:
@@ -170,11 +168,8 @@ class VirtualHost:
         self._makings = Makings(self, new_backing_queue, LastingEnvelopes())
         self._placement = placement
         self._local_queues = local_queues
-        self._bindings: dict[Key, Binding] = {}
-        self._bindings_to: dict[tuple[str, str], dict[Binding, None]] = {}
-        self._exclusive: dict[object, dict[str, Queue]] = {}
-        # Whose the exclusive queues are to be that are being declared, by their ids.
-        self._owners: dict[int, object] = {}
+        self._bindings = BindingIndex()
+        self._exclusive: ExclusiveQueues[Queue] = ExclusiveQueues()
         self.ending = Ending(self, turns)
         # Counts the changes of policies that all have to follow.
         self._policy_round = 0
@@ -259,7 +254,7 @@ class VirtualHost:
         return self._store.transact(writes, preconditions)
 
     def _delay_queue(self, exchange: str, durable: bool) -> Write:
-        """What declares the queue in which the delayed messages of a new exchange wait."""
+        """The write that declares the queue in which delayed messages of a new exchange wait."""
         name = delay_queue_name(exchange)
         leader = self._placement.leader_of_new(self.name, self._settings(name, {}), False)
         record = QueueRecord(
@@ -380,7 +375,7 @@ class VirtualHost:
             declared_by=declared_by,
         )
         if exclusive_owner is not None:
-            self._owners[queue_id] = exclusive_owner
+            self._exclusive.declaring(queue_id, exclusive_owner)
         self._counts.queues_created += 1
         self.turns.spend(DECLARE_US + LEVEL_US * settings.levels)
         key = ("queue", self.name, name)
@@ -388,17 +383,13 @@ class VirtualHost:
         transient = not durable or record.exclusive
         commit = self._store.transact([Write(key, record, transient)], [self._unchanged(key)])
         if not commit.visible:
-            commit.then(lambda: self._forget_owner(queue_id))
+            commit.then(partial(self._exclusive.decided, queue_id))
         log_event(queue_log, logging.DEBUG, "queue_declared", queue=name, vhost=self.name)
         return commit
 
     async def placed(self, queue: Queue) -> None:
         """Return when a queue that was just declared has the mirrors it is to have."""
         await self._placement.placed(queue)
-
-    def _forget_owner(self, queue_id: int) -> None:
-        """The declaration is decided: refused, or the queue knows by now whose it is."""
-        self._owners.pop(queue_id, None)
 
     def _new_queue_id(self) -> int:
         return self._random.getrandbits(QUEUE_ID_BITS) * LEVELS
@@ -439,12 +430,9 @@ class VirtualHost:
 
     def delete_exclusive_queues(self, connection: object) -> None:
         """The connection ends, and its exclusive queues with it, the first few at once."""
-        owned = self._exclusive.get(connection)
+        owned = self._exclusive.owner_ends(connection)
         if owned:
-            self._in_background(self.ending.queues(list(owned.values())))
-        for queue_id, owner in self._owners.items():
-            if owner is connection:
-                self._owners[queue_id] = NOBODY
+            self._in_background(self.ending.queues(owned))
 
     def queue_unused(self, queue: Queue) -> None:
         """`QueueOwner`: an auto-delete or expired queue goes."""
@@ -514,7 +502,7 @@ class VirtualHost:
 
     def bindings_to(self, kind: str, name: str) -> list[Binding]:
         """The bindings that lead to this queue or exchange."""
-        return list(self._bindings_to.get((kind, name), ()))
+        return self._bindings.to(kind, name)
 
     # Publishing
 
@@ -540,7 +528,7 @@ class VirtualHost:
         return self._queues(routed.queues)
 
     def routed(self, exchange: Exchange, routing_keys: Sequence[str], header: bytes) -> Routed:
-        """The same by their names, and what else there is to say about the way."""
+        """The queues of a publish by their names, and what else there is to say about the way."""
         return route(
             self.exchanges.get,
             exchange,
@@ -579,7 +567,7 @@ class VirtualHost:
             self.past_channels = self.past_channels.plus(stats)
 
     def _count_past_queue(self, queue: Queue) -> None:
-        """What passed through a queue that is going still counts as of its type."""
+        """Keep counting the messages that passed through a queue that is going, as of its type."""
         kind = queue.settings.type
         if queue.is_here and kind is not CLASSIC:
             past = self._counts.past_of_type
@@ -596,7 +584,7 @@ class VirtualHost:
 
     @property
     def observer(self) -> MessageObserver | None:
-        """Who is told what becomes of messages."""
+        """The observer of what becomes of messages."""
         return self.observation if self.observation.is_needed else None
 
     # Policies
@@ -630,7 +618,7 @@ class VirtualHost:
             queue.stop()
 
     def stop_following(self) -> None:
-        """What becomes of definitions from now on is for the node's next start."""
+        """Follow the definitions no more: their changes are for the node's next start."""
         for stop in self._stop_watching:
             stop()
         self._stop_watching.clear()
@@ -657,7 +645,6 @@ class VirtualHost:
         self.exchanges.clear()
         self.delayed.clear()
         self._bindings.clear()
-        self._bindings_to.clear()
         self._exclusive.clear()
         self.topology.generation += 1
 
@@ -805,7 +792,7 @@ class VirtualHost:
         queue.declared_by = record.declared_by
         owner = queue.exclusive_owner
         if owner is not None:
-            self._exclusive.setdefault(owner, {})[name] = queue
+            self._exclusive.add(owner, name, queue)
         self.topology.generation += 1
         if queue.is_here:
             self._local_queues.add(queue)
@@ -816,8 +803,7 @@ class VirtualHost:
     def _queue_here(
         self, name: str, record: QueueRecord, arguments: Table, settings: QueueSettings
     ) -> Queue:
-        # An exclusive queue that nobody here declares is one of a node that was here before.
-        owner = self._owners.pop(record.queue_id, NOBODY) if record.exclusive else None
+        owner = self._exclusive.owner_of_new(record.queue_id) if record.exclusive else None
         storage_id = self._placement.storage_id(record)
         spec = BackingSpec(storage_id, record.durable and owner is None, settings.queue_mode)
         declared = DeclaredQueue(name, record, owner, arguments)
@@ -831,10 +817,7 @@ class VirtualHost:
         self._counts.queues_deleted += 1
         self._count_past_queue(queue)
         if queue.exclusive_owner is not None:
-            owned = self._exclusive[queue.exclusive_owner]
-            del owned[queue.name]
-            if not owned:
-                del self._exclusive[queue.exclusive_owner]
+            self._exclusive.remove(queue.exclusive_owner, queue.name)
         self.topology.generation += 1
         queue.delete()
         if queue.settings.delays is not None:
@@ -858,24 +841,17 @@ class VirtualHost:
         source = self.exchanges[binding.source]
         if not source.add(binding):
             return
-        self._bindings[key] = binding
-        destination = (binding.destination_kind, binding.destination)
-        self._bindings_to.setdefault(destination, {})[binding] = None
+        self._bindings.add(key, binding)
         self.topology.generation += 1
         self.histories.bound(source, binding)
 
     def _forget_binding(self, key: Key) -> None:
-        binding = self._bindings.pop(key, None)
+        binding = self._bindings.pop(key)
         if binding is None:
             return
         source = self.exchanges.get(binding.source)
         if source is not None:
             source.remove(binding)
-        destination = (binding.destination_kind, binding.destination)
-        bindings = self._bindings_to[destination]
-        del bindings[binding]
-        if not bindings:
-            del self._bindings_to[destination]
         self.topology.generation += 1
 
     def _in_background(self, waiting: Waiting[None]) -> None:
@@ -917,7 +893,7 @@ class VirtualHost:
         )
 
     def _unchanged(self, key: Key) -> Precondition:
-        """That nobody else changes what is decided about meanwhile."""
+        """The precondition that a definition is still what was decided about."""
         stored = self._store.get(key)
         return Precondition(key, stored.version if stored is not None else 0)
 

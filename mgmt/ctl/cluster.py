@@ -10,7 +10,7 @@ from warren.mgmt.ctl.call import Call
 from warren.mgmt.ctl.declaration import argument, command, flag, several
 from warren.mgmt.ctl.errors import CtlError, Exit, NeedsLocal, Refused
 from warren.mgmt.ctl.formats import Answer, Document, cell, sections
-from warren.mgmt.ctl.node import NONE, Deadline, alarm_lines, listener_lines
+from warren.mgmt.ctl.node import NONE, Polling, alarm_lines, listener_lines
 
 START_S = 300.0
 """How long a node may take to stop or start; it may have much to write, or to recover."""
@@ -77,7 +77,7 @@ def process_lines(processes: list[dict[str, Any]]) -> list[str]:
     argument("count", type=click.IntRange(min=1)),
 )
 def await_online_nodes(call: Call, count: int) -> Answer:
-    until = Deadline(call, START_S, Exit.SOFTWARE)
+    until = Polling(call, START_S, Exit.SOFTWARE)
     call.announce(
         f"Will wait for at least {count} nodes to join the cluster of {call.node}."
         f" Timeout: {until.patience_s:g} seconds."
@@ -124,7 +124,7 @@ def forget_cluster_node(call: Call, node_name: str, offline: bool) -> Answer:
             return False
         return True
 
-    Deadline(call, LEASE_S, Exit.SOFTWARE).true(is_removed)
+    Polling(call, LEASE_S, Exit.SOFTWARE).true(is_removed)
     return None
 
 
@@ -176,7 +176,7 @@ def stop_app(call: Call) -> Answer:
     _expect_local(call, "Stopping a node")
     process = call.client.peer_pid()
     call.client.post("control", "app", "stop")
-    until = Deadline(call, START_S, Exit.TIMEOUT)
+    until = Polling(call, START_S, Exit.TIMEOUT)
     until.true(lambda: app_state(call).get("state") == "stopped", while_process=process)
     return None
 
@@ -196,7 +196,7 @@ def start_app(call: Call) -> Answer:
             raise CtlError(state["failure"])
         return state.get("state") == "running"
 
-    Deadline(call, START_S, Exit.SOFTWARE).true(has_started, while_process=process)
+    Polling(call, START_S, Exit.SOFTWARE).true(has_started, while_process=process)
     return None
 
 

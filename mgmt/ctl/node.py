@@ -350,7 +350,7 @@ def _pid_in(path: Path) -> int:
 def wait(call: Call, pidfile: str | None, pid: int | None) -> Answer:
     if (pidfile is None) == (pid is None):
         raise WrongUsage("either a pid file or --pid is wanted.")
-    until = Deadline(call, WAIT_S, Exit.TIMEOUT)
+    until = Polling(call, WAIT_S, Exit.TIMEOUT)
     if pidfile is not None:
         path = Path(pidfile)
         call.announce(f"Waiting for pid file '{pidfile}' to appear")
@@ -366,7 +366,7 @@ def wait(call: Call, pidfile: str | None, pid: int | None) -> Answer:
 
 @command("await_startup", "Wait until the node has started.")
 def await_startup(call: Call) -> Answer:
-    until = Deadline(call, STARTUP_S, Exit.SOFTWARE)
+    until = Polling(call, STARTUP_S, Exit.SOFTWARE)
     until.true(lambda: _answers(call))
     return None
 
@@ -385,7 +385,7 @@ def is_running(call: Call) -> bool:
     return not client.target.local or client.get("control", "app")["state"] == "running"
 
 
-class Deadline:
+class Polling:
     """Polls until something is so. Raises `CtlError` when that takes too long."""
 
     def __init__(self, call: Call, default_s: float, code: Exit) -> None:

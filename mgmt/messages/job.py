@@ -284,7 +284,7 @@ class Job:
         await through(self.queue.let_go())
         for level in {place.level for place in ways}:
             positions = [place.position for place in ways if place.level == level]
-            for message in self.queue.take_out(level, positions):
+            for message in self.queue.in_hand.take(level, positions):
                 target = ways[Place(level, message.position)]
                 if target is None:
                     self._delete(message)
@@ -304,7 +304,7 @@ class Job:
 
     def _delete(self, message: Message) -> None:
         self._report(message, None)
-        self.queue.settle_out((message,))
+        self.queue.in_hand.settle((message,))
         self.queue.ways_out.purged += 1
         self.done += 1
 
@@ -330,7 +330,7 @@ class Job:
 
     def _moved(self, message: Message) -> None:
         del self._taken[message]
-        self.queue.settle_out((message,))
+        self.queue.in_hand.settle((message,))
         self._arrived(message)
 
     def _arrived(self, message: Message) -> None:
@@ -339,7 +339,7 @@ class Job:
 
     def _missed(self, message: Message) -> None:
         del self._taken[message]
-        self.queue.put_back((message,))
+        self.queue.in_hand.put_back((message,))
         self._lost(message)
 
     def _lost(self, message: Message) -> None:
@@ -387,5 +387,5 @@ class Job:
         for message in taken:
             message.redelivered = True
             self._stays("no answer from the queue it goes to")
-        self.queue.put_back(taken)
+        self.queue.in_hand.put_back(taken)
         self.under_way = self._bytes_under_way = 0

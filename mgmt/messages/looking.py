@@ -154,7 +154,7 @@ async def _held(node: Node, queue: Queue, levels: int) -> list[list[_Held]]:
     for message in node.unacked_of(queue):
         level = min(message.envelope.priority, levels - 1)
         state = MessageState.WAITING if message in waiting else MessageState.UNACKED
-        if message not in queue.taken_out:
+        if message not in queue.in_hand:
             held[level].append(_Held(message.position, message, state))
     return [
         await first_sorted(one, lambda held: held.position, reverse=False, count=len(one))

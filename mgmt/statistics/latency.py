@@ -14,8 +14,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from warren.amqp.channel import Channel
-from warren.amqp.consumer import ChannelConsumer
+from warren.amqp.consumer import ChannelConsumer, DeliveringChannel
 from warren.core.node import Node
 from warren.core.queues.queue import Queue
 from warren.mgmt.http.slices import chunks
@@ -63,7 +62,7 @@ class Histogram:
 
 
 class _Delivery(NamedTuple):
-    channel: Channel
+    channel: DeliveringChannel
     tag: int
     at: float
 

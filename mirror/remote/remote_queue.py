@@ -547,9 +547,9 @@ class RemoteQueue(Queue):
             for publish in self._unanswered
         ]
         self._unanswered.clear()
-        for publish in unanswered:
-            self._owe(-len(publish.body) - len(publish.envelope.header))
-        consumers, self.consumers = self.consumers, []
+        self._owe(-sum([len(one.body) + len(one.envelope.header) for one in unanswered]))
+        consumers = list(self.consumers)
+        self.consumers.clear()
         return Moving(consumers, unanswered)
 
     def succeeded_by(self, queue: Queue) -> None:

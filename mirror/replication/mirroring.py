@@ -526,7 +526,7 @@ class Mirroring:
         for message in self._node.unacked_of(queue):
             level = level_number(backing, message.envelope)
             led.leader.levels[level].pending[message.position] = message
-            if message in queue.taken_out:
+            if message in queue.in_hand:
                 led.leader.levels[level].taken.add(message.position)
         if isinstance(backing, PriorityQueue):
             backing.replace_levels(levels)

@@ -195,9 +195,9 @@ def test_what_an_operator_moves_away_may_come_back(broker: Broker, client: Clien
         client.publishes("q", message_id.encode(), message_id=message_id)
     queue = queue_of(broker)
     assert len(queue.levels) == 1
-    taken = queue.take_out(0, [0, 1])
-    queue.settle_out(taken[:1])
-    queue.put_back(taken[1:])
+    taken = queue.in_hand.take(0, [0, 1])
+    queue.in_hand.settle(taken[:1])
+    queue.in_hand.put_back(taken[1:])
     assert queue.ids == 1
     for message_id in "ab":
         client.publishes("q", message_id.encode(), message_id=message_id)

@@ -15,9 +15,8 @@ ROOT = Path(__file__).parents[2]
 RINGS: set[frozenset[str]] = {
     frozenset(ring.split())
     for ring in (
-        "amqp.basic_methods amqp.blocking amqp.channel amqp.connection amqp.consumer"
-        " amqp.exchange_methods amqp.handlers amqp.mode_methods amqp.publish_stream"
-        " amqp.queue_methods amqp.reply_consumer amqp.settling amqp.transaction",
+        "amqp.basic_methods amqp.channel amqp.connection amqp.exchange_methods amqp.handlers"
+        " amqp.mode_methods amqp.publish_stream amqp.queue_methods",
         "mgmt.http.endpoint mgmt.http.request mgmt.managed_node mgmt.peers",
         "mirror.remote.remote_queue mirror.remote.remote_queues",
     )

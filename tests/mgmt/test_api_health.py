@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,17 +16,6 @@ from warren.core.resources.alarms import Resource
 NODE = "warren@localhost"
 OK = (200, {"status": "ok"})
 LOOPBACK = (Listener("127.0.0.1", 0),)
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(http_port=0) as running:
-        yield running
-
-
-@pytest.fixture
-def api(broker: Broker) -> ApiClient:
-    return ApiClient(broker)
 
 
 def report(broker: Broker, resource: Resource, short: bool, node: str = NODE) -> None:

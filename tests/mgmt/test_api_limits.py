@@ -10,12 +10,6 @@ from api_client import EVERYTHING, NOT_FOUND, VHOST_NOT_FOUND, ApiClient, reason
 from warren import Broker
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(http_port=0) as running:
-        yield running
-
-
 @pytest.fixture
 def api(broker: Broker) -> Iterator[ApiClient]:
     """With a user ann and a virtual host v1, which are gone after each test."""

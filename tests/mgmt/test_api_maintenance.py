@@ -21,11 +21,6 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-@pytest.fixture
-def api(broker: Broker) -> ApiClient:
-    return ApiClient(broker)
-
-
 def test_all_feature_flags_are_enabled(api: ApiClient) -> None:
     status, flags = api.get("/feature-flags")
     assert status == 200 and {flag["state"] for flag in flags} == {"enabled"}

@@ -13,12 +13,6 @@ POLICY = {"pattern": "^a", "definition": {"max-length": 5}, "priority": 1}
 LIMITS = {"component": "vhost-limits", "vhost": "v1", "name": "limits", "value": {"max-queues": 5}}
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(http_port=0) as running:
-        yield running
-
-
 @pytest.fixture
 def api(broker: Broker) -> Iterator[ApiClient]:
     """With a virtual host v1, which is gone after each test."""

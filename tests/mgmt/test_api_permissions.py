@@ -12,12 +12,6 @@ from warren import Broker
 TOPIC = {"exchange": "amq.topic", "write": "^a", "read": ".*"}
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(http_port=0) as running:
-        yield running
-
-
 @pytest.fixture
 def api(broker: Broker) -> Iterator[ApiClient]:
     """With a user ann and a virtual host v1, which are gone after each test."""

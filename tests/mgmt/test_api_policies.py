@@ -14,12 +14,6 @@ GET_ONE = {"ackmode": "ack_requeue_true", "encoding": "auto", "count": 1}
 BOTH = pytest.mark.parametrize("kind", ["policies", "operator-policies"])
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(http_port=0) as running:
-        yield running
-
-
 @pytest.fixture
 def api(broker: Broker) -> Iterator[ApiClient]:
     """With a virtual host v1, which is gone after each test."""

@@ -13,12 +13,6 @@ from warren import Broker
 from warren.core.access.password import hash_password
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(http_port=0) as running:
-        yield running
-
-
 @pytest.fixture
 def api(broker: Broker) -> Iterator[ApiClient]:
     """Users but the first are gone after each test."""

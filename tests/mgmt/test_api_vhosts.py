@@ -15,12 +15,6 @@ from warren import Broker
 PATIENCE_S = 10.0
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(http_port=0) as running:
-        yield running
-
-
 @pytest.fixture
 def api(broker: Broker) -> Iterator[ApiClient]:
     """Virtual hosts but the first are gone after each test."""

@@ -23,12 +23,6 @@ with warnings.catch_warnings():
 PATIENCE_S = 10.0
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(http_port=0) as running:
-        yield running
-
-
 @pytest.fixture
 def connection(broker: Broker) -> Iterator[Any]:
     opened = pika.BlockingConnection(pika.URLParameters(broker.url))

@@ -24,20 +24,6 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-@pytest.fixture
-def api(broker: Broker) -> ApiClient:
-    return ApiClient(broker)
-
-
-@pytest.fixture
-def channel(broker: Broker) -> Iterator[Any]:
-    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
-    channel = connection.channel()
-    channel.confirm_delivery()
-    yield channel
-    connection.close()
-
-
 def page(api: ApiClient, **query: Any) -> Any:
     query = {name.rstrip("_"): value for name, value in query.items()}
     status, answer = api.get(f"{MESSAGES}?{urlencode(query)}")

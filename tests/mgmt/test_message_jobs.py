@@ -22,20 +22,6 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         yield running
 
 
-@pytest.fixture
-def api(broker: Broker) -> ApiClient:
-    return ApiClient(broker)
-
-
-@pytest.fixture
-def channel(broker: Broker) -> Iterator[Any]:
-    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
-    channel = connection.channel()
-    channel.confirm_delivery()
-    yield channel
-    connection.close()
-
-
 ODD = NUMBERS[1::2]
 EVEN = NUMBERS[::2]
 QUEUES = [

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pika
 import pytest
 from api_client import EVERYTHING, ApiClient, reason
 from ctl_node import CtlNode
@@ -22,20 +21,6 @@ STREAM = {"x_queue_type": "stream"}
 def broker(tmp_path: Path) -> Iterator[Broker]:
     with Broker(http_port=0, data_dir=tmp_path, movable_clock=True) as running:
         yield running
-
-
-@pytest.fixture
-def api(broker: Broker) -> ApiClient:
-    return ApiClient(broker)
-
-
-@pytest.fixture
-def channel(broker: Broker) -> Iterator[Any]:
-    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
-    channel = connection.channel()
-    channel.confirm_delivery()
-    yield channel
-    connection.close()
 
 
 def replayed(broker: Broker, api: ApiClient, channel: Any, **plan: Any) -> list[str]:

@@ -31,20 +31,6 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         yield running
 
 
-@pytest.fixture
-def api(broker: Broker) -> ApiClient:
-    return ApiClient(broker)
-
-
-@pytest.fixture
-def channel(broker: Broker) -> Iterator[Any]:
-    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
-    channel = connection.channel()
-    channel.confirm_delivery()
-    yield channel
-    connection.close()
-
-
 def retain(api: ApiClient, retention: Any = MINUTE, **more: Any) -> Any:
     body = {"pattern": "^q$", "definition": {"retention": retention, **more}, "apply-to": "queues"}
     return api.put("/policies/%2F/keep", body)

@@ -39,9 +39,9 @@ from warren.mirror.definitions.etcd_messages import (
 )
 from warren.mirror.definitions.key_gateway import KeyGateway
 from warren.mirror.definitions.key_store import HISTORY_MAX, Compacted, Declined, KeyStore
+from warren.persist.database import DamagedMetadata
 from warren.persist.group_commit import SyncThread
 from warren.persist.key_file import KeyFile
-from warren.persist.metadata import DamagedMetadata
 
 SEEDS = range(6)
 STEPS = 60
@@ -375,7 +375,7 @@ class TestDisk:
             async with served(tmp_path / "keys") as (server, client):
                 async with await client.watch(WatchCreate(b"/", b"0", 2)) as stream:
                     held: list[Sequence[object]] = []
-                    group = server.file._group
+                    group = server.file._writer._group
                     write, group._write_batch = group._write_batch, held.append
                     run, group._run = group._run, lambda job: None
                     writing = asyncio.create_task(client.txn(Txn(success=[put(b"/k", b"")])))

@@ -54,7 +54,7 @@ def leading(cluster: Cluster) -> Queue:
 def take(cluster: Cluster, *bodies: bytes) -> list[Message]:
     queue = leading(cluster)
     ready = queue.levels[0].peek(0, 1000, 1 << 20).messages
-    taken = queue.take_out(0, [message.position for message in ready if message.body in bodies])
+    taken = queue.in_hand.take(0, [message.position for message in ready if message.body in bodies])
     assert [message.body for message in taken] == list(bodies)
     cluster.clock.advance(1)
     return taken
@@ -84,7 +84,7 @@ def test_what_has_left_is_gone_at_the_next_leader_and_the_rest_is_in_order(
     cluster: Cluster,
 ) -> None:
     taken = take(cluster, b"3", b"4", b"9", b"19")
-    leading(cluster).settle_out(taken)
+    leading(cluster).in_hand.settle(taken)
     cluster.clock.advance(1)
     die(cluster)
     expected = [number for number in range(20) if number not in (3, 4, 9, 19)]
@@ -93,7 +93,7 @@ def test_what_has_left_is_gone_at_the_next_leader_and_the_rest_is_in_order(
 
 def test_what_was_under_way_is_back_in_its_place_and_redelivered(cluster: Cluster) -> None:
     taken = take(cluster, b"3", b"9", b"10")
-    leading(cluster).put_back(taken[2:])
+    leading(cluster).in_hand.put_back(taken[2:])
     cluster.clock.advance(1)
     die(cluster)
     assert contents(cluster) == [(number, number in (3, 9)) for number in range(20)]
@@ -114,7 +114,7 @@ def test_a_mirror_that_is_synchronised_meanwhile_knows_what_is_out(cluster: Clus
     client.consumes("ha")
     cluster.clock.advance(1)
     assert [one.body for one in client.receives_deliveries()] == [b"1", b"2"]
-    leading(cluster).settle_out(taken[1:])
+    leading(cluster).in_hand.settle(taken[1:])
     cluster.clock.advance(1)
     cluster.kill(leader)
     client.vanishes()
@@ -130,6 +130,6 @@ def test_a_handover_waits_for_what_is_under_way(cluster: Cluster) -> None:
     taken = take(cluster, b"5")
     queue.hold()
     buried = queue.all_buried()
-    assert not buried.happened and queue.take_out(0, [taken[0].position + 1]) == []
-    queue.settle_out(taken)
+    assert not buried.happened and queue.in_hand.take(0, [taken[0].position + 1]) == []
+    queue.in_hand.settle(taken)
     assert buried.happened and queue.all_buried().happened

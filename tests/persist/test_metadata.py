@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
-import msgspec
 import pytest
+from definition_stores import Timers, open_store
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from metadata_contract import MetadataContract, Opened, keys, vhost
 
-from warren.core.definitions.definition_table import Change
-from warren.core.definitions.record_format import NESTING_MAX
 from warren.core.definitions.records import (
     BindingRecord,
     GlobalParameterRecord,
@@ -32,69 +30,16 @@ from warren.core.definitions.records import (
 )
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.field import Field, from_plain, to_plain
-from warren.core.ports import Conflict, Key, MetadataStore, Precondition, Stored, Timer, Write
+from warren.core.ports import Conflict, Key, MetadataStore, Precondition, Write
 from warren.persist.data_directory import (
     DataDirectory,
     DirectoryInUse,
     NewerFormat,
     NotADataDirectory,
 )
+from warren.persist.database import DamagedMetadata, open_environment
 from warren.persist.group_commit import SyncThread
-from warren.persist.metadata import (
-    DamagedMetadata,
-    LmdbMetadataStore,
-    decode_definition,
-    encode_key,
-    open_environment,
-)
-from warren.persist.metadata_replica import LmdbReplica
-
-
-class Timers:
-    """`call_later` that calls when the test says so."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[float, Callable[[], None]]] = []
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        entry = (delay_s, callback)
-        self.waiting.append(entry)
-        waiting = self.waiting
-
-        class Entry:
-            def cancel(self) -> None:
-                waiting.remove(entry)
-
-        return Entry()
-
-    def fire(self) -> float:
-        delay_s, callback = self.waiting.pop(0)
-        callback()
-        return delay_s
-
-
-def here(callback: Callable[[], None]) -> None:
-    callback()
-
-
-def open_store(path: Path, timers: Timers | None = None, **options: Any) -> LmdbMetadataStore:
-    """A store without a thread, in a directory it closes with itself."""
-    directory = DataDirectory.open(path)
-    timers = timers or Timers()
-    options = {"sync_thread": None, "call_on_loop": here, **options}
-    try:
-        store = LmdbMetadataStore(directory, call_later=timers.call_later, **options)
-    except BaseException:
-        directory.close()
-        raise
-    close = store.close
-
-    def close_both() -> None:
-        close()
-        directory.close()
-
-    store.close = close_both  # type: ignore[method-assign]
-    return store
+from warren.persist.metadata import encode_key
 
 
 class TestContract(MetadataContract):
@@ -613,258 +558,6 @@ class TestDataDirectory:
 
 def contents(path: Path) -> dict[str, bytes]:
     return {entry.name: entry.read_bytes() for entry in path.rglob("*") if entry.is_file()}
-
-
-def put_raw(path: Path, key: Key, value: bytes) -> None:
-    with open_environment(path / "metadata", 1 << 20) as environment:
-        with environment.begin(write=True) as transaction:
-            transaction.put(encode_key(key), value)
-
-
-def raw(path: Path, key: Key) -> bytes:
-    with open_environment(path / "metadata", 1 << 20) as environment:
-        with environment.begin() as transaction:
-            return bytes(transaction.get(encode_key(key)))
-
-
-def deep(levels: int) -> bytes:
-    """MessagePack of a definition whose record is nested so deep."""
-    head = msgspec.msgpack.encode((1, [b"parameter", b"a", b"/", b"b"], 1, False))
-    record = b"\x81\xa5value" + b"\x91" * levels + b"\xc0"
-    return b"\x95" + head[1:] + record
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        msgspec.msgpack.encode((1, [b"vhost", b"b"], 1, False, {})),
-        msgspec.msgpack.encode((1, [b"vhost", b"a"], 1, False, {"tags": 1})),
-        msgspec.msgpack.encode((1, [b"unheard of", b"a"], 1, False, {})),
-        msgspec.msgpack.encode((1, [b"vhost", b"a"])),
-        msgspec.msgpack.encode((2, "whatever")),
-        msgspec.msgpack.encode((0, [b"vhost", b"a"], 1, False, {})),
-        msgspec.msgpack.encode(7),
-        b"",
-        b"\xc1",
-        deep(5000),
-        deep(NESTING_MAX),
-    ],
-)
-def test_a_definition_that_cannot_be_read_is_passed_over_named_and_left(
-    tmp_path: Path, value: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = open_store(tmp_path)
-    store.transact([Write(("vhost", "whole"), vhost())])
-    store.close()
-    put_raw(tmp_path, ("vhost", "a"), value)
-    for _ in range(2):
-        store = open_store(tmp_path)
-        assert keys(store) == [("vhost", "whole")]
-        assert [one.key for one in store.unreadable.values()] == ["vhost/a"]
-        assert "definition_unreadable key=vhost/a" in caplog.text
-        store.close()
-        assert raw(tmp_path, ("vhost", "a")) == value
-    store = open_store(tmp_path)
-    store.transact([Write(("vhost", "a"), vhost())], [Precondition(("vhost", "a"), 0)])
-    assert not store.unreadable
-    store.close()
-    store = open_store(tmp_path)
-    assert keys(store) == [("vhost", "a"), ("vhost", "whole")] and not store.unreadable
-    store.close()
-
-
-def test_a_later_format_of_a_definition_is_refused(tmp_path: Path) -> None:
-    open_store(tmp_path).close()
-    put_raw(tmp_path, ("vhost", "a"), msgspec.msgpack.encode((3, "whatever")))
-    with pytest.raises(NewerFormat, match="has format 3, this version of Warren reads up to 2"):
-        open_store(tmp_path)
-
-
-def test_definitions_from_before_there_were_checksums_are_read(tmp_path: Path) -> None:
-    open_store(tmp_path).close()
-    put_raw(tmp_path, ("vhost", "a"), msgspec.msgpack.encode((1, [b"vhost", b"a"], 4, False, {})))
-    parameter = ("parameter", "a", "/", "b")
-    put_raw(tmp_path, parameter, deep(NESTING_MAX - 3))
-    store = open_store(tmp_path)
-    stored = store.get(("vhost", "a"))
-    assert stored is not None and stored.version == 4
-    assert store.get(parameter) is not None and not store.unreadable
-    store.close()
-
-
-def test_every_flipped_bit_of_a_definition_is_noticed(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    key = ("queue", "/", "q")
-    store.transact([Write(key, QueueRecord(False, {"x-max-length": ["I", 7]}, 0x100))])
-    store.close()
-    value = raw(tmp_path, key)
-    for bit in range(8 * len(value)):
-        flipped = bytearray(value)
-        flipped[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(DamagedMetadata):
-            decode_definition(encode_key(key), bytes(flipped))
-    with pytest.raises(DamagedMetadata):
-        decode_definition(encode_key(("queue", "/", "r")), value)
-
-
-def test_a_file_that_is_not_lmdb_is_refused(tmp_path: Path) -> None:
-    open_store(tmp_path).close()
-    (tmp_path / "metadata" / "data.mdb").write_bytes(b"not LMDB" * 1000)
-    with pytest.raises(DamagedMetadata):
-        open_store(tmp_path)
-
-
-class TestDeletedQueues:
-    """That a queue was deleted is written down with its deletion."""
-
-    def test_a_deletion_is_noted_until_it_is_forgotten(self, tmp_path: Path) -> None:
-        store = open_store(tmp_path)
-        queues = {name: QueueRecord(False, {}, 0x100 * at) for at, name in enumerate("abc", 1)}
-        store.transact([Write(("queue", "/", name), record) for name, record in queues.items()])
-        store.transact([Write(("queue", "/", name), None) for name in "ab"])
-        store.close()
-        store = open_store(tmp_path)
-        assert store.deleted_queues.noted == {0x100, 0x200}
-        assert 0x100 in store.deleted_queues and 0x300 not in store.deleted_queues
-        store.deleted_queues.forget({0x100})
-        store.deleted_queues.note([0x400])
-        store.close()
-        store = open_store(tmp_path)
-        assert store.deleted_queues.noted == {0x200, 0x400}
-        assert [stored.key for stored in store.records(())] == [("queue", "/", "c")]
-        store.close()
-
-    def test_a_queue_that_takes_the_name_of_a_deleted_one_is_another(self, tmp_path: Path) -> None:
-        store = open_store(tmp_path)
-        key = ("queue", "/", "q")
-        for queue_id in (0x100, 0x200):
-            store.transact([Write(key, QueueRecord(False, {}, queue_id))])
-            store.transact([Write(key, None)])
-        store.transact([Write(key, QueueRecord(False, {}, 0x300))])
-        store.transact([Write(key, QueueRecord(False, {}, 0x300, mirrors=["other"]))])
-        store.close()
-        store = open_store(tmp_path)
-        assert store.deleted_queues.noted == {0x100, 0x200}
-        store.close()
-
-    def test_a_definition_that_comes_back_takes_the_note_away(self, tmp_path: Path) -> None:
-        store = open_store(tmp_path)
-        for record in (QueueRecord(False, {}, 0x100), None, QueueRecord(False, {}, 0x100)):
-            store.transact([Write(("queue", "/", "q"), record)])
-        store.close()
-        store = open_store(tmp_path)
-        assert store.deleted_queues.noted == set()
-        store.close()
-
-    def test_queues_that_do_not_last_leave_no_note(self, tmp_path: Path) -> None:
-        store = open_store(tmp_path)
-        for record in (
-            QueueRecord(False, {}, 0x100, durable=False),
-            QueueRecord(False, {}, 0x200, exclusive=True),
-        ):
-            store.transact([Write(("queue", "/", "q"), record)])
-            store.transact([Write(("queue", "/", "q"), None)])
-        store.close()
-        store = open_store(tmp_path)
-        assert store.deleted_queues.noted == set()
-        store.close()
-
-
-class TestDeletedQueuesOfAMember:
-    """What the copy of the cluster's definitions says of storages of this node."""
-
-    def opened(self, path: Path) -> LmdbReplica:
-        directory = DataDirectory.open(path)
-        timers = Timers()
-        replica = LmdbReplica(
-            directory,
-            "here",
-            call_on_loop=here,
-            call_later=timers.call_later,
-            sync_thread=None,
-        )
-        close = replica.close
-
-        def close_both() -> None:
-            close()
-            directory.close()
-
-        replica.close = close_both  # type: ignore[method-assign]
-        return replica
-
-    def saved(self, name: str, record: QueueRecord | None, version: int = 1) -> Change:
-        key = ("queue", "/", name)
-        return Change(key, None if record is None else Stored(key, record, version))
-
-    def filled(self, path: Path) -> LmdbReplica:
-        """It led `led`, mirrored `mirrored`, and had nothing of `other`."""
-        replica = self.opened(path)
-        replica.reset("cluster")
-        led = QueueRecord(False, {}, 0x100, leader="here")
-        mirrored = QueueRecord(False, {}, 0x200, leader="there", stores={"here": 0x300})
-        other = QueueRecord(False, {}, 0x400, leader="there")
-        changes = [("led", led), ("mirrored", mirrored), ("other", other)]
-        replica.save(5, [self.saved(name, record) for name, record in changes])
-        return replica
-
-    @pytest.mark.parametrize("left", [0, 100, 5000, 10_000])
-    def test_a_damaged_copy_is_discarded_and_begun_anew(self, tmp_path: Path, left: int) -> None:
-        self.filled(tmp_path).close()
-        file = tmp_path / "cluster-metadata" / "data.mdb"
-        file.write_bytes(file.read_bytes()[:left])
-        replica = self.opened(tmp_path)
-        assert replica.load() is None
-        replica.reset("cluster")
-        replica.save(9, [self.saved("led", QueueRecord(False, {}, 0x100, leader="here"))])
-        replica.close()
-        replica = self.opened(tmp_path)
-        loaded = replica.load()
-        assert loaded is not None and loaded.revision == 9
-        replica.close()
-
-    def test_only_storages_of_this_node_are_noted(self, tmp_path: Path) -> None:
-        replica = self.filled(tmp_path)
-        replica.save(6, [self.saved(name, None) for name in ("led", "mirrored", "other")])
-        replica.close()
-        replica = self.opened(tmp_path)
-        assert replica.load() is not None
-        assert replica.deleted_queues.noted == {0x100, 0x300}
-        replica.deleted_queues.forget({0x100})
-        replica.close()
-        replica = self.opened(tmp_path)
-        loaded = replica.load()
-        assert loaded is not None and loaded.revision == 6
-        assert replica.deleted_queues.noted == {0x300}
-        replica.close()
-
-    def test_what_the_cluster_had_and_has_no_more_was_deleted(self, tmp_path: Path) -> None:
-        self.filled(tmp_path).close()
-        replica = self.opened(tmp_path)
-        replica.load()
-        assert {0x100, 0x300} <= replica.deleted_queues.former
-        # The history in between is gone: everything is read anew.
-        replica.reset("cluster")
-        replica.save(9, [self.saved("led", QueueRecord(False, {}, 0x100, leader="here"))])
-        replica.close()
-        replica = self.opened(tmp_path)
-        replica.load()
-        assert 0x300 in replica.deleted_queues and 0x100 not in replica.deleted_queues.noted
-        replica.close()
-
-    def test_another_cluster_says_nothing_about_the_storages_of_this_one(
-        self, tmp_path: Path
-    ) -> None:
-        self.filled(tmp_path).close()
-        replica = self.opened(tmp_path)
-        replica.load()
-        replica.reset("another")
-        assert not replica.deleted_queues.former
-        replica.save(9, [])
-        replica.close()
-        replica = self.opened(tmp_path)
-        replica.load()
-        assert 0x100 not in replica.deleted_queues and 0x300 not in replica.deleted_queues
-        replica.close()
 
 
 def test_a_full_disk_is_not_taken_for_damage(tmp_path: Path) -> None:

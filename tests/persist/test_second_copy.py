@@ -17,8 +17,9 @@ from warren.core.definitions.definition_table import CompletedCommit, Definition
 from warren.core.definitions.records import QueueRecord, VirtualHostRecord
 from warren.core.ports import Commit, Key, Unreadable, Write
 from warren.persist.data_directory import DataDirectory, DataDirectoryRefused
+from warren.persist.database import DamagedMetadata
 from warren.persist.filesystem import RealFileSystem
-from warren.persist.metadata import DamagedMetadata, LmdbMetadataStore, decode_definition
+from warren.persist.metadata import LmdbMetadataStore, decode_definition
 from warren.persist.repair import repair
 from warren.persist.second_copy import (
     DELAY_S,

@@ -14,13 +14,12 @@ from random import Random
 
 import pytest
 from disk import SimulatedDisk
-from stored_queues import LIMITS, OTHER, QUEUE, STORE, Node
+from stored_queues import OTHER, QUEUE, STORE, Node, bodies, numbered
 
-from warren.core.backing.variable_queue import LAZY_MODE, VariableQueue
+from warren.core.backing.variable_queue import LAZY_MODE
 from warren.core.messages.message import PAGED_OUT, Envelope, Message
 from warren.persist import journal
 from warren.persist.checkpoint import ENTRIES_A_SLICE, SEGMENTS_A_SLICE
-from warren.persist.deleted_queues import NOTED, note_key
 from warren.persist.deletion import QUEUES_AT_ONCE
 from warren.persist.format import SEGMENT_ENTRIES
 from warren.persist.group_commit import PendingCommit
@@ -30,29 +29,8 @@ from warren.persist.log_reader import ROOM_BYTES
 from warren.persist.log_writer import SMALL_IN_A_ROW, file_name
 from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE
 from warren.persist.storage import START_SHIFT
-from warren.persist.unclaimed import NAMED_MAX
 
 SMALL, LARGE = 100, 10_000
-
-
-@pytest.fixture
-def disk() -> SimulatedDisk:
-    return SimulatedDisk(Random(1))
-
-
-@pytest.fixture
-def node(disk: SimulatedDisk) -> Node:
-    node = Node(disk)
-    node.rest()
-    return node
-
-
-def bodies(queue: VariableQueue) -> list[bytes]:
-    return [message.body for message in queue.fetch_many(queue.length)]
-
-
-def numbered(number: int, size: int) -> bytes:
-    return b"%08d" % number * (size // 8)
 
 
 # Confirms
@@ -312,37 +290,7 @@ def test_a_queue_that_is_deleted_confirms_what_was_on_its_way(node: Node) -> Non
     assert sorted(node.publisher.settled) == [1, 2]
 
 
-# One body for many queues
-
-
-@pytest.mark.parametrize(("size", "copies"), [(LARGE, 1), (SMALL, 20)])
-def test_a_large_body_is_stored_once_for_all_queues_and_a_small_one_for_each(
-    node: Node, size: int, copies: int
-) -> None:
-    queues = [0x1000 + 0x100 * number for number in range(20)]
-    for queue_id in queues:
-        node.open(queue_id)
-    body = numbered(7, size)
-    node.publish(body, *queues)
-    node.rest()
-    (path,) = (path for path in node.disk.files() if path.parent == STORE / "log")
-    log = node.disk.open(path)
-    assert log.read(0, log.size()).count(body) == copies
-    assert node.publisher.settled == [1] * 20
-
-
-def test_a_burst_of_large_bodies_for_many_queues_is_stored_once(node: Node) -> None:
-    queues = [0x1000 + 0x100 * number for number in range(20)]
-    for queue_id in queues:
-        node.open(queue_id)
-    count = 3 * journal.BATCH_BYTES_MAX // LARGE
-    for number in range(count):
-        node.publish(numbered(number, LARGE), *queues)
-    node.rest()
-    assert len(node.publisher.settled) == count * len(queues)
-    assert node.storage.persistent.live_bytes < 1.1 * count * LARGE
-    assert node.storage.journal.written_bytes < 1.3 * count * LARGE
-    assert bodies(node.queues[queues[-1]])[-1] == numbered(count - 1, LARGE)
+# Batches
 
 
 def test_a_batch_is_no_larger_than_need_be(node: Node) -> None:
@@ -374,76 +322,6 @@ def test_a_batch_of_small_messages_is_short(node: Node) -> None:
         confirmed.append(len(node.publisher.settled))
         assert len(confirmed) < 50
     assert max(b - a for a, b in pairwise(confirmed)) <= journal.BATCH_BYTES_MAX // MARK_BYTES_MIN
-
-
-def test_a_shared_body_goes_with_its_last_queue(node: Node) -> None:
-    queues = [0x1000 + 0x100 * number for number in range(20)]
-    for queue_id in queues:
-        node.open(queue_id)
-    node.publish(numbered(1, LARGE), *queues)
-    node.rest()
-    kept = node.storage.persistent.live_bytes
-    assert kept >= LARGE
-    for queue_id in queues[:-1]:
-        node.queues[queue_id].purge()
-    node.rest()
-    assert node.storage.persistent.live_bytes == kept
-    node.queues[queues[-1]].purge()
-    node.rest()
-    assert node.storage.persistent.live_bytes == 0
-
-
-# Log files
-
-
-def test_a_log_file_is_full_at_its_size(disk: SimulatedDisk) -> None:
-    node = Node(disk, LIMITS._replace(file_bytes_max=50_000))
-    for number in range(40):
-        node.publish(numbered(number, LARGE))
-        node.rest(0.01)
-    sizes = [size for path, size in disk.files().items() if path.parent == STORE / "log"]
-    assert len(sizes) == 8
-    assert all(50_000 <= size < 50_000 + LARGE + 200 for size in sizes[:-1])
-
-
-def fill_files(node: Node) -> None:
-    """Ten messages in each of four full files, and a fifth file."""
-    for number in range(41):
-        node.publish(numbered(number, LARGE))
-        node.rest(0.01)
-    node.checkpoint()
-
-
-@pytest.mark.parametrize(("removed", "combined"), [(4, 0), (6, 1)])
-def test_a_file_is_written_anew_when_more_than_half_of_it_is_dead(
-    disk: SimulatedDisk, removed: int, combined: int
-) -> None:
-    node = Node(disk, LIMITS._replace(file_bytes_max=100_000))
-    fill_files(node)
-    before = node.written()
-    node.stores[QUEUE].remove_range(*span(node, 10, 10 + removed))
-    node.checkpoint()
-    assert node.storage.combiners[0].combined == combined
-    assert (node.written() < before - 5 * LARGE) == bool(combined)
-    left = [number for number in range(10, 20) if number >= 10 + removed]
-    read = node.stores[QUEUE].read(*span(node, 10, 20), 100, 1 << 30)
-    assert [message.body for message in read.messages] == [numbered(at, LARGE) for at in left]
-
-
-def test_a_file_goes_when_all_of_it_is_dead(disk: SimulatedDisk) -> None:
-    node = Node(disk, LIMITS._replace(file_bytes_max=100_000))
-    fill_files(node)
-    files = len(node.storage.persistent.files)
-    node.stores[QUEUE].remove_range(*span(node, 10, 20))
-    node.checkpoint()
-    assert len(node.storage.persistent.files) == files - 1
-    assert node.storage.combiners[0].combined == 0
-
-
-def span(node: Node, start: int, end: int) -> tuple[int, int]:
-    """Positions of the messages published as number start to end since the node started."""
-    first = node.stores[QUEUE].first_position()
-    return first + start, first + end
 
 
 # Memory
@@ -589,149 +467,7 @@ def test_a_batch_is_closed_at_once_when_there_is_much(node: Node) -> None:
     assert node.jobs.waiting("journal") == 1
 
 
-# What stays behind
-
-
-def test_nothing_is_left_of_a_queue_that_is_deleted_after_a_restart(disk: SimulatedDisk) -> None:
-    node = Node(disk)
-    node.publish(b"x")
-    node.rest()
-    node.checkpoint()
-    node.queues[QUEUE].purge()
-    node.checkpoint()
-    node.stop()
-    # Now the file of the empty segment goes, and its directory is empty.
-    again = Node(disk)
-    again.checkpoint()
-    again.stop()
-    (directory,) = disk.names(STORE / "queues")
-    assert disk.names(STORE / "queues" / directory) == []
-    last = Node(disk)
-    last.queues[QUEUE].delete()
-    last.rest()
-    assert disk.names(STORE / "queues") == []
-
-
-def test_messages_of_a_queue_that_cannot_be_brought_back_are_kept(disk: SimulatedDisk) -> None:
-    node = Node(disk)
-    for queue_id in (0x1000, 0x1000 + 5, 0x2000):
-        node.open(queue_id)
-        node.publish(b"x", queue_id)
-    node.rest()
-    for _ in range(2):
-        disk.crash()
-        node = Node(disk, defined=(0x1000,), deleted=(0x2000,))
-        node.checkpoint()
-    disk.crash()
-    last = Node(disk, defined=(0x1000, 0x2000))
-    lengths = [last.storage._open[at].recovered().count for at in (0x1000, 0x1005)]
-    assert lengths == [1, 1]
-    assert 0x2000 not in last.storage._open
-
-
-def unclaimed(node: Node) -> list[tuple[int, int, int]]:
-    return [tuple(row)[:3] for row in node.storage.unclaimed.rows()]
-
-
-def test_messages_of_a_queue_nobody_deleted_are_kept_until_it_is_there_again(
-    disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
-) -> None:
-    node = Node(disk)
-    node.open(0x1000)
-    for number in range(3):
-        node.publish(b"%d" % number, 0x1000)
-    node.rest()
-    node.stop()
-    for _ in range(3):
-        node = Node(disk)
-        assert unclaimed(node) == [(0x1000, 3, 3)]
-        assert "queue=0000000000001000 messages=3 bytes=3" in caplog.text
-        # They hold up nothing else.
-        node.publish(b"x")
-        node.checkpoint()
-        node.storage.combine()
-        node.stop()
-    node = Node(disk)
-    assert bodies(node.open(0x1000)) == [b"0", b"1", b"2"]
-    assert not node.storage.unclaimed
-
-
-def test_of_many_queues_without_a_definition_some_are_named(
-    disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
-) -> None:
-    node = Node(disk)
-    for number in range(NAMED_MAX + 20):
-        node.open(0x1000 + 0x100 * number)
-        node.publish(b"x", 0x1000 + 0x100 * number)
-    node.rest()
-    disk.crash()
-    Node(disk)
-    assert caplog.text.count(" messages_unclaimed ") == NAMED_MAX
-    assert f"many_messages_unclaimed queues={NAMED_MAX + 20} messages=120" in caplog.text
-
-
-def test_what_was_delivered_before_its_definition_was_lost_counts_as_delivered(
-    disk: SimulatedDisk,
-) -> None:
-    node = Node(disk)
-    queue = node.open(0x1000)
-    for body in (b"delivered", b"not delivered"):
-        node.publish(body, 0x1000)
-    node.rest()
-    queue.requeue(queue.fetch_many(1))
-    node.stop()
-    for _ in range(2):
-        Node(disk).stop()
-    (first, second) = Node(disk).open(0x1000).fetch_many(2)
-    assert (first.redelivered, second.redelivered) == (True, False)
-
-
-def test_levels_of_a_queue_with_priorities_are_kept_together(disk: SimulatedDisk) -> None:
-    node = Node(disk)
-    for queue_id in (0x1000, 0x1003, 0x10FE, 0x1100):
-        node.open(queue_id)
-        node.publish(b"xx", queue_id)
-    node.rest()
-    disk.crash()
-    node = Node(disk)
-    assert unclaimed(node) == [(0x1000, 3, 6), (0x1100, 1, 2)]
-    levels = [index.queue_id for index in node.storage.unclaimed.levels(0x1000)]
-    assert levels == [0x10FE, 0x1003, 0x1000]
-
-
-def test_a_deletion_that_was_written_down_is_carried_out(disk: SimulatedDisk) -> None:
-    node = Node(disk)
-    node.open(0x1000)
-    node.publish(b"x", 0x1000)
-    node.rest()
-    disk.crash()
-    node = Node(disk, deleted=(0x1000, 0x2000))
-    assert not node.storage.unclaimed and not node.noted
-    node.rest()
-    # Of the other one there is nothing.
-    assert node.noted == [[(note_key(0x2000), None)]]
-    # The journal has the messages of the first, until a checkpoint is behind them.
-    node.checkpoint()
-    assert node.noted[1:] == [[(note_key(0x1000), None)]]
-    disk.crash()
-    assert not Node(disk).storage.unclaimed
-
-
-def test_unclaimed_messages_that_are_dropped_are_so_for_good(disk: SimulatedDisk) -> None:
-    node = Node(disk)
-    node.open(0x1000)
-    node.publish(b"x", 0x1000)
-    node.rest()
-    disk.crash()
-    node = Node(disk)
-    node.storage.drop_unclaimed(0x1000)
-    assert not node.storage.unclaimed
-    assert node.noted == [[(note_key(0x1000), NOTED)]]
-    node.rest()
-    node.checkpoint()
-    assert node.noted[1:] == [[(note_key(0x1000), None)]]
-    disk.crash()
-    assert not Node(disk).storage.unclaimed
+# What is lost
 
 
 def test_what_is_lost_with_an_index_and_purged_is_not_missed_later(node: Node) -> None:

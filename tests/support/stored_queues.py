@@ -148,3 +148,17 @@ class Node:
             for path, size in self.disk.files().items()
             if path.parent == STORE / "log"
         )
+
+
+def bodies(queue: VariableQueue) -> list[bytes]:
+    return [message.body for message in queue.fetch_many(queue.length)]
+
+
+def numbered(number: int, size: int) -> bytes:
+    return b"%08d" % number * (size // 8)
+
+
+def span(node: Node, start: int, end: int) -> tuple[int, int]:
+    """Positions of the messages published as number start to end since the node started."""
+    first = node.stores[QUEUE].first_position()
+    return first + start, first + end

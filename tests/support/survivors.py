@@ -17,6 +17,7 @@ from warren.amqp.connection import Connection
 from warren.amqp.guarded_clock import Guarded
 from warren.amqp.heartbeat import Heartbeat
 from warren.core.queues.queue import Queue
+from warren.core.scheduling.deadline import Deadline
 from warren.core.vhosts.vhost import VirtualHost
 
 CHANNEL_MAX = 8
@@ -79,6 +80,8 @@ class Stage:
             if isinstance(callback, Guarded):
                 callback = callback.callback
             owner = getattr(callback, "__self__", None)
+            if isinstance(owner, Deadline):
+                owner = getattr(owner.callback, "__self__", None)
             if isinstance(owner, Queue):
                 assert not owner.deleted, f"timer of the deleted queue {owner.name!r}"
             elif isinstance(owner, Heartbeat):
@@ -134,13 +137,13 @@ class Stage:
 def check_vhost(vhost: VirtualHost) -> None:
     """Bindings have both their ends and are known to both; queues know their own numbers."""
     at_sources = {binding for x in vhost.exchanges.values() for binding in x.bindings}
-    at_destinations = {b for bindings in vhost._bindings_to.values() for b in bindings}
+    at_destinations = {b for bindings in vhost._bindings._by_destination.values() for b in bindings}
     assert at_sources == at_destinations, at_sources ^ at_destinations
     for binding in at_sources:
         ends = vhost.queues if binding.destination_kind == "queue" else vhost.exchanges
         assert binding.destination in ends, binding
         assert binding.source in vhost.exchanges, binding
-    owned = {name for queues in vhost._exclusive.values() for name in queues}
+    owned = {name for queues in vhost._exclusive._owned.values() for name in queues}
     assert owned == {q.name for q in vhost.queues.values() if q.exclusive_owner is not None}
     for queue in vhost.queues.values():
         in_ring = {c for level in queue.ring._levels.values() for c in level}

@@ -22,8 +22,8 @@ from warren.core.backing.paging import Pager
 from warren.core.resources.alarms import Resource
 from warren.faults import NodeFailed
 from warren.persist import checkpoint
+from warren.persist.database import Database
 from warren.persist.filesystem import RealFile
-from warren.persist.metadata import Database
 from warren.persist.queue_index import QueueIndex
 
 Connect = Callable[..., RawClient]

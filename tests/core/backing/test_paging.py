@@ -173,7 +173,7 @@ def test_paging_out_gives_other_work_its_turn(
         after = sum(queue.in_memory for queue in queues)
         assert before - SLICE <= after < before
         before = after
-    assert all(not queue.excess and queue._disk_count > 4000 for queue in queues)
+    assert all(not queue.excess and queue._disk.count > 4000 for queue in queues)
     assert sum(len(queue.fetch_many(5000)) for queue in queues) == 15000
 
 

@@ -296,7 +296,7 @@ class VariableQueueMachine(RuleBasedStateMachine):
     def lossy(self) -> list[Entry]:
         """What is on the disk only."""
         queue = self.queue
-        bodyless = {m.position for _, m in queue._returned if m.body is PAGED_OUT}
+        bodyless = {m.position for _, m in queue._returned.heap if m.body is PAGED_OUT}
         return [
             entry
             for entry in self.ready + self.pending
@@ -304,11 +304,7 @@ class VariableQueueMachine(RuleBasedStateMachine):
             and (
                 entry.position in bodyless
                 or (entry.message is not None and entry.message.body is PAGED_OUT)
-                or (
-                    entry.message is None
-                    and queue._disk_count
-                    and queue._disk_start <= entry.position < queue._disk_end
-                )
+                or (entry.message is None and queue._disk.covers(entry.position))
             )
         ]
 
@@ -475,7 +471,7 @@ def test_what_was_read_back_is_not_written_again() -> None:
     assert queue.fetch() is not None
     assert len(queue._q4) == 9
     queue.reduce(1000)
-    assert store.paged == 10 and queue._disk_count == 9
+    assert store.paged == 10 and queue._disk.count == 9
 
 
 def test_a_queue_that_never_wrote_asks_nothing_of_its_store() -> None:

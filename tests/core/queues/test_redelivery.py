@@ -61,7 +61,7 @@ class ReturnsMachine(RuleBasedStateMachine):
         levels = [VariableQueue(store, pager) for store in self.stores]
         one = len(levels) == 1
         self.queue = levels[0] if one else PriorityQueue(1, lambda level: levels[level])
-        self.redelivery = Redelivery(CODEC)
+        self.redelivery = Redelivery(CODEC, self.clock, self.take_due)
 
     @rule(priority=st.integers(0, 1))
     def publish(self, priority: int) -> None:
@@ -87,7 +87,7 @@ class ReturnsMachine(RuleBasedStateMachine):
         chosen = data.draw(st.lists(st.sampled_from(sorted(self.out)), min_size=1, unique=True))
         messages = [self.out.pop(number) for number in chosen]
         now = self.clock.now()
-        ready, dead = self.redelivery.take_back(self.queue, messages, self.settings, now)
+        ready, dead = self.redelivery.take_back(self.queue, messages, self.settings)
         limit = self.settings.delivery_limit
         for number in chosen:
             entry = self.entries[number]
@@ -113,7 +113,9 @@ class ReturnsMachine(RuleBasedStateMachine):
     @rule(step=st.sampled_from((0.25, 1.0)))
     def time_passes(self, step: float) -> None:
         self.clock.advance(step)
-        back = self.redelivery.due(self.clock.now(), 100)
+
+    def take_due(self) -> None:
+        back = self.redelivery.due(100)
         due = [self.entries[int(message.body)].waits_until for message in back]
         assert due == sorted(due)
         self.queue.requeue(back)
@@ -122,6 +124,7 @@ class ReturnsMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         """Nothing waits any more, and every count is what it was."""
         self.stores = [store.restarted() for store in self.stores]
+        self.redelivery.stop()
         self.begin()
         self.out.clear()
         for entry in self.entries.values():
@@ -158,12 +161,13 @@ def test_the_last_delay_is_for_all_further_returns(
 @pytest.mark.parametrize("purged", [False, True])
 def test_a_purge_forgets_the_counts_of_what_it_drops(purged: bool) -> None:
     store = FakeQueueStore()
-    queue = VariableQueue(store, Pager(ManualClock(), lambda: 0.1))
+    clock = ManualClock()
+    queue = VariableQueue(store, Pager(clock, lambda: 0.1))
     for body in (b"1", b"2"):
         queue.publish(Envelope("", "q", HEADER, True, 0, None), body, None, None, 0)
-    redelivery = Redelivery(CODEC)
+    redelivery = Redelivery(CODEC, clock, lambda: None)
     messages = queue.fetch_many(2)
-    redelivery.take_back(queue, messages, QueueSettings(delivery_limit=5), 0.0)
+    redelivery.take_back(queue, messages, QueueSettings(delivery_limit=5))
     queue.requeue(messages[:1])
     if purged:
         queue.purge()

@@ -354,7 +354,7 @@ def test_reader_behind_what_was_removed_goes_on_with_what_is_left(
 def test_what_a_stream_does_not_do(vhost: VirtualHost, clock: ManualClock) -> None:
     queue = stream(vhost)
     publish_many(clock, queue, 3)
-    for refused in (queue.purge, lambda: queue.take_out(0, [1])):
+    for refused in (queue.purge, lambda: queue.in_hand.take(0, [1])):
         with pytest.raises(Unsupported):
             refused()
     reader = read(clock, queue, longstr("first"))

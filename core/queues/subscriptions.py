@@ -1,0 +1,115 @@
+"""The consumers of one queue: all of them, those that can be served, and the one that is active.
+
+Answerable for who may subscribe, and for which consumer is active in a queue with single active
+consumer (amqp_semantics.md section 5.2). The ring decides which consumer is served next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from warren.core.ports import Clock
+from warren.core.queues.consumers import Blocked, Consumer, ConsumerRing
+
+
+class Subscriptions:
+    """`consumers` are in the order in which they subscribed, `ring` has those that nothing blocks.
+
+    `active` is the single active consumer; None in a queue without. A queue that does not
+    `heeds_exclusive` serves exclusive consumers like the others.
+    """
+
+    __slots__ = ("active", "consumers", "heeds_exclusive", "ring")
+
+    def __init__(self, *, heeds_exclusive: bool = True) -> None:
+        self.heeds_exclusive = heeds_exclusive
+        self.consumers: list[Consumer] = []
+        self.ring = ConsumerRing()
+        self.active: Consumer | None = None
+
+    @property
+    def total(self) -> int:
+        """How many there are, as clients and operators are told it."""
+        return len(self.consumers)
+
+    def admits(self, consumer: Consumer, *, single_active: bool) -> bool:
+        """Whether it may subscribe: an exclusive consumer has the queue to itself."""
+        if not self.heeds_exclusive:
+            return True
+        in_exclusive_use = bool(self.consumers) and self.consumers[0].exclusive
+        wants_all = consumer.exclusive and (bool(self.consumers) or single_active)
+        return not in_exclusive_use and not wants_all
+
+    def add(self, consumer: Consumer, *, single_active: bool) -> None:
+        """Subscribe a consumer that the queue `admits`."""
+        self.consumers.append(consumer)
+        if not consumer.blocked:
+            self.ring.add(consumer)
+        if single_active:
+            if self.active is None:
+                self.active = consumer
+            else:
+                consumer.block(Blocked.NOT_ACTIVE)
+
+    def remove(self, consumer: Consumer) -> None:
+        """Unsubscribe one."""
+        self.consumers.remove(consumer)
+        if not consumer.blocked:
+            self.ring.remove(consumer)
+        self._bar((consumer,))
+
+    def remove_all(self, gone: Collection[Consumer]) -> None:
+        """Unsubscribe many: each of them alone would look at all consumers of the queue."""
+        self.consumers[:] = [consumer for consumer in self.consumers if consumer not in gone]
+        self.ring.remove_all(gone)
+        self._bar(gone)
+
+    def _bar(self, gone: Collection[Consumer]) -> None:
+        """An acknowledgement still to come must not bring these back into the ring."""
+        for consumer in gone:
+            consumer.blocked |= Blocked.NOT_ACTIVE
+
+    def activate_next(self) -> bool:
+        """Choose the next single active consumer. True when it can be served now."""
+        self.active = self._next_active()
+        return self.active is not None and self.active.unblock(Blocked.NOT_ACTIVE)
+
+    def _next_active(self) -> Consumer | None:
+        """The highest priority waiting, the oldest among equals."""
+        return max(self.consumers, key=lambda consumer: consumer.priority, default=None)
+
+
+class QuorumSubscriptions(Subscriptions):
+    """The consumers of a quorum queue: a cancelled one counts while it has unacknowledged messages.
+
+    The next single active consumer is the oldest, whatever its priority.
+    """
+
+    __slots__ = ("_clock", "leaving")
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(heeds_exclusive=False)
+        self._clock = clock
+        # Consumers that were cancelled and have unacknowledged messages.
+        self.leaving: dict[Consumer, None] = {}
+
+    @property
+    def total(self) -> int:
+        self.forget_leavers()
+        return len(self.consumers) + len(self.leaving)
+
+    def forget_leavers(self) -> None:
+        """Forget cancelled consumers that have no unacknowledged message any more."""
+        for consumer in [consumer for consumer in self.leaving if not consumer.unacked]:
+            del self.leaving[consumer]
+
+    def _bar(self, gone: Collection[Consumer]) -> None:
+        super()._bar(gone)
+        leaving = [consumer for consumer in gone if consumer.unacked]
+        if leaving:
+            self.leaving.update(dict.fromkeys(leaving))
+            # When its channel closes, its messages come back at once.
+            self._clock.call_soon(self.forget_leavers)
+
+    def _next_active(self) -> Consumer | None:
+        return next(iter(self.consumers), None)
