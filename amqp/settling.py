@@ -26,7 +26,7 @@ LOOKS_PER_US = 8
 
 
 class ReturningChannel(Protocol):
-    """A channel whose client returns messages. `has_streams`: some may be of streams."""
+    """A channel that gives messages back. `has_streams`: some of them may be from streams."""
 
     has_streams: bool
     unacked: dict[int, Message]

@@ -7,7 +7,7 @@ reads them, and what the log says since then. `docs/storage-format.md` has every
 
 | where to look | for |
 |---|---|
-| `data_directory`, `cluster_file` | whose a directory is, and of which format |
+| `data_directory`, `cluster_file` | which node a directory belongs to, and its format |
 | `metadata` | the definitions of a node; `metadata_replica` a node's copy of its cluster's |
 | `database`, `database_writer`, `group_commit` | LMDB files, and writing them in the background |
 | `key_file`, `card_files` | values of others: shared definitions, cards of copies |

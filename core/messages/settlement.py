@@ -49,12 +49,12 @@ class PublishConfirms(Protocol):
 
 
 Waiting: TypeAlias = tuple[PublishConfirms, int, int]
-"""Who waits for publishes; the number of the first, and how many."""
+"""A waiter for publishes, the number of the first publish, and how many there are."""
 
 
 def in_rows(waiting: Iterable[tuple[PublishConfirms | None, int]]) -> list[Waiting]:
-    """Those that follow one another, of one publisher and with numbers in a row, as one. Publishes
-    for which nobody waits are left out."""
+    """Put neighbours together that have the same waiter and numbers in a row. Publishes without a
+    waiter are left out."""
     rows: list[Waiting] = []
     waiter: PublishConfirms | None = None
     first = end = 0

@@ -154,7 +154,7 @@ class Queue:
         self.settings = settings
         self.backing = backing
         self.subscriptions = self._new_subscriptions()
-        # Those of `subscriptions`, for whoever asks often.
+        # Those of `subscriptions`, kept here because they are asked for often.
         self.ring = self.subscriptions.ring
         self.consumers = self.subscriptions.consumers
         self.unacked = 0

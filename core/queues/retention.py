@@ -304,4 +304,4 @@ class Retention:
 
 
 def _nothing() -> None:
-    """The callback of a log for whose messages nobody waits."""
+    """The callback of a log that no consumer waits for."""

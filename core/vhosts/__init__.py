@@ -9,7 +9,7 @@ its own:
 | `vhost` | declare, bind, delete, publish; begin here |
 | `queue_making` | making the queue that a definition describes |
 | `binding_index` | where bindings lead |
-| `exclusive_queues` | whose the exclusive queues are |
+| `exclusive_queues` | which connection owns which exclusive queues |
 | `equivalence` | what a declaration is told that contradicts what there is |
 | `observation` | what the firehose and traces hear of |
 | `burials`, `dead_letter` | messages that died: where they go, and what they look like then |

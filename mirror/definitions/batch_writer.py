@@ -134,7 +134,7 @@ class BatchWriter:
         return self._earlier(batch, answer, number)
 
     async def _txn(self, compare: Sequence[Compare], success: list[Operation]) -> TxnAnswer:
-        """Have etcd decide; if the head is not as it was, or else, it says what there is."""
+        """Ask etcd. If a comparison fails, the answer has the head and the marks."""
         txn = Txn(
             compare=[modified_at(self._head, self._head_revision), *compare],
             success=success,
@@ -160,7 +160,7 @@ class BatchWriter:
         return Operation(request_txn=Txn(compare=self._compared(piece), success=operations))
 
     def _earlier(self, batch: Sequence[Piece], answer: TxnAnswer, number: int) -> Decision:
-        """What became of the batch when it was sent before, by what there is of its keys."""
+        """The decision on a batch that was sent before, read from its head and marks."""
         head = self._found_head(answer)
         token = self._token(number)
         if head.value == token + WHOLE:

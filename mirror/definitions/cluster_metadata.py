@@ -98,7 +98,7 @@ class ClusterMetadata(SharedDefinitions):
         # Nothing changed after `revision` up to here.
         self._passed = 0
         self._work = asyncio.Event()
-        # Of the last one.
+        # How many transactions the last batch had.
         self._batch_size = 0
         self._stream: HistoryStream | None = None
         self._superseded: WriterSuperseded | None = None

@@ -183,7 +183,7 @@ class GroupShell:
         self._metadata = metadata
         self._rng = rng
         self._members: dict[int, GroupMember] = {}
-        # What members wait for a version of their group's record for.
+        # Versions of the records of groups that members wait for, and the news of each.
         self._awaited: dict[int, list[tuple[int, Event]]] = {}
         post.handle(Kind.GROUP, self._frame)
         post.handle(Kind.MEMBER_GONE, self._gone)

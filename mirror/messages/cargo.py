@@ -135,7 +135,7 @@ class Unpacker:
     """Reads what a `Packer` wrote. An envelope like the one before is the same object."""
 
     def __init__(self) -> None:
-        # The last envelope: up to its content header as octets, and how many that has.
+        # The last envelope; its octets before the content header, and the octets of the header.
         self._last: Envelope | None = None
         self._begin = b""
         self._header_octets = 0

@@ -184,7 +184,7 @@ class RemoteClient(PublishConfirms):
         self._effects.flush_soon(self)
 
     def _publish_together(self, some: CarriedMessages) -> None:
-        """Publish them in one call, if they may be."""
+        """Publish the messages in one call where that is right, and else one by one."""
         queue = self.queue
         envelopes, bodies, first = some.envelopes, some.bodies, some.first
         observer = queue.observer

@@ -21,7 +21,7 @@ class _Group:
         self.count = count
         self.in_store = not local
         self.in_mirrors = False
-        # Numbers that are refused, in whatever order.
+        # The numbers of publishes that the store has refused.
         self.refused: set[int] = set()
 
 
@@ -106,7 +106,7 @@ class AwaitedConfirms(PublishConfirms):
 
 
 def _answer(group: _Group) -> None:
-    """Tell who waits, if there is nothing more to wait for."""
+    """Settle or refuse the publishes of a group, unless it still waits for something."""
     if not (group.in_store and group.in_mirrors):
         return
     if not group.refused:

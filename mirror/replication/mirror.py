@@ -222,8 +222,8 @@ class Mirror(PublishConfirms):
     def _await_store(
         self, copy: MirrorLevel, persistent: bool, count: int
     ) -> tuple[PublishConfirms | None, int]:
-        """Whom the store is to tell of so many messages of this batch, and under which numbers;
-        nobody if they are as safe as they are to be when they have come."""
+        """Number so many messages of this batch for the store; returns this mirror, which it is to
+        tell, and the first number. None and 0 where messages need not be on disk to be safe."""
         backing = copy.backing
         defers = backing.defers_confirms if persistent else backing.defers_transient
         if not (self.is_flushed and defers):

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 Group = TypeVar("Group")
 
 TIDY_AT = 64
-"""So many starts of groups that are gone are kept beside as many as there are groups."""
+"""First numbers of ended groups are dropped when they outnumber those of others by so many."""
 
 
 class CrossedOut(NamedTuple, Generic[Group]):
@@ -40,7 +40,7 @@ class NumberedGroups(Generic[Group]):
 
     def __init__(self) -> None:
         self._next = 1
-        # By first number; and these numbers, in order, some of groups that are gone.
+        # Groups by their first number; and these numbers in order, some of them of ended groups.
         self._open: dict[int, _Open[Group]] = {}
         self._starts: list[int] = []
 
