@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from local_spark import Cost, cost_of, least, new_spark
 from pyspark.sql import DataFrame
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from warren.amqp.properties import encode_properties
 from warren.core.field import Field
@@ -47,6 +47,7 @@ from warren.persist.format import (
 from warren.persist.log_writer import file_name
 from warren.spark_export.decode.decode import decode_unit
 from warren.spark_export.decode.schema import all_columns, arrow_schema, spark_schema
+from warren.spark_export.snapshot.filters import EVERYTHING
 from warren.spark_export.snapshot.options import parse_options
 from warren.spark_export.snapshot.unit import (
     ENTRY,
@@ -56,8 +57,7 @@ from warren.spark_export.snapshot.unit import (
     Unit,
     entries_path,
 )
-from warren.spark_export.source.partition import UnitPartition
-from warren.spark_export.source.source import BatchReader
+from warren.spark_export.source.partition import UnitPartition, read_partition
 
 FILE_BYTES = 16 << 20
 BATCH_RECORDS = 500
@@ -157,12 +157,22 @@ class UnitsSource(DataSource):
         return spark_schema(COLUMNS)
 
     def reader(self, schema):  # type: ignore[no-untyped-def]
-        return UnitsReader(OPTIONS, COLUMNS, self.options["snapshot"])
+        return UnitsReader(Path(self.options["snapshot"]))
 
 
-class UnitsReader(BatchReader):
-    def partitions(self):  # type: ignore[no-untyped-def]
-        return [UnitPartition([(unit, ())]) for unit in units_of(Path(self._snapshot))]
+class UnitsReader(DataSourceReader):
+    """Reads units that nobody has to pin as `BatchReader` reads those of a snapshot."""
+
+    def __init__(self, snapshot: Path) -> None:
+        self._units = units_of(snapshot)
+        self._schema = arrow_schema(COLUMNS)
+
+    def partitions(self) -> list[InputPartition]:
+        return [UnitPartition([(unit, ())]) for unit in self._units]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        keep = EVERYTHING.row_filter(OPTIONS)
+        yield from read_partition(partition, self._schema, OPTIONS, keep)
 
 
 # The data
