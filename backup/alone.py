@@ -14,13 +14,13 @@ from pathlib import Path
 
 from warren.core.definitions.records import ExchangeRecord, QueueRecord
 from warren.core.ports import Stored
-from warren.persist.cluster_file import FILE, KnownCluster, read_known_cluster
-from warren.persist.data_directory import create_directory, sync_directory
-from warren.persist.database import MAP_BYTES_FIRST, Database, open_environment
-from warren.persist.definitions_copy import read_definitions, read_deleted_queues
-from warren.persist.deleted_queues import NOTED, note_key, own_storage
-from warren.persist.metadata import DIRECTORY, encode_definition
-from warren.persist.metadata_replica import DIRECTORY as REPLICA_DIRECTORY
+from warren.persist.definitions.database import MAP_BYTES_FIRST, Database, open_environment
+from warren.persist.definitions.definitions_copy import read_definitions, read_deleted_queues
+from warren.persist.definitions.deleted_queues import NOTED, note_key, own_storage
+from warren.persist.definitions.metadata import DIRECTORY, encode_definition
+from warren.persist.definitions.metadata_replica import DIRECTORY as REPLICA_DIRECTORY
+from warren.persist.disk.cluster_file import FILE, KnownCluster, read_known_cluster
+from warren.persist.disk.data_directory import create_directory, sync_directory
 
 KINDS = (
     "vhost",

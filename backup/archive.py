@@ -28,7 +28,7 @@ from warren.backup.errors import BackupDamaged, BackupRefused
 from warren.backup.moment import Link, TakenFile, link_or_copy, moment
 from warren.backup.shelf import CHUNK, Shelf, put_durably
 from warren.backup.shelves import shelf_at
-from warren.persist.data_directory import read_identity
+from warren.persist.disk.data_directory import read_identity
 
 FORMAT = 1
 ARCHIVE_FILE = "archive.json"

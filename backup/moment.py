@@ -21,17 +21,16 @@ from secrets import token_hex
 from typing import NamedTuple
 
 from warren.backup.errors import BackupRefused
-from warren.persist.card_log import CARDS_FILE, FORMER_DIRECTORY
-from warren.persist.cluster_file import FILE as CLUSTER_FILE
-from warren.persist.data_directory import IDENTITY_FILE, DataDirectoryRefused, read_identity
-from warren.persist.database import DATA_FILE
-from warren.persist.definitions_copy import copied_lmdb
-from warren.persist.format import Damaged, decode_checkpoint, file_of
-from warren.persist.log_files import parse_file_name
-from warren.persist.metadata import DIRECTORY as METADATA_DIRECTORY
-from warren.persist.metadata_replica import DIRECTORY as REPLICA_DIRECTORY
-from warren.persist.pins import PINS_DIRECTORY, UNFINISHED, locked
-from warren.persist.recovery import (
+from warren.persist.definitions.database import DATA_FILE
+from warren.persist.definitions.definitions_copy import copied_lmdb
+from warren.persist.definitions.metadata import DIRECTORY as METADATA_DIRECTORY
+from warren.persist.definitions.metadata_replica import DIRECTORY as REPLICA_DIRECTORY
+from warren.persist.disk.card_log import CARDS_FILE, FORMER_DIRECTORY
+from warren.persist.disk.cluster_file import FILE as CLUSTER_FILE
+from warren.persist.disk.data_directory import IDENTITY_FILE, DataDirectoryRefused, read_identity
+from warren.persist.layout.format import Damaged, decode_checkpoint, file_of
+from warren.persist.log.log_files import parse_file_name
+from warren.persist.recovery.recovery import (
     CHECKPOINT_FILE,
     CLEAN_FILE,
     COUNTS_FILE,
@@ -39,6 +38,7 @@ from warren.persist.recovery import (
     QUEUES_DIRECTORY,
     STORE_DIRECTORY,
 )
+from warren.persist.snapshots.pins import PINS_DIRECTORY, UNFINISHED, locked
 
 TRIES_MAX = 20
 """Checkpoints are written every some seconds at most, and all is linked in far less."""

@@ -19,7 +19,7 @@ from warren.backup.archive import (
     silent,
 )
 from warren.backup.errors import BackupDamaged, BackupRefused
-from warren.persist.data_directory import (
+from warren.persist.disk.data_directory import (
     IDENTITY_FILE,
     NOT_OURS_BUT_HARMLESS,
     create_directory,

@@ -16,7 +16,7 @@ from secrets import token_hex
 from typing import BinaryIO, Protocol
 
 from warren.backup.errors import ShelfRefused
-from warren.persist.data_directory import create_directory, sync_directory, write_durably
+from warren.persist.disk.data_directory import create_directory, sync_directory, write_durably
 
 LOCK_FILE = "lock"
 CHUNK = 1 << 20

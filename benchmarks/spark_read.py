@@ -32,7 +32,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from warren.amqp.properties import encode_properties
 from warren.core.field import Field
 from warren.core.messages.message import Envelope
-from warren.persist.format import (
+from warren.persist.layout.format import (
     BATCH_HEADER_BYTES,
     PERSISTENT,
     PUBLISH,
@@ -46,7 +46,7 @@ from warren.persist.format import (
     place_of,
     record_head,
 )
-from warren.persist.log_writer import file_name
+from warren.persist.log.log_writer import file_name
 from warren.spark_export.decode.decode import decode_unit
 from warren.spark_export.decode.schema import all_columns, arrow_schema, spark_schema
 from warren.spark_export.snapshot.filters import EVERYTHING

@@ -18,8 +18,8 @@ from warren.backup.archive import Archive, ArchiveProgress, Backup
 from warren.backup.errors import BackupRefused
 from warren.backup.restore import restore as restore_backup
 from warren.mgmt.process_backups import create_all, is_there, restore_all
-from warren.persist.cluster_file import FILE as CLUSTER_FILE
-from warren.persist.data_directory import is_of_processes
+from warren.persist.disk.cluster_file import FILE as CLUSTER_FILE
+from warren.persist.disk.data_directory import is_of_processes
 
 BACKUPS = click.argument("backups", metavar="BACKUPS")
 CHOSEN = click.argument("backup_id", metavar="[ID]", required=False)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from warren.mgmt.peers import Peers
     from warren.mgmt.snapshot_service import SnapshotService
     from warren.mgmt.statistics.sampler import Statistics
-    from warren.persist.storage import Storage
+    from warren.persist.storage.storage import Storage
     from warren.shovel.shovels import Shovels
 
 

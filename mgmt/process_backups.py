@@ -14,7 +14,7 @@ from warren.backup.errors import BackupRefused
 from warren.backup.restore import restore
 from warren.mgmt.processes.directory import STORE, largest_first
 from warren.mgmt.processes.plan import directory_of
-from warren.persist.data_directory import PROCESSES, create_directory
+from warren.persist.disk.data_directory import PROCESSES, create_directory
 
 
 def place_of(backups: str, number: int) -> str:

@@ -28,7 +28,7 @@ from warren.mgmt.migrate.run import (
     move_messages,
 )
 from warren.mgmt.migrate.side import AmqpAddress, Side
-from warren.persist.data_directory import IDENTITY_FILE
+from warren.persist.disk.data_directory import IDENTITY_FILE
 
 TAGS = ("administrator",)
 NOT_FOUND = 404

@@ -35,7 +35,7 @@ from warren.log_output import LogOutput
 from warren.mgmt.node_configuration import examine_configuration, read_configuration
 from warren.node import Ending, Joined, RunningNode
 from warren.node_refused import NodeRefused
-from warren.persist.data_directory import DataDirectoryRefused, is_of_processes
+from warren.persist.disk.data_directory import DataDirectoryRefused, is_of_processes
 from warren.rabbitmq_conf import ConfigError
 from warren.service_manager import ServiceManager
 

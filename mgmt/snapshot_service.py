@@ -34,9 +34,15 @@ from zlib import crc32
 
 from warren.mgmt.http.errors import ApiError
 from warren.mgmt.pace import Pace
-from warren.persist.log_files import parse_file_name
-from warren.persist.pins import LEASE_FILE, NAME, PINS_DIRECTORY, is_unfinished, read_early_release
-from warren.persist.recovery import STORE_DIRECTORY
+from warren.persist.log.log_files import parse_file_name
+from warren.persist.recovery.recovery import STORE_DIRECTORY
+from warren.persist.snapshots.pins import (
+    LEASE_FILE,
+    NAME,
+    PINS_DIRECTORY,
+    is_unfinished,
+    read_early_release,
+)
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from warren.core.log_line import log_event, log_fault
 from warren.leaving import expect_may_join, leave_for_good
 from warren.mgmt.http.listeners import Audience, HttpListeners, ProtocolFactory
 from warren.mgmt.managed_node import RABBITMQ_VERSION
-from warren.persist.data_directory import DataDirectory
+from warren.persist.disk.data_directory import DataDirectory
 
 log = logging.getLogger("warren.node")
 

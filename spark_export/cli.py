@@ -402,7 +402,7 @@ def release_snapshot(
 ) -> None:
     """Remove snapshots, and cursors with theirs; what only they kept is freed."""
     with _explained():
-        from warren.persist.pins import NAME
+        from warren.persist.snapshots.pins import NAME
         from warren.spark_export.snapshot.snapshot import load_snapshot, pins_directory
 
         paths = [
@@ -469,7 +469,7 @@ def _snapshot_path(directory: Path, snapshot: str, elsewhere: Path | None) -> Pa
 
 
 def _end_cursor(pins: Path, name: str) -> None:
-    from warren.persist.cursors import NAME
+    from warren.persist.snapshots.cursors import NAME
     from warren.spark_export.snapshot.cursor import end_cursor
 
     if not NAME.fullmatch(name):

@@ -7,7 +7,7 @@ import platform
 from pathlib import Path
 from typing import Self
 
-from warren.persist.pins import read_early_release
+from warren.persist.snapshots.pins import read_early_release
 
 
 class SparkExportError(Exception):

@@ -60,11 +60,11 @@ from warren.mirror.replication.copy_cards import CardFiles, NoCards, is_copy
 from warren.mirror.replication.mirroring import Mirroring
 from warren.mirror.replication.replicas import SyncLimits
 from warren.open_files import descriptors
-from warren.persist.cluster_file import KnownCluster, read_known_cluster, write_known_cluster
-from warren.persist.data_directory import DataDirectory
-from warren.persist.deleted_queues import DeletedQueues, no_notes, storage_ids
-from warren.persist.group_commit import OnFault, SyncThread
-from warren.persist.metadata_replica import LmdbReplica
+from warren.persist.definitions.deleted_queues import DeletedQueues, no_notes, storage_ids
+from warren.persist.definitions.metadata_replica import LmdbReplica
+from warren.persist.disk.cluster_file import KnownCluster, read_known_cluster, write_known_cluster
+from warren.persist.disk.data_directory import DataDirectory
+from warren.persist.disk.group_commit import OnFault, SyncThread
 
 if TYPE_CHECKING:
     from warren.link_certificates import LinkCertificates

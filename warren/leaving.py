@@ -21,7 +21,7 @@ from warren.mirror.links.ports import PROTOCOL_VERSION
 from warren.mirror.members import leftovers
 from warren.mirror.members.directory import MemberDirectory, UnreadableMembership
 from warren.mirror.members.membership import Membership, MembershipRefused
-from warren.persist.data_directory import DataDirectory
+from warren.persist.disk.data_directory import DataDirectory
 
 NO_ETCD = (
     "the configuration of this node does not say where the cluster's etcd is: set"

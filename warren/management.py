@@ -23,7 +23,7 @@ from warren.mgmt.managed_node import ManagedNode, OpenListener
 from warren.mgmt.snapshot_service import SnapshotService
 from warren.mgmt.statistics.sampler import Statistics
 from warren.open_files import descriptors
-from warren.persist.storage import Storage
+from warren.persist.storage.storage import Storage
 from warren.shovel.shovels import Shovels
 from warren.tls import server_context
 

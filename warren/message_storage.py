@@ -16,14 +16,19 @@ from warren.core.backing.variable_queue import VariableQueue
 from warren.core.log_line import log_event
 from warren.core.ports import Clock, MetadataStore
 from warren.core.scheduling.waiting import at_risk
-from warren.persist.data_directory import DataDirectory, DataDirectoryRefused
-from warren.persist.deleted_queues import DeletedQueues
-from warren.persist.filesystem import RealFileSystem
-from warren.persist.format import NewerStorage
-from warren.persist.group_commit import OnFault, SyncThread
-from warren.persist.recovery import STORE_DIRECTORY, Recovery, RecoveryCounts, StorageRefused
-from warren.persist.storage import NodeCalls, Storage, empty_transient
-from warren.persist.store_context import StorageSizes, StoreContext
+from warren.persist.definitions.deleted_queues import DeletedQueues
+from warren.persist.disk.data_directory import DataDirectory, DataDirectoryRefused
+from warren.persist.disk.filesystem import RealFileSystem
+from warren.persist.disk.group_commit import OnFault, SyncThread
+from warren.persist.layout.format import NewerStorage
+from warren.persist.log.store_context import StorageSizes, StoreContext
+from warren.persist.recovery.recovery import (
+    STORE_DIRECTORY,
+    Recovery,
+    RecoveryCounts,
+    StorageRefused,
+)
+from warren.persist.storage.storage import NodeCalls, Storage, empty_transient
 
 log = logging.getLogger("warren.storage")
 

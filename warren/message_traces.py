@@ -14,8 +14,8 @@ from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.extras import install_command
 from warren.node_refused import NodeRefused
-from warren.persist.group_commit import OnFault, SyncThread
-from warren.persist.trace_files import DIRECTORY, TraceFiles
+from warren.persist.disk.group_commit import OnFault, SyncThread
+from warren.persist.disk.trace_files import DIRECTORY, TraceFiles
 
 if TYPE_CHECKING:
     from warren.mgmt.otlp import OtlpExporter

@@ -55,13 +55,13 @@ from warren.message_storage import MessageStorage, RecoveryProgress
 from warren.message_traces import MessageTraces
 from warren.node_refused import NodeRefused
 from warren.open_files import descriptors
-from warren.persist.data_directory import DataDirectory, expect_one_process
-from warren.persist.deleted_queues import DeletedQueues, no_notes
-from warren.persist.group_commit import OnFault, SyncThread
-from warren.persist.metadata import LmdbMetadataStore
-from warren.persist.recovery import Recovery
-from warren.persist.second_copy import expect_definitions
-from warren.persist.store_context import StorageSizes
+from warren.persist.definitions.deleted_queues import DeletedQueues, no_notes
+from warren.persist.definitions.metadata import LmdbMetadataStore
+from warren.persist.definitions.second_copy import expect_definitions
+from warren.persist.disk.data_directory import DataDirectory, expect_one_process
+from warren.persist.disk.group_commit import OnFault, SyncThread
+from warren.persist.log.store_context import StorageSizes
+from warren.persist.recovery.recovery import Recovery
 from warren.second_copy_thread import SecondCopyThread
 from warren.shovel.assignments import OnlyNode
 from warren.shovel.shovels import COMPONENT as SHOVEL

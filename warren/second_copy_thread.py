@@ -6,11 +6,11 @@ import asyncio
 
 from warren.clock import LoopClock
 from warren.core.ports import MetadataStore
-from warren.persist.data_directory import DataDirectory
-from warren.persist.filesystem import RealFileSystem
-from warren.persist.group_commit import OnFault, SyncThread
-from warren.persist.metadata import LmdbMetadataStore
-from warren.persist.second_copy import SecondCopy
+from warren.persist.definitions.metadata import LmdbMetadataStore
+from warren.persist.definitions.second_copy import SecondCopy
+from warren.persist.disk.data_directory import DataDirectory
+from warren.persist.disk.filesystem import RealFileSystem
+from warren.persist.disk.group_commit import OnFault, SyncThread
 
 
 class SecondCopyThread:

@@ -29,7 +29,7 @@ from warren.mgmt.snapshot_service import (
     can_make,
     same_token,
 )
-from warren.persist import cursors
+from warren.persist.snapshots import cursors
 
 LEASE_S = 3600
 LEASE_S_MAX = 10 * 366 * 86400

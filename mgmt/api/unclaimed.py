@@ -1,6 +1,6 @@
 """Messages on disk that belong to no queue: listed, moved into a queue, or dropped.
 
-They are of queues whose definition was lost or damaged (`persist/unclaimed.py`).
+They are of queues whose definition was lost or damaged (`persist/storage/unclaimed.py`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest, demanded
 from warren.mgmt.waiting import done
-from warren.persist.deleted_queues import is_retained
-from warren.persist.queue_index import QueueIndex
-from warren.persist.storage import Storage
-from warren.persist.unclaimed import UnclaimedMessages
+from warren.persist.definitions.deleted_queues import is_retained
+from warren.persist.index.queue_index import QueueIndex
+from warren.persist.storage.storage import Storage
+from warren.persist.storage.unclaimed import UnclaimedMessages
 
 BATCH_MESSAGES = 100
 BATCH_BYTES = 256 << 10

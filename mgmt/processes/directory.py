@@ -7,7 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
-from warren.persist.data_directory import (
+from warren.persist.disk.data_directory import (
     PROCESSES,
     DataDirectory,
     DirectoryInUse,

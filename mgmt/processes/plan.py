@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from warren.config import ClusterConfig, Config, Listener, ProcessConfig
 from warren.core.resources.memory_monitor import Absolute, Fraction, Limit
-from warren.persist.data_directory import PROCESSES
+from warren.persist.disk.data_directory import PROCESSES
 
 LOOPBACK = "127.0.0.1"
 STORE_ENDPOINT = "http://processes"

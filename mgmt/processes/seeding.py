@@ -24,9 +24,9 @@ from warren.mirror.links.ports import PROTOCOL_VERSION
 from warren.mirror.members.directory import identity_key, member_key
 from warren.mirror.members.membership import FORMAT
 from warren.mirror.members.presence import ClusterIdentity, Member
-from warren.persist.cluster_file import KnownCluster
-from warren.persist.data_directory import DataDirectory
-from warren.persist.metadata_replica import LmdbReplica
+from warren.persist.definitions.metadata_replica import LmdbReplica
+from warren.persist.disk.cluster_file import KnownCluster
+from warren.persist.disk.data_directory import DataDirectory
 
 log = logging.getLogger("warren.node")
 

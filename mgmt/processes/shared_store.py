@@ -18,9 +18,9 @@ from warren.mirror.definitions.codec import Keys, UnreadableDefinition, decode_d
 from warren.mirror.definitions.etcd_messages import Range, Txn, delete, end_of
 from warren.mirror.definitions.key_gateway import KeyGateway
 from warren.mirror.members.directory import member_key, presence_key
-from warren.persist.database import DATA_FILE, DamagedMetadata
-from warren.persist.group_commit import OnFault, SyncThread
-from warren.persist.key_file import KeyFile
+from warren.persist.definitions.database import DATA_FILE, DamagedMetadata
+from warren.persist.definitions.key_file import KeyFile
+from warren.persist.disk.group_commit import OnFault, SyncThread
 
 log = logging.getLogger("warren.node")
 

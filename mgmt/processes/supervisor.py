@@ -32,7 +32,7 @@ from warren.mgmt.processes.plan import (
 from warren.mgmt.processes.reserved_ports import ReservedPorts
 from warren.mgmt.processes.states import ProcessState, ProcessStatus
 from warren.node_refused import NodeRefused
-from warren.persist.cluster_file import KnownCluster, read_known_cluster
+from warren.persist.disk.cluster_file import KnownCluster, read_known_cluster
 from warren.service_manager import ServiceManager
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from warren.persist.filesystem import File, FileSystem
+from warren.persist.disk.filesystem import File, FileSystem
 
 FILE = "statistics.history"
 NEW = ".new"

@@ -22,7 +22,7 @@ from warren.mgmt.statistics.history_file import (
     encoded,
     read,
 )
-from warren.persist.filesystem import FileSystem
+from warren.persist.disk.filesystem import FileSystem
 
 log = logging.getLogger("warren.http")
 

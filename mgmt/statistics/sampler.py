@@ -42,8 +42,8 @@ from warren.mgmt.statistics.kept_histories import KeptHistories, Layout, Restore
 from warren.mgmt.statistics.latency import Latencies
 from warren.mgmt.statistics.track import KEPT_S, Track
 from warren.mgmt.statistics.unacked_octets import UnackedOctets
-from warren.persist.filesystem import RealFileSystem
-from warren.persist.storage import Storage
+from warren.persist.disk.filesystem import RealFileSystem
+from warren.persist.storage.storage import Storage
 
 log = logging.getLogger("warren.http")
 

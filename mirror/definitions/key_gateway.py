@@ -40,7 +40,7 @@ DECLINED_STATUS = 400
 
 
 class KeyDisk(Protocol):
-    """`persist.key_file.KeyFile`."""
+    """`persist.definitions.key_file.KeyFile`."""
 
     def load(self) -> dict[bytes, bytes]: ...
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from warren.persist.format import PUBLISH, RECORD_BYTES, SHARED_MESSAGE
+from warren.persist.layout.format import PUBLISH, RECORD_BYTES, SHARED_MESSAGE
 from warren.spark_export.decode.header_tables import HeaderTables, variants
 from warren.spark_export.decode.message_state import Spans, included, within
 from warren.spark_export.decode.props import Span, locate

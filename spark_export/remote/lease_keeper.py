@@ -24,8 +24,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from warren.persist.pin_owner import Owner, decode_owner, has_ended
-from warren.persist.pins import locked
+from warren.persist.snapshots.pin_owner import Owner, decode_owner, has_ended
+from warren.persist.snapshots.pins import locked
 from warren.spark_export.errors import SparkExportError, StoreRefused
 from warren.spark_export.node_urls import NodeAddress
 from warren.spark_export.remote.remote_node import NodeClient

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from warren.persist.pin_owner import Owner
+from warren.persist.snapshots.pin_owner import Owner
 from warren.spark_export.errors import (
     CursorInUse,
     OptionRefused,

@@ -20,20 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warren.core.ports import Key
-from warren.persist.check import (
+from warren.persist.definitions.definitions_copy import read_definitions
+from warren.persist.disk.data_directory import DataDirectoryRefused
+from warren.persist.disk.filesystem import FileSystem, RealFileSystem
+from warren.persist.inspection.check import (
     open_store,
     queue_names,
 )
-from warren.persist.data_directory import DataDirectoryRefused
-from warren.persist.definitions_copy import read_definitions
-from warren.persist.filesystem import FileSystem, RealFileSystem
-from warren.persist.format import Harm, NewerStorage
-from warren.persist.pin_owner import Owner
-from warren.persist.pins import PINS_DIRECTORY, UNFINISHED, locked, sweep
-from warren.persist.queue_levels import QueueLevels, read_levels
-from warren.persist.recovery import LOG_DIRECTORY as STORE_LOG_DIRECTORY
-from warren.persist.recovery import QUEUES_DIRECTORY as STORE_QUEUES_DIRECTORY
-from warren.persist.recovery import STORE_DIRECTORY
+from warren.persist.inspection.queue_levels import QueueLevels, read_levels
+from warren.persist.layout.format import Harm, NewerStorage
+from warren.persist.recovery.recovery import LOG_DIRECTORY as STORE_LOG_DIRECTORY
+from warren.persist.recovery.recovery import QUEUES_DIRECTORY as STORE_QUEUES_DIRECTORY
+from warren.persist.recovery.recovery import STORE_DIRECTORY
+from warren.persist.snapshots.pin_owner import Owner
+from warren.persist.snapshots.pins import PINS_DIRECTORY, UNFINISHED, locked, sweep
 from warren.spark_export.errors import StoreRefused
 from warren.spark_export.snapshot.entries_view import EntriesView
 from warren.spark_export.snapshot.log_links import Linker, LogLinks

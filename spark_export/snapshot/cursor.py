@@ -1,4 +1,4 @@
-"""Cursors of streams: taken by one stream at a time, listed, ended (`warren.persist.cursors`)."""
+"""Cursors of streams: taken by one stream at a time, listed, ended (`warren.persist.snapshots.cursors`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from warren.persist.cursors import (
+from warren.persist.recovery.recovery import STORE_DIRECTORY
+from warren.persist.snapshots.cursors import (
     Cursor,
     cursor_path,
     list_cursors,
@@ -19,8 +20,7 @@ from warren.persist.cursors import (
     read_release,
     write_cursor,
 )
-from warren.persist.pins import Held, held_by_cursors, locked, read_early_release, remove
-from warren.persist.recovery import STORE_DIRECTORY
+from warren.persist.snapshots.pins import Held, held_by_cursors, locked, read_early_release, remove
 from warren.spark_export.errors import CursorInUse, SnapshotGone, StoreRefused
 from warren.spark_export.snapshot.creation import hand_over, read_node_id, snapshots_base
 from warren.spark_export.snapshot.snapshot_file import now_us, utc_text

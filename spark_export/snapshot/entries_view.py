@@ -1,6 +1,6 @@
 """One look at the index of a store, with entries as arrays. Never writes.
 
-What is told, and what may happen meanwhile, is as in `warren.persist.store_view`; only that no
+What is told, and what may happen meanwhile, is as in `warren.persist.inspection.store_view`; only that no
 entry and no record of the journal is a value of Python's on the way. Segments are read after the
 journal, when the entries of their queue are asked for; each says which part of the journal it has.
 """
@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from warren.persist.filesystem import File, FileSystem
-from warren.persist.format import SEGMENT_ENTRIES, SegmentChange
-from warren.persist.log_reader import Scan
-from warren.persist.segment import Columns, Segment
-from warren.persist.store_view import Harmed, StoreView
+from warren.persist.disk.filesystem import File, FileSystem
+from warren.persist.inspection.store_view import Harmed, StoreView
+from warren.persist.layout.format import SEGMENT_ENTRIES, SegmentChange
+from warren.persist.layout.segment import Columns, Segment
+from warren.persist.log.log_reader import Scan
 from warren.spark_export.snapshot.journal_entries import (
     WHOLE_BYTES_MAX,
     JournalEntries,

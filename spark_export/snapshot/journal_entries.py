@@ -2,7 +2,7 @@
 
 A file is taken this way when all of it is as it was written: each batch by its table of lengths,
 the records by the checksum of the whole file, or each by its own. Anything odd, and of the last
-file what was never finished, is for `warren.persist.log_reader`: `read_journal_file` says so, and
+file what was never finished, is for `warren.persist.log.log_reader`: `read_journal_file` says so, and
 has done nothing then.
 
 Entries have ranges that left a queue against them by place: what is removed was entered before.
@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from warren.persist.format import (
+from warren.persist.layout.format import (
     BATCH_HEADER_BYTES,
     ENQUEUE,
     FOOTER_BYTES,
@@ -35,7 +35,7 @@ from warren.persist.format import (
     decode_reference,
     place_of,
 )
-from warren.persist.log_reader import Scan
+from warren.persist.log.log_reader import Scan
 from warren.spark_export.snapshot.layout import (
     OFFSET_MASK,
     RECORD_HEAD,

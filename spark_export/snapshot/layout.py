@@ -1,4 +1,4 @@
-"""The store's structures as numpy reads them: `persist/format.py` in the language of arrays.
+"""The store's structures as numpy reads them: `persist/layout/format.py` in the language of arrays.
 
 A test holds both against each other. Strings of octets stay where they are; what is here are the
 parts of fixed size, and where the others begin.

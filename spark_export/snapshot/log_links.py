@@ -17,10 +17,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from warren.persist.filesystem import FileSystem, RealFileSystem
-from warren.persist.format import FILE_HEADER_BYTES, OFFSET_MASK, Damaged, decode_file_header
-from warren.persist.log_files import parse_file_name, read_survivors
-from warren.persist.log_writer import file_name
+from warren.persist.disk.filesystem import FileSystem, RealFileSystem
+from warren.persist.layout.format import FILE_HEADER_BYTES, OFFSET_MASK, Damaged, decode_file_header
+from warren.persist.log.log_files import parse_file_name, read_survivors
+from warren.persist.log.log_writer import file_name
 from warren.spark_export.snapshot.layout import grouped
 
 log = logging.getLogger("warren.spark_export")

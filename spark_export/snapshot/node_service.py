@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from warren.core.backing.backing_queue import LEVELS
 from warren.core.ports import Key
-from warren.persist.cursors import cursor_path
+from warren.persist.snapshots.cursors import cursor_path
 from warren.spark_export.errors import CursorInUse, SparkExportError, StoreRefused
 from warren.spark_export.snapshot.cursor import HeldCursor, take_cursor
 from warren.spark_export.snapshot.plan import QueueSelector

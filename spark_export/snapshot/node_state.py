@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from warren.persist.data_directory import LOCK_FILE
+from warren.persist.disk.data_directory import LOCK_FILE
 from warren.spark_export.errors import StoreRefused
 
 Span: TypeAlias = tuple[int, int]

@@ -43,8 +43,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from warren.persist.cursors import NAME as CURSOR_NAME
-from warren.persist.pins import NAME as SNAPSHOT_NAME
+from warren.persist.snapshots.cursors import NAME as CURSOR_NAME
+from warren.persist.snapshots.pins import NAME as SNAPSHOT_NAME
 from warren.spark_export.errors import OptionRefused
 from warren.spark_export.node_urls import is_node_url, parse_node_url, without_login
 from warren.spark_export.snapshot.snapshot_file import LEASE_S_MAX

@@ -19,7 +19,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from warren.persist.format import (
+from warren.persist.layout.format import (
     FILE_HEADER_BYTES,
     FOOTER_BYTES,
     Damaged,
@@ -31,8 +31,8 @@ from warren.persist.format import (
     decode_survivors,
     survivors_bytes,
 )
-from warren.persist.log_files import SURVIVORS_READ_BYTES, find_log_files
-from warren.persist.log_writer import file_name
+from warren.persist.log.log_files import SURVIVORS_READ_BYTES, find_log_files
+from warren.persist.log.log_writer import file_name
 from warren.spark_export.errors import StoreRefused
 from warren.spark_export.snapshot.layout import FILE_SHIFT, HEAD_BYTES, OFFSET_MASK
 from warren.spark_export.snapshot.unit import LogOctets, SnapshotFiles

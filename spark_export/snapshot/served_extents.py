@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from warren.persist.format import FILE_HEADER_BYTES
-from warren.persist.log_writer import file_name
+from warren.persist.layout.format import FILE_HEADER_BYTES
+from warren.persist.log.log_writer import file_name
 from warren.spark_export.snapshot.layout import FILE_SHIFT, OFFSET_MASK
 from warren.spark_export.snapshot.pinned_log import LogFile, PinnedLog
 from warren.spark_export.snapshot.snapshot_file import Snapshot

@@ -14,7 +14,7 @@ A snapshot is for reading within minutes or hours, on this machine. It is not sy
 not survive a power failure whole is not opened again.
 
 Nothing is locked, no LMDB transaction is held, and nothing is written but in the directory of the
-snapshot. That is `store/pins/<id>`, where the node looks after it (`warren.persist.pins`). Where
+snapshot. That is `store/pins/<id>`, where the node looks after it (`warren.persist.snapshots.pins`). Where
 nobody may write there, it is the directory the caller names, or one for temporary files, and a
 later snapshot there cleans up. Where no links can be made, files are copied.
 """
@@ -24,10 +24,10 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from warren.persist.filesystem import RealFileSystem
-from warren.persist.pin_owner import Owner
-from warren.persist.pins import NAME, PINS_DIRECTORY, UNFINISHED, is_unfinished
-from warren.persist.recovery import STORE_DIRECTORY
+from warren.persist.disk.filesystem import RealFileSystem
+from warren.persist.recovery.recovery import STORE_DIRECTORY
+from warren.persist.snapshots.pin_owner import Owner
+from warren.persist.snapshots.pins import NAME, PINS_DIRECTORY, UNFINISHED, is_unfinished
 from warren.spark_export.errors import OptionRefused, SnapshotGone, StoreRefused
 from warren.spark_export.snapshot.creation import Creation, read_node_id
 from warren.spark_export.snapshot.plan import ChoosesQueues

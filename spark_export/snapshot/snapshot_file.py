@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from warren.persist.pin_owner import Owner, decode_owner
-from warren.persist.pins import LEASE_FILE, UNFINISHED, locked, remove
+from warren.persist.snapshots.pin_owner import Owner, decode_owner
+from warren.persist.snapshots.pins import LEASE_FILE, UNFINISHED, locked, remove
 from warren.spark_export.errors import SnapshotGone, StoreRefused
 from warren.spark_export.snapshot.node_state import Span
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from warren.persist.pin_owner import Owner, owner_of
+from warren.persist.snapshots.pin_owner import Owner, owner_of
 from warren.spark_export.decode.schema import (
     Column,
     arrow_schema,

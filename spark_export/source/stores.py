@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from warren.persist.pin_owner import Owner
+from warren.persist.snapshots.pin_owner import Owner
 from warren.spark_export.errors import SnapshotGone, StoreRefused
 from warren.spark_export.node_urls import parse_node_url
 from warren.spark_export.remote.remote_store import RemoteStore

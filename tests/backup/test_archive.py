@@ -17,8 +17,8 @@ from warren.backup.restore import restore
 from warren.backup.shelf import DirectoryShelf
 from warren.mgmt.backup_command import backup as backup_command
 from warren.mgmt.backup_command import restore as restore_command
-from warren.persist.data_directory import DataDirectory
-from warren.persist.format import Checkpoint, encode_checkpoint
+from warren.persist.disk.data_directory import DataDirectory
+from warren.persist.layout.format import Checkpoint, encode_checkpoint
 
 
 @pytest.fixture

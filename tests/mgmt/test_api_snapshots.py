@@ -18,8 +18,8 @@ from api_client import EVERYTHING
 
 from warren import Broker
 from warren.mgmt import snapshot_service
-from warren.persist.pins import PINS_DIRECTORY
-from warren.persist.recovery import STORE_DIRECTORY
+from warren.persist.recovery.recovery import STORE_DIRECTORY
+from warren.persist.snapshots.pins import PINS_DIRECTORY
 
 SECRET = b"for somebody else"
 BODY = b"for the reader"

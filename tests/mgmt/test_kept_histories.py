@@ -12,7 +12,7 @@ import pytest
 from warren.mgmt.statistics.history import RETENTION_OF_ONE, History, pack
 from warren.mgmt.statistics.history_file import FILE, HEADER
 from warren.mgmt.statistics.kept_histories import KeptHistories, Layout, Restored
-from warren.persist.filesystem import RealFileSystem
+from warren.persist.disk.filesystem import RealFileSystem
 
 LAYOUT: Layout = {"queue": (RETENTION_OF_ONE, 2)}
 
@@ -102,7 +102,7 @@ def test_a_disk_that_refuses_keeps_the_file_before(
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("warren.persist.filesystem.RealFile.sync", refuse)
+    monkeypatch.setattr("warren.persist.disk.filesystem.RealFile.sync", refuse)
     save(tmp_path, 1)
     assert [record.message.split()[0] for record in caplog.records] == ["history_not_saved"]
     assert len(load(tmp_path)["queue"]) == 3

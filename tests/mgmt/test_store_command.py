@@ -16,7 +16,7 @@ from stored_node import ORDERS, fill
 
 from warren import Broker
 from warren.mgmt.command_line import warren
-from warren.persist.store_context import StorageSizes
+from warren.persist.log.store_context import StorageSizes
 
 CHECKS = 5
 CHECKS_MAX = 2000

@@ -35,9 +35,9 @@ from warren.mirror.definitions.codec import Keys, UnreadableDefinition
 from warren.mirror.definitions.etcd import EtcdClient, EtcdUnreachable
 from warren.mirror.definitions.etcd_messages import Txn, put
 from warren.mirror.definitions.history import DefinitionHistory
-from warren.persist.data_directory import DataDirectory
-from warren.persist.group_commit import SyncThread
-from warren.persist.metadata_replica import LmdbReplica
+from warren.persist.definitions.metadata_replica import LmdbReplica
+from warren.persist.disk.data_directory import DataDirectory
+from warren.persist.disk.group_commit import SyncThread
 
 
 class Cluster:

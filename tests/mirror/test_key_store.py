@@ -39,9 +39,9 @@ from warren.mirror.definitions.etcd_messages import (
 )
 from warren.mirror.definitions.key_gateway import KeyGateway
 from warren.mirror.definitions.key_store import HISTORY_MAX, Compacted, Declined, KeyStore
-from warren.persist.database import DamagedMetadata
-from warren.persist.group_commit import SyncThread
-from warren.persist.key_file import KeyFile
+from warren.persist.definitions.database import DamagedMetadata
+from warren.persist.definitions.key_file import KeyFile
+from warren.persist.disk.group_commit import SyncThread
 
 SEEDS = range(6)
 STEPS = 60

@@ -13,7 +13,7 @@ import pytest
 from disk import PowerLost, SimulatedDisk
 from manual_clock import ManualClock
 
-from warren.persist.card_log import CARDS_FILE, FORMER_DIRECTORY, SLACK_BYTES, CardLog
+from warren.persist.disk.card_log import CARDS_FILE, FORMER_DIRECTORY, SLACK_BYTES, CardLog
 
 STORE = Path("/data/store")
 COPY, OTHER = 0xABC00, 1 << 60

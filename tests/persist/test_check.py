@@ -11,12 +11,12 @@ import pytest
 from stored_node import EMPTY, INVOICES, NAMES, ORDERS, StoredNode, fill
 
 from warren.core.ports import Write
-from warren.persist.check import Finding, Report, check
-from warren.persist.data_directory import NotADataDirectory
-from warren.persist.deleted_queues import note_key
+from warren.persist.definitions.deleted_queues import note_key
+from warren.persist.disk.data_directory import NotADataDirectory
+from warren.persist.disk.filesystem import RealFileSystem
 from warren.persist.dump import dump
-from warren.persist.filesystem import RealFileSystem
-from warren.persist.format import (
+from warren.persist.inspection.check import Finding, Report, check
+from warren.persist.layout.format import (
     FILE_HEADER_BYTES,
     FOOTER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -26,7 +26,7 @@ from warren.persist.format import (
     decode_frame,
     place_of,
 )
-from warren.persist.log_reader import ROOM_BYTES, Scan
+from warren.persist.log.log_reader import ROOM_BYTES, Scan
 
 FILESYSTEM = RealFileSystem()
 LOG = Path("store/log")

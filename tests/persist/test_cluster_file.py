@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from warren.persist.cluster_file import FILE, KnownCluster, read_known_cluster, write_known_cluster
+from warren.persist.disk.cluster_file import (
+    FILE,
+    KnownCluster,
+    read_known_cluster,
+    write_known_cluster,
+)
 
 KNOWN = KnownCluster("c1", "rabbit@a")
 

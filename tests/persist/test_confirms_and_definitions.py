@@ -17,9 +17,9 @@ from warren.core.backing.paging import Pager
 from warren.core.backing.variable_queue import VariableQueue
 from warren.core.field import Field, Table
 from warren.core.scheduling.waiting import at_risk
-from warren.persist.recovery import Recovery
-from warren.persist.storage import NodeCalls, Storage, empty_transient
-from warren.persist.store_context import StoreContext
+from warren.persist.log.store_context import StoreContext
+from warren.persist.recovery.recovery import Recovery
+from warren.persist.storage.storage import NodeCalls, Storage, empty_transient
 
 STORE = Path("/data/store")
 NODE_ID = b"n" * 16

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from warren.persist.data_directory import (
+from warren.persist.disk.data_directory import (
     DataDirectory,
     DataDirectoryRefused,
     DirectoryInUse,

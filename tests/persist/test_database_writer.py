@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from manual_clock import ManualClock
 
-from warren.persist.database import MAP_BYTES_FIRST, Database, open_environment
-from warren.persist.database_writer import DatabaseWriter
-from warren.persist.deleted_queues import Puts
+from warren.persist.definitions.database import MAP_BYTES_FIRST, Database, open_environment
+from warren.persist.definitions.database_writer import DatabaseWriter
+from warren.persist.definitions.deleted_queues import Puts
 
 
 class Writing:

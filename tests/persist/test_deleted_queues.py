@@ -12,10 +12,10 @@ from warren.core.definitions.records import (
     QueueRecord,
 )
 from warren.core.ports import Stored, Write
-from warren.persist.data_directory import (
+from warren.persist.definitions.metadata_replica import LmdbReplica
+from warren.persist.disk.data_directory import (
     DataDirectory,
 )
-from warren.persist.metadata_replica import LmdbReplica
 
 
 class TestDeletedQueues:

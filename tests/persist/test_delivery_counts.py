@@ -13,11 +13,17 @@ from stored_queues import LIMITS, NODE_ID, QUEUE, STORE, Node
 from warren.core.messages.message import Envelope, Message
 from warren.core.queues.quorum_level import LastingEnvelopes, QuorumLevel
 from warren.persist.check import check
+from warren.persist.disk.filesystem import RealFileSystem
 from warren.persist.dump import dump
-from warren.persist.filesystem import RealFileSystem
-from warren.persist.format import Damaged, DeliveryCount, NewerStorage, decode_counts, encode_counts
-from warren.persist.recovery import COUNTS_FILE
-from warren.persist.store_context import StorageSizes
+from warren.persist.layout.format import (
+    Damaged,
+    DeliveryCount,
+    NewerStorage,
+    decode_counts,
+    encode_counts,
+)
+from warren.persist.log.store_context import StorageSizes
+from warren.persist.recovery.recovery import COUNTS_FILE
 
 ENVELOPE = Envelope("", "key", b"header", False, 0, None)
 

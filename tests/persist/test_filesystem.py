@@ -13,7 +13,7 @@ from disk import SimulatedDisk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.persist.filesystem import SYNC_ONE_BY_ONE_MAX, File, FileSystem, RealFileSystem
+from warren.persist.disk.filesystem import SYNC_ONE_BY_ONE_MAX, File, FileSystem, RealFileSystem
 
 
 @pytest.fixture(params=["real", "simulated"])

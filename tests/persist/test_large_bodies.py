@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from stored_queues import STORE, Node, bodies, numbered
 
-from warren.persist import journal
+from warren.persist.log import journal
 
 SMALL, LARGE = 100, 10_000
 

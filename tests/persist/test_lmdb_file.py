@@ -13,7 +13,7 @@ from random import Random
 import lmdb
 import pytest
 
-from warren.persist.lmdb_file import DamagedLmdb, LmdbFile, Meta, Walk, check_lmdb
+from warren.persist.definitions.lmdb_file import DamagedLmdb, LmdbFile, Meta, Walk, check_lmdb
 
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 MAP_BYTES = 1 << 30
@@ -106,7 +106,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 import lmdb
-from warren.persist.lmdb_file import DamagedLmdb, check_lmdb
+from warren.persist.definitions.lmdb_file import DamagedLmdb, check_lmdb
 path, flips = Path(sys.argv[1]), [int(at) for at in sys.argv[2].split(",")]
 whole = (path / "data.mdb").read_bytes()
 refused = 0

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from stored_node import ORDERS, StoredNode, fill
 
+from warren.persist.disk.filesystem import RealFileSystem
 from warren.persist.dump import dump
-from warren.persist.filesystem import RealFileSystem
-from warren.persist.format import FILE_HEADER_BYTES, OFFSET_MASK, decode_checkpoint
-from warren.persist.log_reader import Scan
+from warren.persist.layout.format import FILE_HEADER_BYTES, OFFSET_MASK, decode_checkpoint
+from warren.persist.log.log_reader import Scan
 
 LAST = "store/log/00000007.0.rdq"
 SMALL = 700

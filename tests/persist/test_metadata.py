@@ -31,15 +31,15 @@ from warren.core.definitions.records import (
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.field import Field, from_plain, to_plain
 from warren.core.ports import Conflict, Key, MetadataStore, Precondition, Write
-from warren.persist.data_directory import (
+from warren.persist.definitions.database import DamagedMetadata, open_environment
+from warren.persist.definitions.metadata import encode_key
+from warren.persist.disk.data_directory import (
     DataDirectory,
     DirectoryInUse,
     NewerFormat,
     NotADataDirectory,
 )
-from warren.persist.database import DamagedMetadata, open_environment
-from warren.persist.group_commit import SyncThread
-from warren.persist.metadata import encode_key
+from warren.persist.disk.group_commit import SyncThread
 
 
 class TestContract(MetadataContract):
@@ -398,8 +398,8 @@ import resource, sys
 from pathlib import Path
 from warren.core.ports import Write
 from warren.core.definitions.records import VirtualHostRecord
-from warren.persist.data_directory import DataDirectory
-from warren.persist.metadata import LmdbMetadataStore
+from warren.persist.disk.data_directory import DataDirectory
+from warren.persist.definitions.metadata import LmdbMetadataStore
 retries = []
 class Timer:
     def cancel(self): pass
@@ -447,9 +447,9 @@ import asyncio, sys
 from pathlib import Path
 from warren.core.ports import Write
 from warren.core.definitions.records import VirtualHostRecord
-from warren.persist.data_directory import DataDirectory
-from warren.persist.group_commit import SyncThread
-from warren.persist.metadata import LmdbMetadataStore
+from warren.persist.disk.data_directory import DataDirectory
+from warren.persist.disk.group_commit import SyncThread
+from warren.persist.definitions.metadata import LmdbMetadataStore
 
 async def main():
     loop = asyncio.get_running_loop()
@@ -507,7 +507,7 @@ class TestDataDirectory:
 
     def test_a_directory_in_use_by_another_process_is_refused(self, tmp_path: Path) -> None:
         program = (
-            "import sys, pathlib; from warren.persist.data_directory import DataDirectory\n"
+            "import sys, pathlib; from warren.persist.disk.data_directory import DataDirectory\n"
             "directory = DataDirectory.open(pathlib.Path(sys.argv[1])); print('open', flush=True)\n"
             "sys.stdin.read()"
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from warren.persist.pin_owner import Owner, decode_owner, has_ended, owner_of
+from warren.persist.snapshots.pin_owner import Owner, decode_owner, has_ended, owner_of
 
 
 @pytest.fixture

@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from warren.persist.cursors import Cursor, cursor_path, list_cursors, read_release, write_cursor
-from warren.persist.pin_owner import Owner, owner_of
-from warren.persist.pins import (
+from warren.persist.snapshots.cursors import (
+    Cursor,
+    cursor_path,
+    list_cursors,
+    read_release,
+    write_cursor,
+)
+from warren.persist.snapshots.pin_owner import Owner, owner_of
+from warren.persist.snapshots.pins import (
     LEASE_FILE,
     RELEASED_DIRECTORY,
     EarlyRelease,

@@ -24,8 +24,8 @@ from warren.core.backing.variable_queue import DEFAULT_MODE, VariableQueue
 from warren.core.messages.message import Envelope, Message
 from warren.core.queues.retention import SLICE, WAITING_MAX, Retention
 from warren.core.scheduling.turns import Turns
-from warren.persist.journal import BATCH_BYTES_MAX
-from warren.persist.store_context import StorageSizes
+from warren.persist.log.journal import BATCH_BYTES_MAX
+from warren.persist.log.store_context import StorageSizes
 
 SIZES = st.sampled_from((0, 10, 500, 5000, 70_000))
 ENVELOPE = Envelope("", "key", b"header", True, 0, None)

@@ -16,12 +16,9 @@ from manual_clock import ManualClock
 from warren.core.definitions.definition_table import CompletedCommit, DefinitionTable
 from warren.core.definitions.records import QueueRecord, VirtualHostRecord
 from warren.core.ports import Commit, Key, Unreadable, Write
-from warren.persist.data_directory import DataDirectory, DataDirectoryRefused
-from warren.persist.database import DamagedMetadata
-from warren.persist.filesystem import RealFileSystem
-from warren.persist.metadata import LmdbMetadataStore, decode_definition
-from warren.persist.repair import repair
-from warren.persist.second_copy import (
+from warren.persist.definitions.database import DamagedMetadata
+from warren.persist.definitions.metadata import LmdbMetadataStore, decode_definition
+from warren.persist.definitions.second_copy import (
     DELAY_S,
     FILE,
     SLICE_ENTRIES,
@@ -29,6 +26,9 @@ from warren.persist.second_copy import (
     expect_definitions,
     read_copy,
 )
+from warren.persist.disk.data_directory import DataDirectory, DataDirectoryRefused
+from warren.persist.disk.filesystem import RealFileSystem
+from warren.persist.repair import repair
 
 NODE_ID = b"n" * 16
 DIRECTORY = Path("/data")

@@ -18,17 +18,17 @@ from stored_queues import OTHER, QUEUE, STORE, Node, bodies, numbered
 
 from warren.core.backing.variable_queue import LAZY_MODE
 from warren.core.messages.message import PAGED_OUT, Envelope, Message
-from warren.persist import journal
-from warren.persist.checkpoint import ENTRIES_A_SLICE, SEGMENTS_A_SLICE
-from warren.persist.deletion import QUEUES_AT_ONCE
-from warren.persist.format import SEGMENT_ENTRIES
-from warren.persist.group_commit import PendingCommit
-from warren.persist.index_entries import IndexEntries
-from warren.persist.journal import MARK_BYTES_MIN
-from warren.persist.log_reader import ROOM_BYTES
-from warren.persist.log_writer import SMALL_IN_A_ROW, file_name
-from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE
-from warren.persist.storage import START_SHIFT
+from warren.persist.disk.group_commit import PendingCommit
+from warren.persist.index.index_entries import IndexEntries
+from warren.persist.layout.format import SEGMENT_ENTRIES
+from warren.persist.log import journal
+from warren.persist.log.journal import MARK_BYTES_MIN
+from warren.persist.log.log_reader import ROOM_BYTES
+from warren.persist.log.log_writer import SMALL_IN_A_ROW, file_name
+from warren.persist.recovery.recovery import CHECKPOINT_FILE, CLEAN_FILE
+from warren.persist.storage.checkpoint import ENTRIES_A_SLICE, SEGMENTS_A_SLICE
+from warren.persist.storage.deletion import QUEUES_AT_ONCE
+from warren.persist.storage.storage import START_SHIFT
 
 SMALL, LARGE = 100, 10_000
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from stored_node import INVOICES, ORDERS, StoredNode, fill
 
+from warren.persist.disk.filesystem import RealFileSystem
 from warren.persist.dump import dump
-from warren.persist.filesystem import RealFileSystem
 
 PAGE = Path(__file__).parents[2] / "docs" / "storage-format.md"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from stored_node import ORDERS, StoredNode
 
-from warren.persist.filesystem import RealFile, RealFileSystem
-from warren.persist.format import SEGMENT_ENTRIES
-from warren.persist.store_view import StoreView
+from warren.persist.disk.filesystem import RealFile, RealFileSystem
+from warren.persist.inspection.store_view import StoreView
+from warren.persist.layout.format import SEGMENT_ENTRIES
 
 PLACE = Path("store/queues") / f"{ORDERS:016x}"
 

@@ -16,9 +16,9 @@ from warren.core.backing.stream_limits import StreamLimits
 from warren.core.backing.stream_log import CHUNKS_MAX, StreamLog
 from warren.core.backing.stream_store import MemoryStreamStore
 from warren.core.messages.message import Envelope
-from warren.persist.format import SEGMENT_ENTRIES
-from warren.persist.index_entries import LOADED_MAX
-from warren.persist.queue_index import QueueIndex
+from warren.persist.index.index_entries import LOADED_MAX
+from warren.persist.index.queue_index import QueueIndex
+from warren.persist.layout.format import SEGMENT_ENTRIES
 
 STREAM = 0x500
 ENVELOPE = Envelope("", "key", b"header", False, 0, None)
@@ -200,7 +200,7 @@ def test_bodies_and_most_of_the_index_leave_memory(node: Node) -> None:
 def test_readers_all_over_a_stream_keep_few_segments(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("warren.persist.index_entries.LOADED_MAX", 2)
+    monkeypatch.setattr("warren.persist.index.index_entries.LOADED_MAX", 2)
     log = open_stream(node)
     count = fill_segments(node, log, 5)
     node.checkpoint()

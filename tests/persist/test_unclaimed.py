@@ -6,8 +6,8 @@ import pytest
 from disk import SimulatedDisk
 from stored_queues import QUEUE, STORE, Node, bodies
 
-from warren.persist.deleted_queues import NOTED, note_key
-from warren.persist.unclaimed import NAMED_MAX
+from warren.persist.definitions.deleted_queues import NOTED, note_key
+from warren.persist.storage.unclaimed import NAMED_MAX
 
 
 def test_nothing_is_left_of_a_queue_that_is_deleted_after_a_restart(disk: SimulatedDisk) -> None:

@@ -14,11 +14,11 @@ from warren.core.definitions.records import (
     QueueRecord,
 )
 from warren.core.ports import Key, Precondition, Write
-from warren.persist.data_directory import (
+from warren.persist.definitions.database import DamagedMetadata, open_environment
+from warren.persist.definitions.metadata import decode_definition, encode_key
+from warren.persist.disk.data_directory import (
     NewerFormat,
 )
-from warren.persist.database import DamagedMetadata, open_environment
-from warren.persist.metadata import decode_definition, encode_key
 
 
 def put_raw(path: Path, key: Key, value: bytes) -> None:

@@ -30,7 +30,7 @@ from warren.mirror.remote.placement import ClusterPlacement
 from warren.mirror.remote.queue_host import QueueHost
 from warren.mirror.remote.remote_queues import RemoteQueues
 from warren.mirror.replication.mirroring import Mirroring
-from warren.persist.group_commit import PendingCommit
+from warren.persist.disk.group_commit import PendingCommit
 
 NewBacking = Callable[["ClusterNode", BackingSpec], BackingQueue]
 

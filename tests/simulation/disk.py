@@ -1,4 +1,4 @@
-"""A disk in memory that fails on command; implements `persist.filesystem.FileSystem`.
+"""A disk in memory that fails on command; implements `persist.disk.filesystem.FileSystem`.
 
     disk = SimulatedDisk(Random(seed))
     disk.crash_after(7)             the seventh operation from now raises PowerLost

@@ -41,18 +41,21 @@ from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, S
 from warren.core.messages.succession import Succession  # noqa: E402
 from warren.core.ports import Commit  # noqa: E402
 from warren.core.scheduling.turns import Turns  # noqa: E402
-from warren.persist import journal, log_writer  # noqa: E402
-from warren.persist.deleted_queues import DeletedQueues, Puts, noted_queue  # noqa: E402
-from warren.persist.format import (  # noqa: E402
+from warren.persist.definitions.deleted_queues import DeletedQueues, Puts, noted_queue  # noqa: E402
+from warren.persist.index.queue_index import QueueIndex  # noqa: E402
+from warren.persist.layout.format import (  # noqa: E402
     FRAME_HEADER_BYTES,
     SEGMENT_ENTRIES,
     SEGMENT_HEADER_BYTES,
     SHARED,
 )
-from warren.persist.queue_index import QueueIndex  # noqa: E402
-from warren.persist.recovery import Recovery  # noqa: E402
-from warren.persist.storage import NodeCalls, Storage, empty_transient  # noqa: E402
-from warren.persist.store_context import StorageSizes, StoreContext  # noqa: E402
+from warren.persist.log import (
+    journal,
+    log_writer,
+)
+from warren.persist.log.store_context import StorageSizes, StoreContext  # noqa: E402
+from warren.persist.recovery.recovery import Recovery  # noqa: E402
+from warren.persist.storage.storage import NodeCalls, Storage, empty_transient  # noqa: E402
 
 DIRECTORY = Path("/store")
 NODE_ID = b"0123456789abcdef"

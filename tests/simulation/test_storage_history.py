@@ -13,7 +13,7 @@ import storage_history
 from in_hand_history import InHandHistory
 from retained_history import RetainedHistory
 
-from warren.persist import journal, log_writer
+from warren.persist.log import journal, log_writer
 
 SEEDS_A_TEST = 100
 TESTS = 4

@@ -19,11 +19,11 @@ from warren.core.backing.variable_queue import VariableQueue
 from warren.core.backing.windowed_queue import IDS, WindowedQueue
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
-from warren.persist import journal
-from warren.persist.deleted_queues import no_notes
-from warren.persist.recovery import Recovery
-from warren.persist.storage import NodeCalls, Storage, empty_transient
-from warren.persist.store_context import StoreContext
+from warren.persist.definitions.deleted_queues import no_notes
+from warren.persist.log import journal
+from warren.persist.log.store_context import StoreContext
+from warren.persist.recovery.recovery import Recovery
+from warren.persist.storage.storage import NodeCalls, Storage, empty_transient
 
 QUEUE = 0x100
 WINDOW = 1000

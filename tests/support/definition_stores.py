@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from warren.core.ports import Timer
-from warren.persist.data_directory import (
+from warren.persist.definitions.metadata import LmdbMetadataStore
+from warren.persist.disk.data_directory import (
     DataDirectory,
 )
-from warren.persist.metadata import LmdbMetadataStore
 
 
 class Timers:

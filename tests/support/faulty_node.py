@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from warren.mgmt.command_line import warren
-from warren.persist.log_writer import LogWriter, Piece
+from warren.persist.log.log_writer import LogWriter, Piece
 
 FAULT = "nobody expected this"
 

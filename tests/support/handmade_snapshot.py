@@ -14,7 +14,7 @@ import numpy as np
 from warren.amqp.properties import encode_properties
 from warren.core.field import Table
 from warren.core.messages.message import Envelope
-from warren.persist.format import (
+from warren.persist.layout.format import (
     FILE_HEADER_BYTES,
     PERSISTENT,
     PUBLISH,
@@ -31,7 +31,7 @@ from warren.persist.format import (
     place_of,
     record_head,
 )
-from warren.persist.log_writer import file_name
+from warren.persist.log.log_writer import file_name
 from warren.spark_export.snapshot.unit import (
     ENTRY,
     LOG_DIRECTORY,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from handmade_snapshot import snapshot_directory
 
-from warren.persist.filesystem import RealFileSystem
-from warren.persist.format import Record
-from warren.persist.segment import IndexEntry
-from warren.persist.store_view import RecordReader
+from warren.persist.disk.filesystem import RealFileSystem
+from warren.persist.inspection.store_view import RecordReader
+from warren.persist.layout.format import Record
+from warren.persist.layout.segment import IndexEntry
 from warren.spark_export.snapshot.filters import Interval
 from warren.spark_export.snapshot.plan import plan_units
 from warren.spark_export.snapshot.snapshot import Snapshot

@@ -21,7 +21,7 @@ from pyspark.sql.types import VariantVal
 from warren.amqp.field_table import TableError, decode_table
 from warren.amqp.properties import PROPERTIES, MalformedProperties, property_bytes
 from warren.core.field import Field
-from warren.persist.format import (
+from warren.persist.layout.format import (
     FILE_HEADER_BYTES,
     OFFSET_MASK,
     PUBLISH,
@@ -35,8 +35,8 @@ from warren.persist.format import (
     decode_survivors,
     file_of,
 )
-from warren.persist.log_files import find_log_files
-from warren.persist.log_writer import file_name
+from warren.persist.log.log_files import find_log_files
+from warren.persist.log.log_writer import file_name
 from warren.spark_export.snapshot.options import BodyFormat, Headers, Mode, ReadOptions
 from warren.spark_export.snapshot.unit import Unit
 

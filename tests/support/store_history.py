@@ -8,8 +8,8 @@ from random import Random
 
 from stored_node import INVOICES, NAMES, ORDERS, StoredNode
 
-from warren.persist.filesystem import RealFile, RealFileSystem
-from warren.persist.format import SEGMENT_ENTRIES
+from warren.persist.disk.filesystem import RealFile, RealFileSystem
+from warren.persist.layout.format import SEGMENT_ENTRIES
 from warren.spark_export.snapshot.creation import Creation
 from warren.spark_export.snapshot.log_links import Linker
 from warren.spark_export.snapshot.plan import QueueSelector

@@ -14,13 +14,13 @@ from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Write
-from warren.persist.data_directory import DataDirectory
-from warren.persist.filesystem import RealFileSystem
-from warren.persist.metadata import LmdbMetadataStore
-from warren.persist.queue_index import QueueIndex
-from warren.persist.recovery import STORE_DIRECTORY, Recovery
-from warren.persist.storage import NodeCalls, Storage, empty_transient
-from warren.persist.store_context import StorageSizes, StoreContext
+from warren.persist.definitions.metadata import LmdbMetadataStore
+from warren.persist.disk.data_directory import DataDirectory
+from warren.persist.disk.filesystem import RealFileSystem
+from warren.persist.index.queue_index import QueueIndex
+from warren.persist.log.store_context import StorageSizes, StoreContext
+from warren.persist.recovery.recovery import STORE_DIRECTORY, Recovery
+from warren.persist.storage.storage import NodeCalls, Storage, empty_transient
 
 LIMITS = StorageSizes(file_bytes_max=65536, checkpoint_bytes=1 << 40, combine_bytes_min=1000)
 

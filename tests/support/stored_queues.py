@@ -15,13 +15,13 @@ from warren.core.definitions.definition_table import CompletedCommit
 from warren.core.messages.message import Envelope
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Commit
-from warren.persist.deleted_queues import DeletedQueues, Puts
-from warren.persist.format import FILE_HEADER_BYTES
-from warren.persist.group_commit import PendingCommit
-from warren.persist.queue_index import QueueIndex
-from warren.persist.recovery import Recovery
-from warren.persist.storage import NodeCalls, Storage, empty_transient
-from warren.persist.store_context import StorageSizes, StoreContext
+from warren.persist.definitions.deleted_queues import DeletedQueues, Puts
+from warren.persist.disk.group_commit import PendingCommit
+from warren.persist.index.queue_index import QueueIndex
+from warren.persist.layout.format import FILE_HEADER_BYTES
+from warren.persist.log.store_context import StorageSizes, StoreContext
+from warren.persist.recovery.recovery import Recovery
+from warren.persist.storage.storage import NodeCalls, Storage, empty_transient
 
 STORE = Path("/data/store")
 

@@ -17,7 +17,7 @@ from warren.backup.archive import Archive
 from warren.backup.restore import restore
 from warren.compat_tests.raw_client import RawClient
 from warren.persist.check import check
-from warren.persist.filesystem import RealFileSystem
+from warren.persist.disk.filesystem import RealFileSystem
 
 Start = Callable[..., Any]
 Connect = Callable[..., RawClient]

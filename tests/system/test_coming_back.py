@@ -10,7 +10,7 @@ from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_
 
 from warren.mirror.replication.copy_cards import is_copy
 from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
-from warren.persist.format import decode_clean
+from warren.persist.layout.format import decode_clean
 
 QUEUE = "ha.back"
 

@@ -13,8 +13,8 @@ import pytest
 from damaged_storage import BODIES, everything_in, expected, fill, refused
 
 from warren.compat_tests.raw_client import RawClient
-from warren.persist.check import queue_names
-from warren.persist.format import FILE_MAGIC, FORMAT_VERSION, SEGMENT_MAGIC
+from warren.persist.inspection.check import queue_names
+from warren.persist.layout.format import FILE_MAGIC, FORMAT_VERSION, SEGMENT_MAGIC
 
 LATER = FORMAT_VERSION + 1
 

@@ -13,7 +13,7 @@ import pytest
 
 from warren import Broker
 from warren.compat_tests.raw_client import RawClient
-from warren.persist.data_directory import DataDirectoryRefused
+from warren.persist.disk.data_directory import DataDirectoryRefused
 
 pytest_plugins = ["pytester"]
 

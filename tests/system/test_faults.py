@@ -21,10 +21,10 @@ from warren.compat_tests.raw_connection import Silence, SocketClosed
 from warren.core.backing.paging import Pager
 from warren.core.resources.alarms import Resource
 from warren.faults import NodeFailed
-from warren.persist import checkpoint
-from warren.persist.database import Database
-from warren.persist.filesystem import RealFile
-from warren.persist.queue_index import QueueIndex
+from warren.persist.definitions.database import Database
+from warren.persist.disk.filesystem import RealFile
+from warren.persist.index.queue_index import QueueIndex
+from warren.persist.storage import checkpoint
 
 Connect = Callable[..., RawClient]
 Until = Callable[..., None]
@@ -79,7 +79,7 @@ class Synced:
     """The loop meets it when a batch is on the disk."""
 
     def break_in(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr("warren.persist.journal.Journal._written", _fail)
+        patch.setattr("warren.persist.log.journal.Journal._written", _fail)
 
     def provoke(self, broker: Broker, channel: RawChannel) -> None:
         channel.publish(b"unsafe", "q", **LASTING)

@@ -31,8 +31,8 @@ from reference_decoder import reference_rows, variant_to_python
 
 from warren.amqp.field_table import encode_table
 from warren.core.field import Field, Table
-from warren.persist import format as persist_format
-from warren.persist.log_writer import file_name
+from warren.persist.layout import format as persist_format
+from warren.persist.log.log_writer import file_name
 from warren.spark_export.decode import decode
 from warren.spark_export.decode.decode import decode_unit
 from warren.spark_export.decode.schema import all_columns, arrow_schema

@@ -19,7 +19,7 @@ from stored_node import ORDERS, StoredNode, fill
 from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Write
 from warren.mgmt.command_line import warren
-from warren.persist.pins import measure
+from warren.persist.snapshots.pins import measure
 from warren.spark_export import cli, read_export
 from warren.spark_export.errors import SnapshotGone, StoreRefused
 from warren.spark_export.export.export import ExportProgress, Renewal, begin, run

@@ -23,7 +23,7 @@ from stream_batches import Query
 from warren import Broker
 from warren.config import Listener, SslOptions
 from warren.mgmt import snapshot_service
-from warren.persist.pin_owner import owner_of
+from warren.persist.snapshots.pin_owner import owner_of
 from warren.spark_export.decode.schema import columns
 from warren.spark_export.errors import (
     CursorInUse,

@@ -22,7 +22,7 @@ from server_process import ServerProcess
 
 from warren import Broker
 from warren.persist.check import check
-from warren.persist.filesystem import RealFileSystem
+from warren.persist.disk.filesystem import RealFileSystem
 from warren.spark_export.snapshot.plan import QueueSelector
 from warren.spark_export.snapshot.snapshot import create
 

@@ -19,8 +19,8 @@ from stored_node import EMPTY, ORDERS, StoredNode
 from stream_batches import Query
 
 from warren.mgmt.command_line import warren
-from warren.persist.cursors import cursor_path
-from warren.persist.pins import Pinned, held_by_cursors, sweep
+from warren.persist.snapshots.cursors import cursor_path
+from warren.persist.snapshots.pins import Pinned, held_by_cursors, sweep
 from warren.spark_export.errors import CursorInUse, DataLost, OptionRefused, SnapshotGone
 from warren.spark_export.snapshot import cursor as cursors
 from warren.spark_export.snapshot.cursor import take_cursor

@@ -11,13 +11,13 @@ import pytest
 from store_history import History
 from stored_node import INVOICES, ORDERS
 
-from warren.persist.check import open_store
-from warren.persist.filesystem import RealFileSystem
-from warren.persist.format import BATCH_HEADER_BYTES, FILE_HEADER_BYTES, Harm, SegmentChange
-from warren.persist.log_writer import file_name
-from warren.persist.recovery import STORE_DIRECTORY
-from warren.persist.segment import Columns
-from warren.persist.store_view import StoreView
+from warren.persist.disk.filesystem import RealFileSystem
+from warren.persist.inspection.check import open_store
+from warren.persist.inspection.store_view import StoreView
+from warren.persist.layout.format import BATCH_HEADER_BYTES, FILE_HEADER_BYTES, Harm, SegmentChange
+from warren.persist.layout.segment import Columns
+from warren.persist.log.log_writer import file_name
+from warren.persist.recovery.recovery import STORE_DIRECTORY
 from warren.spark_export.snapshot import entries_view
 from warren.spark_export.snapshot.entries_view import ArrayColumns, EntriesView
 from warren.spark_export.snapshot.journal_entries import Removed, last_removals

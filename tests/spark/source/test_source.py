@@ -20,7 +20,7 @@ from warren.core.definitions.records import QueueRecord, VirtualHostRecord
 from warren.core.field import Field, Table
 from warren.core.messages.message import Envelope, Message
 from warren.core.ports import Write
-from warren.persist.pins import sweep
+from warren.persist.snapshots.pins import sweep
 from warren.spark_export.decode.schema import arrow_schema, columns, spark_schema
 from warren.spark_export.snapshot.options import parse_options
 from warren.spark_export.snapshot.plan import QueueSelector

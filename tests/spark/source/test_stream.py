@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from stream_batches import Query
 
 from warren import Broker
-from warren.persist.pins import LEASE_FILE
+from warren.persist.snapshots.pins import LEASE_FILE
 from warren.spark_export.decode.schema import columns, spark_schema
 from warren.spark_export.errors import DataLost, OptionRefused
 from warren.spark_export.remote.remote_node import close_connections

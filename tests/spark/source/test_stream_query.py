@@ -21,7 +21,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 import warren.spark_export
 from warren import Broker
-from warren.persist.pins import held_by_cursors
+from warren.persist.snapshots.pins import held_by_cursors
 from warren.spark_export.snapshot.plan import QueueSelector
 from warren.spark_export.snapshot.snapshot import create, list_snapshots, pins_directory
 

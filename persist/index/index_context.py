@@ -1,0 +1,84 @@
+"""What all queue indexes of a node share: its files, its clock, and what is still to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from zlib import crc32
+
+from warren.core.messages.message import Envelope
+from warren.persist.index.delivery_counts import DeliveryCounts
+from warren.persist.layout.format import TRANSIENT, decode_envelope
+from warren.persist.layout.segment import Segment
+from warren.persist.log.message_store import MessageStore
+from warren.persist.log.store_context import StoreContext
+
+ENVELOPES_MAX = 4096
+"""Envelopes kept for messages that are read; those of a queue are mostly alike."""
+
+ENVELOPE_BYTES_MAX = 1024
+"""Larger ones are not kept: their headers are seldom alike, and 4096 of them may be much."""
+
+
+class IndexContext:
+    """Is made once for a node, and given to each queue index.
+
+    `epoch_s` is the time on the wall when the clock of the node was at 0. `start` counts the starts
+    of the node.
+    `page_out` writes records to the transient store, and returns the place of the first.
+    `in_turns` goes through work that may take long: it takes a step at once and the others in
+    later turns of the loop. `report_lost` is told of a damaged message: queue, position, reason,
+    and its octets.
+
+    `dirty` are the segments whose files are behind, `discarded` the files of segments that are not
+    needed any more. `counted` are the delivery counts and dead marks of the queues that may have
+    any. `messages_read` and `messages_written` count since the start, in all queues, also in those
+    that were deleted since.
+    """
+
+    def __init__(
+        self,
+        store: StoreContext,
+        persistent: MessageStore,
+        transient: MessageStore,
+        *,
+        start: int,
+        page_out: Callable[[bytes], int],
+        in_turns: Callable[[Iterator[None]], None],
+        report_lost: Callable[[int, int, str, bytes], None],
+    ) -> None:
+        self.filesystem = store.filesystem
+        self.persistent = persistent
+        self.transient = transient
+        self.embed_below = store.limits.embed_below
+        self.epoch_s = store.clock.wall_time() - store.clock.now()
+        self.start = start
+        self.page_out = page_out
+        self.in_turns = in_turns
+        self.report_lost = report_lost
+        self.dirty: dict[Segment, None] = {}
+        self.discarded: dict[Path, None] = {}
+        self.counted: dict[DeliveryCounts, None] = {}
+        self.messages_read = self.messages_written = 0
+        self._envelopes: dict[tuple[bytes, bool], Envelope] = {}
+
+    def store_of(self, place: int) -> MessageStore:
+        return self.transient if place >= TRANSIENT else self.persistent
+
+    def envelope(self, data: bytes, persistent: bool) -> Envelope:
+        envelope = self._envelopes.get((data, persistent))
+        if envelope is None:
+            envelope = decode_envelope(data, persistent)
+            envelope.stored = (data, crc32(data))
+            if len(data) > ENVELOPE_BYTES_MAX:
+                return envelope
+            if len(self._envelopes) >= ENVELOPES_MAX:
+                self._envelopes.clear()
+            self._envelopes[data, persistent] = envelope
+        return envelope
+
+    def wall_us(self, at: float | None) -> int:
+        return 0 if at is None else int((at + self.epoch_s) * 1e6)
+
+    def node_time(self, wall_us: int) -> float | None:
+        return wall_us / 1e6 - self.epoch_s if wall_us else None

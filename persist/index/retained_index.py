@@ -1,0 +1,123 @@
+"""The index of the messages that a queue keeps after their acknowledgement.
+
+Implements `core.backing.retained_log.RetainedStore`. The messages come from the index of the queue,
+which forgets them in the same turn of the loop.
+
+Guarantee: no batch of the journal has the removal of a message from the queue without having, in
+itself or in an earlier batch, the message here. For a batch has all removals that were noted before
+it, and of this index all messages: it is not cut as others are. Whoever writes here bounds how much
+that is (`RetainedLog.is_behind`).
+
+A large message is not written again: its entry leads to the record that the queue's entry led to,
+which counts one reference more from `write_retained` on.
+
+The field of an entry that says when a message expires says here when it was acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from warren.core.backing.queue_store import StoredBody
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
+from warren.persist.index.index_entries import PIECE, SEGMENT_MASK, SHIFT
+from warren.persist.index.queue_index import QueueIndex
+from warren.persist.layout.format import (
+    RECORD_BYTES,
+    SHARED,
+    Reference,
+    file_of,
+)
+from warren.persist.log.journal import ENQUEUE_BYTES, MARK_BYTES_MIN, OpenBatch
+
+UNCUT = 1 << 62
+"""Beyond every mark."""
+
+
+class RetainedIndex(QueueIndex):
+    """`_elsewhere` are messages to be written that stand in the log already, by position."""
+
+    _elsewhere: dict[int, StoredBody] | None = None
+
+    def write_retained(
+        self,
+        messages: Sequence[Message],
+        confirms: PublishConfirms,
+        stored: Sequence[StoredBody | None],
+        acknowledged_at: float,
+        *,
+        awaited: bool,
+    ) -> None:
+        unwritten, elsewhere = self._unwritten, self._places()
+        mark = self._journal.noted_bytes
+        expires_at = self._context.node_time(int(acknowledged_at * 1e6))
+        total = 0
+        last = messages[-1].position
+        for message, where in zip(messages, stored, strict=True):
+            body = message.body
+            octets = RECORD_BYTES + len(body) + len(message.envelope.header)
+            if where is not None:
+                octets = ENQUEUE_BYTES
+                elsewhere[message.position] = where
+                self._context.persistent.refer(where.place, where.length)
+            message.expires_at = expires_at
+            position = message.position
+            told = confirms if position == last else None
+            unwritten[position] = (message, body, told, position, mark, octets)
+            mark += max(octets, MARK_BYTES_MIN)
+            total += octets
+        self._journal.note_many(self, mark, total, confirms if awaited else None)
+
+    def _places(self) -> dict[int, StoredBody]:
+        if self._elsewhere is None:
+            self._elsewhere = {}
+        return self._elsewhere
+
+    def emit(self, batch: OpenBatch, cut: int) -> bool:
+        return super().emit(batch, UNCUT)
+
+    def _emit_shared(
+        self, batch: OpenBatch, envelope: Envelope, body: bytes, position: int, expires_us: int
+    ) -> tuple[int, int]:
+        where = self._places().pop(position, None)
+        if where is None:
+            return super()._emit_shared(batch, envelope, body, position, expires_us)
+        self._add_reference(batch, Reference(*where), position, expires_us)
+        # The file may be full, and be written anew at this moment.
+        file = self._context.persistent.files[file_of(where.place)]
+        file.segments.add(self.entries.make(position >> SHIFT))
+        file.refer_late(where.place, where.length)
+        return where.place | SHARED, where.length
+
+    def _cancel(self, position: int) -> bool:
+        where = self._places().pop(position, None)
+        if where is not None:
+            self._context.persistent.release(where.place | SHARED, where.length)
+        return super()._cancel(position)
+
+    # Reading
+
+    def arrived_at(self, position: int) -> float | None:
+        """When it was acknowledged."""
+        entry = self.entries.find(position)
+        return None if entry is None else entry.expires_us / 1e6
+
+    def end_of_old(self, start: int, end: int, since: float) -> int:
+        """Behind the first messages in [start, end) that were acknowledged before then; some of
+        them, where they are many."""
+        number, first = divmod(start, SEGMENT_MASK + 1)
+        segment = self.entries.segments.get(number)
+        base = start - first
+        beyond = min(end, base + SEGMENT_MASK + 1)
+        if segment is None:
+            return beyond
+        last = min(beyond - base, first + PIECE)
+        columns = self.entries.columns(segment)
+        since_us = int(since * 1e6)
+        old = first
+        for at in range(first, min(last, len(columns.places))):
+            if columns.places[at] and columns.expires[at] >= since_us:
+                return base + old
+            old = at + 1
+        return base + last

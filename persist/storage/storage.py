@@ -1,0 +1,543 @@
+"""The message storage of a node: its parts put together, and the little they have in common.
+
+    Recovery(...).run()                 what is on disk; may take long, belongs in a thread
+    storage = Storage.start(..., recovery)
+    storage.open(queue_id, ...)         for every queue there is
+    storage.settle_unclaimed(...)       what belongs to no queue: dropped, or kept
+    ...
+    storage.stop()
+
+Directory `store` of the data directory: `checkpoint`, `clean`, `log/` (the persistent store),
+`queues/` (its indexes), `transient/` (both again, emptied at start), `quarantine/`, `pins/`
+(snapshots, `pins.py`). See `docs/storage-format.md`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from warren.core.log_line import log_event
+from warren.core.ports import Commit
+from warren.persist.definitions.deleted_queues import (
+    DeletedQueues,
+    first_level,
+    is_retained,
+    no_notes,
+)
+from warren.persist.disk.card_log import CardLog
+from warren.persist.disk.filesystem import FileSystem
+from warren.persist.disk.group_commit import GroupCommit, Job
+from warren.persist.index.index_beside import IndexBeside
+from warren.persist.index.index_context import IndexContext
+from warren.persist.index.queue_index import QueueIndex
+from warren.persist.index.retained_index import RetainedIndex
+from warren.persist.layout.format import (
+    Checkpoint,
+    encode_checkpoint,
+    encode_clean,
+    file_of,
+    place_of,
+)
+from warren.persist.log.combine import Combiner
+from warren.persist.log.journal import CONGESTED_BYTES, RELIEVED_BYTES, Journal
+from warren.persist.log.log_writer import LogWriter, Piece
+from warren.persist.log.message_store import MessageStore
+from warren.persist.log.store_context import StoreContext
+from warren.persist.recovery.recovery import (
+    CHECKPOINT_FILE,
+    CLEAN_FILE,
+    LOG_DIRECTORY,
+    QUARANTINE_DIRECTORY,
+    QUEUES_DIRECTORY,
+    Recovery,
+)
+from warren.persist.snapshots.pins import NO_LIMIT, PINS_DIRECTORY, Pins
+from warren.persist.storage.checkpoint import Checkpointer, write_small_file
+from warren.persist.storage.deletion import Deletion
+from warren.persist.storage.unclaimed import UnclaimedMessages
+from warren.persist.storage.work_in_turns import WorkInTurns
+
+log = logging.getLogger("warren.storage")
+
+TRANSIENT_DIRECTORY = "transient"
+
+START_SHIFT = 40
+"""Positions of a start of the node begin at its number times 2 to this power: none comes twice."""
+
+QUARANTINED_MAX = 1000
+"""Damaged records kept for people to look at."""
+
+
+class NodeCalls(NamedTuple):
+    """What the storage asks of its node, and tells it.
+
+    `definitions` returns the youngest commit of definitions that a crash could still undo.
+    `on_flow` is told when publishers are to wait, and when not any more; `on_trouble` with an error
+    when the disk fails, with None when it works again. `pinned_max` is how many octets all
+    snapshots together may keep.
+    """
+
+    definitions: Callable[[], Commit | None] = lambda: None
+    on_flow: Callable[[bool], None] = lambda wait: None
+    on_trouble: Callable[[Exception | None], None] = lambda error: None
+    pinned_max: Callable[[], int] = lambda: NO_LIMIT
+
+
+class Storage:
+    """Everything on disk but the definitions.
+
+    `deleted_queues` knows which queues were deleted, and is told of those of which nothing can be
+    found on disk any more.
+    """
+
+    @classmethod
+    def start(
+        cls,
+        context: StoreContext,
+        recovery: Recovery,
+        node: NodeCalls,
+        deleted_queues: DeletedQueues | None = None,
+    ) -> Storage:
+        """The storage with what recovery found; the start is noted on disk. Raises OSError."""
+        storage = cls(context, recovery, node, deleted_queues or no_notes())
+        storage._make_directories()
+        storage._note_start(recovery)
+        return storage
+
+    def __init__(
+        self,
+        context: StoreContext,
+        recovery: Recovery,
+        node: NodeCalls,
+        deleted_queues: DeletedQueues,
+    ) -> None:
+        self.unclaimed = UnclaimedMessages()
+        # Their queues have definitions, and could not be brought back.
+        self._unreachable = UnclaimedMessages()
+        # Of queues that retain no acknowledged messages any more, by the id of that level.
+        self._emptied: dict[int, QueueIndex] = {}
+        self.directory = context.directory
+        self.damaged = recovery.damaged
+        self.lost = 0
+        self._context = context
+        self._node = node
+        self._deleted_queues = deleted_queues
+        self._recovered = recovery.queues
+        self._recovered_counts = recovery.delivery_counts
+        self._undelivered = recovery.undelivered
+        self._first_position = recovery.start << START_SHIFT
+        self._open: dict[int, QueueIndex] = {}
+        self._work = WorkInTurns(context.clock.call_soon)
+        self._transient_owed = 0
+        self._transient_congested = False
+        self._trouble = False
+        self._flowing = False
+        self._stopping = False
+        self._abandoned = False
+        self._make_stores(recovery)
+        self._make_journal()
+        self._make_tidying(recovery)
+        # They count for what is confirmed, as the journal does, and wait for no tidying.
+        self.card_files = CardLog(
+            context.filesystem,
+            context.directory,
+            run=context.run_journal,
+            call_on_loop=context.call_on_loop,
+            call_later=context.clock.call_later,
+            on_fault=context.on_fault,
+        )
+        self.pins = Pins(
+            context.directory / PINS_DIRECTORY,
+            context.run_background,
+            context.clock.wall_time,
+            node.pinned_max,
+        )
+
+    # The parts, in the order in which they need each other
+
+    def _make_stores(self, recovery: Recovery) -> None:
+        """The files of messages, and what queue indexes know of them."""
+        context, start = self._context, recovery.start
+        directory = context.directory
+        transient_directory = directory / TRANSIENT_DIRECTORY / LOG_DIRECTORY
+        self.persistent = MessageStore(
+            context, directory / LOG_DIRECTORY, start=start, transient=False
+        )
+        self.transient = MessageStore(context, transient_directory, start=start, transient=True)
+        self.persistent.take_over(recovery.files.values(), recovery.last_file_id)
+        self.indexes = IndexContext(
+            context,
+            self.persistent,
+            self.transient,
+            start=start,
+            page_out=self._page_out,
+            in_turns=self._work.add,
+            report_lost=self._report_lost,
+        )
+
+    def _make_journal(self) -> None:
+        """Make the journal, which writes to these files."""
+        context = self._context
+        filesystem = context.filesystem
+        self._writer = LogWriter(filesystem, self.persistent.directory, durable=True)
+        self._transient_writer = LogWriter(filesystem, self.transient.directory, durable=False)
+        self._group = self._group_commit(self._writer, context.run_journal)
+        self._transient_group = self._group_commit(self._transient_writer, context.run_transient)
+        self.journal = Journal(
+            context,
+            self.persistent,
+            self._writer,
+            self._group,
+            on_batch=self._batch_closed,
+            on_synced=self._batch_synced,
+            on_congestion=lambda congested: self._watch_flow(),
+        )
+
+    def _group_commit(self, writer: LogWriter, run: Callable[[Job], None]) -> GroupCommit[Piece]:
+        return GroupCommit(
+            writer.write,
+            run=run,
+            call_on_loop=self._context.call_on_loop,
+            call_later=self._context.clock.call_later,
+            on_failure=self._disk_failed,
+            on_recovery=self._disk_works,
+            on_fault=self._context.on_fault,
+        )
+
+    def _make_tidying(self, recovery: Recovery) -> None:
+        """Make the parts that keep files few and indexes up to date."""
+        self.checkpointer = Checkpointer(
+            self._context,
+            self.indexes,
+            self.journal,
+            place=recovery.place,
+            journal_bytes=recovery.journal_bytes,
+            on_done=self._checkpoint_taken,
+        )
+        self.combiners = [
+            Combiner(
+                self._context,
+                combined,
+                start=recovery.start,
+                flush_journal=self.journal.flush,
+                remove_files=self.checkpointer.remove_files,
+            )
+            for combined in (self.persistent, self.transient)
+        ]
+        self._deletion = Deletion(
+            self._context,
+            self.persistent,
+            self.journal,
+            self.checkpointer,
+            self._work,
+            notes=self._deleted_queues,
+            definitions=self._node.definitions,
+        )
+
+    def _make_directories(self) -> None:
+        filesystem = self._context.filesystem
+        filesystem.make_directory(self.transient.directory)
+        filesystem.make_directory(self.directory / TRANSIENT_DIRECTORY / QUEUES_DIRECTORY)
+
+    def _note_start(self, recovery: Recovery) -> None:
+        filesystem = self._context.filesystem
+        # No later start may take itself for this one, whatever becomes of what it writes.
+        checkpoint = Checkpoint(self._context.node_id, recovery.place, recovery.start)
+        data = encode_checkpoint(checkpoint)
+        write_small_file(filesystem, self.directory / CHECKPOINT_FILE, data)
+        # What it says was true of the start before only.
+        filesystem.remove(self.directory / CLEAN_FILE)
+        filesystem.sync_directory(self.directory)
+
+    # Queues
+
+    def open(
+        self, queue_id: int, *, durable: bool, beside: bool = False, retained: bool = False
+    ) -> QueueIndex:
+        """The index of a queue, with what was recovered of it if it is durable (`BackingSpec`).
+
+        To be called when the definition of the queue has been handed to the store of definitions.
+        """
+        if durable:
+            kept = self.unclaimed.take(queue_id) or self._unreachable.take(queue_id)
+            if kept is None and (kept := self._emptied.pop(queue_id, None)) is not None:
+                kept.remove_all()
+            if kept is not None:
+                kept.definition = self._node.definitions()
+                return kept
+        parent = self.directory if durable else self.directory / TRANSIENT_DIRECTORY
+        kind = IndexBeside if beside else RetainedIndex if retained else QueueIndex
+        index = kind(
+            queue_id,
+            parent / QUEUES_DIRECTORY / f"{queue_id:016x}",
+            durable=durable,
+            first_position=self._first_position,
+            journal=self.journal,
+            context=self.indexes,
+            on_deleted=self._deletion.note,
+        )
+        index.definition = self._node.definitions()
+        if durable:
+            self._open[queue_id] = index
+            self._adopt(index)
+        return index
+
+    def _adopt(self, index: QueueIndex) -> None:
+        recovered = self._recovered.pop(index.queue_id, None)
+        if recovered is not None:
+            index.entries.adopt_directory()
+            for _, segment in sorted(recovered.items()):
+                index.entries.adopt(segment)
+            index.go_on_behind(START_SHIFT)
+            counts = self._recovered_counts.pop(index.queue_id, None)
+            if counts:
+                index.adopt_returns(counts)
+        if self._undelivered is None:
+            index.redelivered_below = index.first_position()
+        else:
+            index.redelivered_below = self._undelivered.get(index.queue_id, 0)
+
+    def settle_unclaimed(
+        self,
+        defined: Collection[int] = (),
+        is_deleted: Callable[[int], bool] | None = None,
+    ) -> None:
+        """See to what nobody has opened: drop what is of deleted queues, and keep the rest.
+
+        `defined` are queues that could not be brought back this time. `is_deleted` says of the id
+        of a queue that it was deleted; without it that is so where a note says it.
+        """
+        deleted_queues = self._deleted_queues
+        is_deleted = is_deleted or deleted_queues.__contains__
+        dropped = set()
+        there = set(self._open)
+        known = {*deleted_queues.noted, *defined}
+        for storage_id in list(self._recovered):
+            index = self.open(storage_id, durable=True, retained=is_retained(storage_id))
+            count = index.recovered().count
+            queue_id = first_level(storage_id)
+            lives_on = queue_id in there or (is_deleted(queue_id) and queue_id not in known)
+            if is_retained(storage_id) and lives_on:
+                # Its queue is there, or at other nodes, and retains nothing here any more.
+                self._emptied[storage_id] = index
+                index.remove_range(0, index.first_position())
+            elif queue_id in defined:
+                _log_messages(logging.ERROR, "messages_unreachable", storage_id, count)
+                self._unreachable.keep(index)
+            elif is_deleted(queue_id):
+                _log_messages(logging.INFO, "leftover_dropped", storage_id, count)
+                dropped.add(queue_id)
+                index.delete()
+            elif count:
+                self.unclaimed.keep(index)
+            else:
+                index.delete()
+        self.unclaimed.report()
+        self._undelivered = None
+        self._recovered_counts = {}
+        # Of the others there is nothing, or a definition has them again.
+        self._deletion.forget_when_synced(deleted_queues.noted - dropped)
+
+    def drop_unclaimed(self, queue_id: int) -> Commit:
+        """Drop unclaimed messages; the commit is done when no restart brings them back."""
+        indexes = self.unclaimed.levels(queue_id)
+        for index in indexes:
+            self.unclaimed.take(index.queue_id)
+        commit = self._deleted_queues.note([queue_id])
+        for index in indexes:
+            commit.then(index.delete)
+        return commit
+
+    # Batches
+
+    def _batch_closed(self, end: int, octets: int) -> None:
+        self._deletion.batch_closed()
+        for combiner in self.combiners:
+            combiner.batch_closed()
+        self.checkpointer.batch_closed(end, octets)
+
+    def _batch_synced(self) -> None:
+        if self._stopping:
+            return
+        for index in self._deletion.batch_synced():
+            if self._open.get(index.queue_id) is index:
+                del self._open[index.queue_id]
+        for combiner in self.combiners:
+            combiner.batch_synced()
+        self.checkpointer.batch_synced()
+
+    def _checkpoint_taken(self) -> None:
+        self._deletion.checkpoint_taken()
+        self.combine()
+
+    def combine(self) -> None:
+        """Look for log files that are worth writing anew."""
+        persistent, transient = self.combiners
+        persistent.look(file_of(self.checkpointer.place))
+        transient.look(1 << 32)
+
+    # Messages that were paged out
+
+    def _page_out(self, data: bytes) -> int:
+        """Write records to the transient store; returns the place of the first."""
+        file = self.transient.open_file()
+        place = place_of(file.file_id, file.size)
+        piece = self.transient.appended(file, data)
+        self._transient_owed += len(data)
+        self._transient_group.submit(piece).then(lambda: self._paged_out(piece))
+        self.checkpointer.paged_out(len(data))
+        self._watch_flow()
+        return place
+
+    def _paged_out(self, piece: Piece) -> None:
+        self.transient.written(piece, 0)
+        self._transient_owed -= len(piece.data)
+        self._watch_flow()
+
+    # When the disk cannot keep up, or fails
+
+    def _watch_flow(self) -> None:
+        if self._transient_owed >= CONGESTED_BYTES:
+            self._transient_congested = True
+        elif self._transient_owed <= RELIEVED_BYTES:
+            self._transient_congested = False
+        wait = self.journal.congested or self._transient_congested or self._trouble
+        if wait is not self._flowing:
+            self._flowing = wait
+            self._node.on_flow(wait)
+
+    def _disk_failed(self, error: Exception) -> None:
+        log_event(
+            log,
+            logging.ERROR,
+            "storage_write_failed",
+            path=self.directory,
+            error=error,
+            action="retrying",
+        )
+        self._trouble = True
+        self._node.on_trouble(error)
+        self._watch_flow()
+
+    def _disk_works(self) -> None:
+        log_event(log, logging.INFO, "storage_write_recovered", path=self.directory)
+        self._trouble = False
+        self._node.on_trouble(None)
+        self._watch_flow()
+
+    def _report_lost(self, queue_id: int, position: int, reason: str, octets: bytes) -> None:
+        """A message is damaged: count it, say so, and keep what there is of it."""
+        self.lost += 1
+        log_event(
+            log,
+            logging.ERROR,
+            "message_lost",
+            queue=f"{queue_id:016x}",
+            position=position,
+            reason=reason,
+        )
+        if not octets or self.lost > QUARANTINED_MAX:
+            return
+        path = self.directory / QUARANTINE_DIRECTORY / f"{queue_id:016x}.{position}.octets"
+
+        def job() -> None:
+            try:
+                file = self._context.filesystem.create(path)
+                try:
+                    file.write(0, octets)
+                finally:
+                    file.close()
+            except OSError as error:
+                log_event(log, logging.WARNING, "quarantine_failed", path=path, error=error)
+
+        self._context.run_background(job)
+
+    # The end
+
+    def open_queues(self) -> list[QueueIndex]:
+        """The indexes of all queues there are."""
+        return list(self._open.values())
+
+    def stop(self) -> None:
+        """Hand over everything that is noted; to be followed by the ends of the threads."""
+        self.checkpointer.close()
+        for combiner in self.combiners:
+            combiner.close()
+        if not self._abandoned:
+            self._work.finish()
+            self.journal.stop()
+        self._end()
+
+    def _end(self) -> None:
+        """Nothing more happens by itself."""
+        self._stopping = True
+        self._work.stop()
+        self._deletion.stop()
+
+    def abandon(self) -> None:
+        """Write and confirm nothing more: what is on disk stays as a crash would leave it."""
+        self._abandoned = True
+        self._end()
+        self.checkpointer.close()
+        for combiner in self.combiners:
+            combiner.close()
+        self.journal.abandon()
+        self._group.abandon()
+        self._transient_group.abandon()
+        self.card_files.abandon()
+
+    def release(self) -> None:
+        """Close the files, after the ends of the threads."""
+        self._writer.close()
+        self._transient_writer.close()
+        self.persistent.close()
+        self.transient.close()
+
+    def close(self) -> None:
+        """Write, in this thread, what the threads did not, and say that the node stopped clean.
+
+        To be called when the threads behind `run_journal` and the others have ended.
+        """
+        lost = self._group.close()
+        self._transient_group.close()
+        self.card_files.close()
+        if lost:
+            log_event(log, logging.ERROR, "messages_unwritten", batches=lost, path=self.directory)
+        elif not self._abandoned:
+            self._write_clean()
+        self.release()
+
+    def _write_clean(self) -> None:
+        undelivered = [
+            (index.queue_id, index.undelivered_from)
+            for index in self._open.values()
+            if index.undelivered_from is not None and index.entries.segments
+        ]
+        data = encode_clean(self._context.node_id, self.persistent.next_file_place, undelivered)
+        try:
+            write_small_file(self._context.filesystem, self.directory / CLEAN_FILE, data)
+        except OSError as error:
+            log_event(
+                log,
+                logging.WARNING,
+                "clean_stop_not_noted",
+                error=error,
+                action="as_after_a_crash",
+            )
+
+
+def _log_messages(level: int, event: str, queue_id: int, count: int) -> None:
+    log_event(log, level, event, queue=f"{queue_id:016x}", messages=count)
+
+
+def empty_transient(filesystem: FileSystem, directory: Path) -> None:
+    """Remove what was paged out before the node started. `directory` is that of the storage."""
+    transient = directory / TRANSIENT_DIRECTORY
+    queues = transient / QUEUES_DIRECTORY
+    for name in filesystem.names(queues):
+        filesystem.remove_directory(queues / name)
+    filesystem.remove_directory(queues)
+    filesystem.remove_directory(transient / LOG_DIRECTORY)
