@@ -19,10 +19,9 @@ from pathlib import Path
 import click
 
 from warren.core.ports import Key
-from warren.persist.check import check as check_directory
+from warren.persist.definitions.repair import repair as repair_definitions
 from warren.persist.disk.data_directory import DataDirectoryRefused
 from warren.persist.disk.filesystem import RealFileSystem
-from warren.persist.dump import dump as dump_queue
 from warren.persist.inspection.check import (
     Finding,
     QueueTotals,
@@ -30,10 +29,11 @@ from warren.persist.inspection.check import (
     open_store,
     queue_names,
 )
+from warren.persist.inspection.check import check as check_directory
 from warren.persist.inspection.dump import Dumped
+from warren.persist.inspection.dump import dump as dump_queue
 from warren.persist.inspection.queue_levels import definition_id, read_levels
 from warren.persist.layout.format import NewerStorage
-from warren.persist.repair import repair as repair_definitions
 
 DAMAGED = 1
 UNREADABLE = 2

@@ -3,8 +3,8 @@ front when they are too old or too many, and read from any position in between.
 
 A message comes from the store of its queue and is appended in the call before it is removed there.
 Both stores are on one disk, where the removal is never without the message here
-(`persist/index/retained_index.py`). Who waited until the message was safe in the queue waits until it is
-safe here.
+(`persist/index/retained_index.py`). Who waited until the message was safe in the queue waits until
+it is safe here.
 
 Positions are given in the order of the acknowledgements, and never twice. A message has the moment
 at which it was acknowledged in the place of that at which it expires: it does not expire here.

@@ -8,7 +8,7 @@ Format. The LMDB environment `cluster-metadata` of the data directory.
 
 - Key 00: MessagePack of [cluster id, revision]. Written in the same LMDB transaction as the changes
   it stands for.
-- Other keys: as those of `persist/definitions/metadata.py`. Value: MessagePack of [parts of the key, version,
+- Other keys: as those of `metadata.py`. Value: MessagePack of [parts of the key, version,
   transient, escaped, record].
 - Both with a checksum (`sealing.py`). Earlier versions wrote them without, and 1 in front under 00.
 - Beside them, the notes of deleted queues (`deleted_queues.py`).

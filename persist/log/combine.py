@@ -19,9 +19,9 @@ from enum import Enum, auto
 from pathlib import Path
 
 from warren.core.log_line import log_event
-from warren.persist.copy_records import copy_records
 from warren.persist.layout.format import FileHeader
 from warren.persist.layout.segment import Segment
+from warren.persist.log.copy_records import copy_records
 from warren.persist.log.log_writer import file_name
 from warren.persist.log.message_store import MessageStore, StoreFile
 from warren.persist.log.store_context import StoreContext

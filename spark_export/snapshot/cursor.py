@@ -1,4 +1,4 @@
-"""Cursors of streams: taken by one stream at a time, listed, ended (`warren.persist.snapshots.cursors`)."""
+"""Cursors of streams (`persist/snapshots/cursors.py`): taken by one at a time, listed, ended."""
 
 from __future__ import annotations
 

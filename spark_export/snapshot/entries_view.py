@@ -1,7 +1,7 @@
 """One look at the index of a store, with entries as arrays. Never writes.
 
-What is told, and what may happen meanwhile, is as in `warren.persist.inspection.store_view`; only that no
-entry and no record of the journal is a value of Python's on the way. Segments are read after the
+What is told, and what may happen meanwhile, is as in `persist/inspection/store_view.py`; only that
+no entry and no record of the journal is a value of Python's on the way. Segments are read after the
 journal, when the entries of their queue are asked for; each says which part of the journal it has.
 """
 

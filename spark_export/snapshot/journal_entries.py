@@ -2,7 +2,7 @@
 
 A file is taken this way when all of it is as it was written: each batch by its table of lengths,
 the records by the checksum of the whole file, or each by its own. Anything odd, and of the last
-file what was never finished, is for `warren.persist.log.log_reader`: `read_journal_file` says so, and
+file what was never finished, is for `persist/log/log_reader.py`: `read_journal_file` says so, and
 has done nothing then.
 
 Entries have ranges that left a queue against them by place: what is removed was entered before.

@@ -14,9 +14,9 @@ A snapshot is for reading within minutes or hours, on this machine. It is not sy
 not survive a power failure whole is not opened again.
 
 Nothing is locked, no LMDB transaction is held, and nothing is written but in the directory of the
-snapshot. That is `store/pins/<id>`, where the node looks after it (`warren.persist.snapshots.pins`). Where
-nobody may write there, it is the directory the caller names, or one for temporary files, and a
-later snapshot there cleans up. Where no links can be made, files are copied.
+snapshot. That is `store/pins/<id>`, where the node looks after it (`persist/snapshots/pins.py`).
+Where nobody may write there, it is the directory the caller names, or one for temporary files, and
+a later snapshot there cleans up. Where no links can be made, files are copied.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from warren.core.ports import Write
 from warren.persist.definitions.deleted_queues import note_key
 from warren.persist.disk.data_directory import NotADataDirectory
 from warren.persist.disk.filesystem import RealFileSystem
-from warren.persist.dump import dump
 from warren.persist.inspection.check import Finding, Report, check
+from warren.persist.inspection.dump import dump
 from warren.persist.layout.format import (
     FILE_HEADER_BYTES,
     FOOTER_BYTES,

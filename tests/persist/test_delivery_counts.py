@@ -12,9 +12,9 @@ from stored_queues import LIMITS, NODE_ID, QUEUE, STORE, Node
 
 from warren.core.messages.message import Envelope, Message
 from warren.core.queues.quorum_level import LastingEnvelopes, QuorumLevel
-from warren.persist.check import check
 from warren.persist.disk.filesystem import RealFileSystem
-from warren.persist.dump import dump
+from warren.persist.inspection.check import check
+from warren.persist.inspection.dump import dump
 from warren.persist.layout.format import (
     Damaged,
     DeliveryCount,

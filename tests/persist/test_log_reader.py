@@ -7,7 +7,7 @@ from pathlib import Path
 from stored_node import ORDERS, StoredNode, fill
 
 from warren.persist.disk.filesystem import RealFileSystem
-from warren.persist.dump import dump
+from warren.persist.inspection.dump import dump
 from warren.persist.layout.format import FILE_HEADER_BYTES, OFFSET_MASK, decode_checkpoint
 from warren.persist.log.log_reader import Scan
 

@@ -18,6 +18,7 @@ from warren.core.definitions.records import QueueRecord, VirtualHostRecord
 from warren.core.ports import Commit, Key, Unreadable, Write
 from warren.persist.definitions.database import DamagedMetadata
 from warren.persist.definitions.metadata import LmdbMetadataStore, decode_definition
+from warren.persist.definitions.repair import repair
 from warren.persist.definitions.second_copy import (
     DELAY_S,
     FILE,
@@ -28,7 +29,6 @@ from warren.persist.definitions.second_copy import (
 )
 from warren.persist.disk.data_directory import DataDirectory, DataDirectoryRefused
 from warren.persist.disk.filesystem import RealFileSystem
-from warren.persist.repair import repair
 
 NODE_ID = b"n" * 16
 DIRECTORY = Path("/data")

@@ -11,7 +11,7 @@ import pytest
 from stored_node import INVOICES, ORDERS, StoredNode, fill
 
 from warren.persist.disk.filesystem import RealFileSystem
-from warren.persist.dump import dump
+from warren.persist.inspection.dump import dump
 
 PAGE = Path(__file__).parents[2] / "docs" / "storage-format.md"
 

@@ -49,10 +49,7 @@ from warren.persist.layout.format import (  # noqa: E402
     SEGMENT_HEADER_BYTES,
     SHARED,
 )
-from warren.persist.log import (
-    journal,
-    log_writer,
-)
+from warren.persist.log import journal, log_writer  # noqa: E402
 from warren.persist.log.store_context import StorageSizes, StoreContext  # noqa: E402
 from warren.persist.recovery.recovery import Recovery  # noqa: E402
 from warren.persist.storage.storage import NodeCalls, Storage, empty_transient  # noqa: E402

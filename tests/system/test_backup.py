@@ -16,8 +16,8 @@ from warren import Broker
 from warren.backup.archive import Archive
 from warren.backup.restore import restore
 from warren.compat_tests.raw_client import RawClient
-from warren.persist.check import check
 from warren.persist.disk.filesystem import RealFileSystem
+from warren.persist.inspection.check import check
 
 Start = Callable[..., Any]
 Connect = Callable[..., RawClient]

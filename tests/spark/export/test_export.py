@@ -19,7 +19,7 @@ from stored_node import NAMES, ORDERS, StoredNode, fill
 from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Write
 from warren.persist.disk.filesystem import RealFileSystem
-from warren.persist.dump import dump
+from warren.persist.inspection.dump import dump
 from warren.spark_export.errors import (
     DataLost,
     OptionRefused,

@@ -21,8 +21,8 @@ from pinned_messages import bodies_of
 from server_process import ServerProcess
 
 from warren import Broker
-from warren.persist.check import check
 from warren.persist.disk.filesystem import RealFileSystem
+from warren.persist.inspection.check import check
 from warren.spark_export.snapshot.plan import QueueSelector
 from warren.spark_export.snapshot.snapshot import create
 

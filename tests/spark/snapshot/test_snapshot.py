@@ -19,11 +19,11 @@ from stored_node import EMPTY, INVOICES, NAMES, ORDERS, StoredNode, fill
 from warren.core.definitions.definition_table import Change
 from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Stored, Write
-from warren.persist.check import check
 from warren.persist.definitions.metadata_replica import LmdbReplica
 from warren.persist.disk.cluster_file import KnownCluster, write_known_cluster
 from warren.persist.disk.filesystem import RealFileSystem
-from warren.persist.dump import dump
+from warren.persist.inspection.check import check
+from warren.persist.inspection.dump import dump
 from warren.persist.snapshots.pins import LEASE_FILE, Pinned, locked, measure, sweep
 from warren.spark_export.errors import OptionRefused, QueueUnknown, SnapshotGone, StoreRefused
 from warren.spark_export.snapshot import creation
