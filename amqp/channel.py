@@ -888,7 +888,7 @@ class Channel:
             await many
         del node.giving_back[self]
         self.vhost.count_past(self.stats())
-        node.counts.channels_closed += 1
+        node.channel_closed(self.connection)
         # Both know the channel; without them it is in no cycle.
         self.confirms = None
         self.transaction = None

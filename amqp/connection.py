@@ -498,7 +498,7 @@ class Connection:
         except NotAllowed as error:
             raise TooManyChannels(error.text) from error
         self.channels[number] = Channel(self, number)
-        self.node.counts.channels_opened += 1
+        self.node.channel_opened(self)
         self.send(number, make(commands.Channel.OpenOk))
 
     # Errors

@@ -353,11 +353,11 @@ class Node:
             raise NotAllowed(f"vhost {name} not found")
         if self.vhost_limits.get(name):
             in_vhost = sum(other.vhost is vhost for other in self.clients)
-            in_vhost += self.vhost_limits.elsewhere.in_vhost(name)
+            in_vhost += self.vhost_limits.elsewhere.in_vhost(name).connections
             self.vhost_limits.check_connection(name, user.name, in_vhost)
         limits = self.access.user_limits(user.name)
         if limits:
-            elsewhere = self.vhost_limits.elsewhere.of_user(user.name)
+            elsewhere = self.vhost_limits.elsewhere.of_user(user.name).connections
             check_user_connection(limits, user.name, len(self._clients_of(user)) + elsewhere)
         if not self.access.vhost_allowed(user, name):
             raise NotAllowed(f"access to vhost '{name}' refused for user '{user.name}'")
@@ -371,7 +371,17 @@ class Node:
         limits = self.access.user_limits(user.name)
         if limits:
             opened = sum(client.channel_count for client in self._clients_of(user))
+            opened += self.vhost_limits.elsewhere.of_user(user.name).channels
             check_user_channel(limits, user.name, opened)
+
+    def channel_opened(self, client: Client) -> None:
+        self.counts.channels_opened += 1
+        self.vhost_limits.elsewhere.channels(client, 1)
+
+    def channel_closed(self, client: Client) -> None:
+        """What its client had not acknowledged is back in its queues."""
+        self.counts.channels_closed += 1
+        self.vhost_limits.elsewhere.channels(client, -1)
 
     def unacked_of(self, queue: Queue) -> list[Message]:
         """The pending messages of a queue: out for acknowledgement, wherever the channels are, dead

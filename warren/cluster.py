@@ -326,11 +326,11 @@ class Cluster:
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and look for them."""
         tell_others(node, self._node_name, self.post, self.calls)
+        ClientNews(node.vhost_limits.elsewhere, self.post, self.calls)
         if self._config.machine:
             abreast = Abreast(
                 self.metadata, self.calls, self.membership, self.running, self._node_name
             )
-            ClientNews(node.vhost_limits.elsewhere, self.post, self.calls, abreast.others)
         self.mirroring.attach(node, self._new_backing)
         self.post.watch(on_up=lambda name: None, on_down=self._link_down)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.

@@ -1,18 +1,32 @@
-"""How many clients the other processes of a broker have, for limits that hold for all together.
+"""How many connections and channels clients have at the other nodes of a cluster.
 
-A node by itself has none of it, and keeps nothing here.
+Limits of users and virtual hosts hold for all nodes together, and so for all processes of a
+broker. A node by itself has none of it, and keeps nothing here.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 Place = tuple[str, str]
 """The virtual host and the user of a connection."""
 
-Tell = Callable[[str, str, int], None]
-"""Told a virtual host, a user, and how many more connections they have here: 1, or -1."""
+
+class OpenCounts(NamedTuple):
+    """How many are open, or how many more: less than 0 when some were closed."""
+
+    connections: int
+    channels: int
+
+    def plus(self, more: OpenCounts) -> OpenCounts:
+        return OpenCounts(self.connections + more.connections, self.channels + more.channels)
+
+
+NOTHING = OpenCounts(0, 0)
+
+Tell = Callable[[Place, OpenCounts], None]
+"""Told what changes here."""
 
 
 class ClientsElsewhere:
@@ -20,44 +34,64 @@ class ClientsElsewhere:
 
     def __init__(self) -> None:
         self.tell: Tell | None = None
-        self._here: dict[object, Place] = {}
-        self._there: dict[str, Counter[Place]] = {}
+        self._here: dict[object, tuple[Place, OpenCounts]] = {}
+        self._there: dict[str, dict[Place, OpenCounts]] = {}
 
     # Here
 
     def opened(self, client: object, vhost: str, user: str) -> None:
         if self.tell is not None:
-            self._here[client] = (vhost, user)
-            self.tell(vhost, user, 1)
+            place = (vhost, user)
+            self._here[client] = (place, OpenCounts(1, 0))
+            self.tell(place, OpenCounts(1, 0))
+
+    def channels(self, client: object, more: int) -> None:
+        """A client that has not closed its connection opens (1) or closes (-1) a channel."""
+        if (known := self._here.get(client)) is not None and self.tell is not None:
+            place, opened = known
+            self._here[client] = (place, opened.plus(OpenCounts(0, more)))
+            self.tell(place, OpenCounts(0, more))
 
     def closed(self, client: object) -> None:
-        place = self._here.pop(client, None)
-        if place is not None and self.tell is not None:
-            self.tell(*place, -1)
+        known = self._here.pop(client, None)
+        if known is not None and self.tell is not None:
+            place, opened = known
+            self.tell(place, OpenCounts(-opened.connections, -opened.channels))
 
-    def here(self) -> Counter[Place]:
-        """For a process that has not heard of us yet."""
-        return Counter(self._here.values())
+    def here(self) -> dict[Place, OpenCounts]:
+        """For a node that has not heard of us yet."""
+        return _sums(self._here.values())
 
     # There
 
-    def told(self, node: str, place: Place, more: int) -> None:
-        self._there.setdefault(node, Counter())[place] += more
+    def told(self, node: str, place: Place, more: OpenCounts) -> None:
+        opened = self._there.setdefault(node, {})
+        opened[place] = opened.get(place, NOTHING).plus(more)
 
-    def begins(self, node: str, counts: Mapping[Place, int]) -> None:
-        """All that a process has now."""
-        self._there[node] = Counter(counts)
+    def begins(self, node: str, opened: Mapping[Place, OpenCounts]) -> None:
+        """All that is open at a node now."""
+        self._there[node] = dict(opened)
 
     def ended(self, node: str) -> None:
         self._there.pop(node, None)
 
-    def in_vhost(self, vhost: str) -> int:
+    def in_vhost(self, vhost: str) -> OpenCounts:
         return self._sum(lambda place: place[0] == vhost)
 
-    def of_user(self, user: str) -> int:
+    def of_user(self, user: str) -> OpenCounts:
         return self._sum(lambda place: place[1] == user)
 
-    def _sum(self, which: Callable[[Place], bool]) -> int:
-        return sum(
-            [count for one in self._there.values() for place, count in one.items() if which(place)]
-        )
+    def _sum(self, which: Callable[[Place], bool]) -> OpenCounts:
+        found = NOTHING
+        for opened in self._there.values():
+            for place, more in opened.items():
+                if which(place):
+                    found = found.plus(more)
+        return found
+
+
+def _sums(clients: Iterable[tuple[Place, OpenCounts]]) -> dict[Place, OpenCounts]:
+    sums: dict[Place, OpenCounts] = {}
+    for place, opened in clients:
+        sums[place] = sums.get(place, NOTHING).plus(opened)
+    return sums

@@ -58,7 +58,7 @@ class Abreast:
                 return
             await asyncio.sleep(LINKED_POLL_S)
 
-    def others(self) -> list[str]:
+    def _others(self) -> list[str]:
         """The other processes that can be reached."""
         return self._here(self._running())
 
@@ -81,7 +81,7 @@ class Abreast:
 
     async def _seen(self, revision: int) -> None:
         """Return when the others have come to a revision."""
-        others = self.others()
+        others = self._others()
         left = len(others)
         all_told = asyncio.Event()
 

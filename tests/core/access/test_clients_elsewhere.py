@@ -1,30 +1,42 @@
-"""Clients of the other processes of a broker, as limits count them."""
+"""Clients of the other nodes of a cluster, as limits count them."""
 
 from __future__ import annotations
 
-from warren.core.access.clients_elsewhere import ClientsElsewhere
+from warren.core.access.clients_elsewhere import ClientsElsewhere, OpenCounts, Place
 
 
-def test_those_of_all_others_count_until_their_process_ends() -> None:
+def test_those_of_all_others_count_until_their_node_ends() -> None:
     clients = ClientsElsewhere()
-    clients.told("b", ("v", "u"), 1)
-    clients.told("b", ("v", "w"), 1)
-    clients.begins("c", {("v", "u"): 5, ("x", "u"): 2})
-    clients.told("c", ("v", "u"), -1)
-    assert (clients.in_vhost("v"), clients.in_vhost("x"), clients.in_vhost("y")) == (6, 2, 0)
-    assert (clients.of_user("u"), clients.of_user("w")) == (7, 1)
+    clients.told("b", ("v", "u"), OpenCounts(1, 0))
+    clients.told("b", ("v", "u"), OpenCounts(0, 2))
+    clients.told("b", ("v", "w"), OpenCounts(1, 0))
+    clients.begins("c", {("v", "u"): OpenCounts(5, 9), ("x", "u"): OpenCounts(2, 0)})
+    clients.told("c", ("v", "u"), OpenCounts(-1, -3))
+    assert clients.in_vhost("v") == (6, 8)
+    assert clients.in_vhost("x") == (2, 0)
+    assert clients.in_vhost("y") == (0, 0)
+    assert clients.of_user("u") == (7, 8)
+    assert clients.of_user("w") == (1, 0)
     clients.ended("c")
-    assert (clients.in_vhost("v"), clients.of_user("u")) == (2, 1)
+    assert clients.in_vhost("v") == (2, 2)
+    assert clients.of_user("u") == (1, 2)
 
 
-def test_the_others_hear_of_each_that_comes_and_goes() -> None:
-    clients, told = ClientsElsewhere(), []
+def test_the_others_hear_of_all_that_comes_and_goes() -> None:
+    clients = ClientsElsewhere()
+    told: list[tuple[Place, OpenCounts]] = []
     clients.opened("not told of", "v", "u")
+    clients.channels("not told of", 1)
     clients.closed("not told of")
-    clients.tell = lambda vhost, user, more: told.append((vhost, user, more))
+    clients.tell = lambda place, more: told.append((place, more))
     clients.opened("one", "v", "u")
+    clients.channels("one", 1)
+    clients.channels("one", 1)
+    clients.channels("one", -1)
     clients.opened("other", "v", "u")
-    assert clients.here() == {("v", "u"): 2}
+    assert clients.here() == {("v", "u"): (2, 1)}
     clients.closed("one")
     clients.closed("one")
-    assert told == [("v", "u", 1), ("v", "u", 1), ("v", "u", -1)]
+    clients.channels("one", -1)
+    changes = [(1, 0), (0, 1), (0, 1), (0, -1), (1, 0), (-1, -1)]
+    assert told == [(("v", "u"), change) for change in changes]
