@@ -124,7 +124,6 @@ class Channel:
         "_lowest_unacked",
         "_method",
         "_size_max",
-        "_sources",
         "_sources_max",
         "_timeout_timer",
         "_under_way",
@@ -152,6 +151,7 @@ class Channel:
         "redelivered",
         "reply_consumer",
         "returned",
+        "sources",
         "transaction",
         "unacked",
     )
@@ -187,7 +187,7 @@ class Channel:
         # Happens when what goes on though the channel may end is over.
         self._under_way: Event | None = None
         # The queues of which it may have messages, and whether a stream was among them.
-        self._sources: dict[ConsumedQueue, None] = {}
+        self.sources: dict[ConsumedQueue, None] = {}
         self._sources_max = SOURCES_MAX
         self.has_streams = False
         # Modes
@@ -643,7 +643,7 @@ class Channel:
     async def _requeue_many(self, verdict: Verdict) -> None:
         """Meanwhile the queues deliver nothing, so that what comes back keeps its place."""
         turns = self.connection.node.turns
-        queues = list(self._sources)
+        queues = list(self.sources)
         tags = list(self.unacked)
         for queue in queues:
             queue.pause_delivery()
@@ -695,14 +695,14 @@ class Channel:
 
     def may_have_from(self, queue: ConsumedQueue) -> None:
         """Note a queue that may hand out messages here; those that are deleted are forgotten."""
-        sources = self._sources
+        sources = self.sources
         if queue in sources:
             return
         sources[queue] = None
         self.has_streams |= queue.is_stream
         if len(sources) > self._sources_max:
-            self._sources = {source: None for source in sources if not source.deleted}
-            self._sources_max = max(SOURCES_MAX, 2 * len(self._sources))
+            self.sources = {source: None for source in sources if not source.deleted}
+            self._sources_max = max(SOURCES_MAX, 2 * len(self.sources))
 
     def count_limited(self, count: int) -> None:
         """Messages were handed to a consumer while the channel has a limit."""
