@@ -856,17 +856,24 @@ class Channel:
 
     def end(self) -> None:
         """The channel closes: consumers leave, and what they did not acknowledge goes back."""
+        if self.consumers:
+            leave(self.without_consumers(), self.connection.node.turns)
+        self.stop()
+        run(self.give_back(), lambda result: result())
+
+    def stop(self) -> None:
+        """Nothing happens for the client any more, whose consumers have left; `give_back` comes
+        next."""
+        self.connection.node.giving_back[self] = None
         if self._timeout_timer is not None:
             self._timeout_timer.cancel()
             self._timeout_timer = None
         if self.reply_consumer is not None:
             self.reply_consumer.end()
             self.reply_consumer = None
-        leave(self.without_consumers(), self.connection.node.turns)
-        self.connection.confirms_forgotten(self)
         if self.confirms is not None:
+            self.connection.confirms_forgotten(self)
             self.confirms.close()
-        run(self._give_back(), lambda result: result())
 
     def without_consumers(self) -> list[Consumer]:
         consumers: list[Consumer] = list(self.consumers.values())
@@ -875,10 +882,9 @@ class Channel:
         self._unlimited.clear()
         return consumers
 
-    async def _give_back(self) -> None:
+    async def give_back(self) -> None:
         """What the client has not acknowledged goes back, when what is under way is over."""
         node = self.connection.node
-        node.giving_back[self] = None
         if self._under_way is not None:
             await self._under_way
         if self.transaction is not None:
