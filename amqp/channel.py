@@ -23,7 +23,6 @@ from warren.amqp.frames import BODY as BODY_FRAME
 from warren.amqp.frames import END, FrameHeads
 from warren.amqp.frames import HEADER as HEADER_FRAME
 from warren.amqp.handlers import HANDLERS
-from warren.amqp.leaving import leave
 from warren.amqp.methods import Method, encode_method, make
 from warren.amqp.publishing import (
     QUEUE_US,
@@ -54,7 +53,7 @@ from warren.core.ports import Timer
 from warren.core.queues.consumers import Blocked, ConsumedQueue, Consumer
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import Unfinished
-from warren.core.scheduling.waiting import Event, Waiting, outliving, run
+from warren.core.scheduling.waiting import Event, Waiting, outliving
 from warren.core.vhosts.topology_access import Asking
 
 if TYPE_CHECKING:
@@ -853,13 +852,6 @@ class Channel:
         """Who this is to observers."""
         connection = self.connection
         return TracedClient(connection.peer.name, self.number, connection.user_name)
-
-    def end(self) -> None:
-        """The channel closes: consumers leave, and what they did not acknowledge goes back."""
-        if self.consumers:
-            leave(self.without_consumers(), self.connection.node.turns)
-        self.stop()
-        run(self.give_back(), lambda result: result())
 
     def stop(self) -> None:
         """Nothing happens for the client any more, whose consumers have left; `give_back` comes

@@ -34,7 +34,7 @@ class EndingChannel(Protocol):
 
 
 def end_all(channels: Sequence[EndingChannel], turns: Turns) -> None:
-    """Their connection ends."""
+    """They close, or their connection ends."""
     leave([one for channel in channels for one in channel.without_consumers()], turns)
     for channel in channels:
         channel.stop()
