@@ -55,7 +55,7 @@ def test_no_argument_ends_the_node(tmp_path: Path, arguments: dict[str, Any]) ->
 
 
 def use(broker: Broker, arguments: dict[str, Any]) -> None:
-    """Declare a queue, and publish, return and acknowledge in it; what is refused is passed over."""
+    """Declare a queue, if it is not refused, and publish, return and acknowledge in it."""
     connection = pika.BlockingConnection(pika.URLParameters(broker.url))
     channel = connection.channel()
     try:
