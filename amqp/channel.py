@@ -23,7 +23,6 @@ from warren.amqp.frames import BODY as BODY_FRAME
 from warren.amqp.frames import END, FrameHeads
 from warren.amqp.frames import HEADER as HEADER_FRAME
 from warren.amqp.handlers import HANDLERS
-from warren.amqp.leaving import leave
 from warren.amqp.methods import Method, encode_method, make
 from warren.amqp.publishing import (
     QUEUE_US,
@@ -54,7 +53,7 @@ from warren.core.ports import Timer
 from warren.core.queues.consumers import Blocked, ConsumedQueue, Consumer
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import Unfinished
-from warren.core.scheduling.waiting import Event, Waiting, outliving, run
+from warren.core.scheduling.waiting import Event, Waiting, outliving
 from warren.core.vhosts.topology_access import Asking
 
 if TYPE_CHECKING:
@@ -124,7 +123,6 @@ class Channel:
         "_lowest_unacked",
         "_method",
         "_size_max",
-        "_sources",
         "_sources_max",
         "_timeout_timer",
         "_under_way",
@@ -152,6 +150,7 @@ class Channel:
         "redelivered",
         "reply_consumer",
         "returned",
+        "sources",
         "transaction",
         "unacked",
     )
@@ -187,7 +186,7 @@ class Channel:
         # Happens when what goes on though the channel may end is over.
         self._under_way: Event | None = None
         # The queues of which it may have messages, and whether a stream was among them.
-        self._sources: dict[ConsumedQueue, None] = {}
+        self.sources: dict[ConsumedQueue, None] = {}
         self._sources_max = SOURCES_MAX
         self.has_streams = False
         # Modes
@@ -643,7 +642,7 @@ class Channel:
     async def _requeue_many(self, verdict: Verdict) -> None:
         """Meanwhile the queues deliver nothing, so that what comes back keeps its place."""
         turns = self.connection.node.turns
-        queues = list(self._sources)
+        queues = list(self.sources)
         tags = list(self.unacked)
         for queue in queues:
             queue.pause_delivery()
@@ -695,14 +694,14 @@ class Channel:
 
     def may_have_from(self, queue: ConsumedQueue) -> None:
         """Note a queue that may hand out messages here; those that are deleted are forgotten."""
-        sources = self._sources
+        sources = self.sources
         if queue in sources:
             return
         sources[queue] = None
         self.has_streams |= queue.is_stream
         if len(sources) > self._sources_max:
-            self._sources = {source: None for source in sources if not source.deleted}
-            self._sources_max = max(SOURCES_MAX, 2 * len(self._sources))
+            self.sources = {source: None for source in sources if not source.deleted}
+            self._sources_max = max(SOURCES_MAX, 2 * len(self.sources))
 
     def count_limited(self, count: int) -> None:
         """Messages were handed to a consumer while the channel has a limit."""
@@ -854,19 +853,19 @@ class Channel:
         connection = self.connection
         return TracedClient(connection.peer.name, self.number, connection.user_name)
 
-    def end(self) -> None:
-        """The channel closes: consumers leave, and what they did not acknowledge goes back."""
+    def stop(self) -> None:
+        """Nothing happens for the client any more, whose consumers have left; `give_back` comes
+        next."""
+        self.connection.node.giving_back[self] = None
         if self._timeout_timer is not None:
             self._timeout_timer.cancel()
             self._timeout_timer = None
         if self.reply_consumer is not None:
             self.reply_consumer.end()
             self.reply_consumer = None
-        leave(self.without_consumers(), self.connection.node.turns)
-        self.connection.confirms_forgotten(self)
         if self.confirms is not None:
+            self.connection.confirms_forgotten(self)
             self.confirms.close()
-        run(self._give_back(), lambda result: result())
 
     def without_consumers(self) -> list[Consumer]:
         consumers: list[Consumer] = list(self.consumers.values())
@@ -875,10 +874,9 @@ class Channel:
         self._unlimited.clear()
         return consumers
 
-    async def _give_back(self) -> None:
+    async def give_back(self) -> None:
         """What the client has not acknowledged goes back, when what is under way is over."""
         node = self.connection.node
-        node.giving_back[self] = None
         if self._under_way is not None:
             await self._under_way
         if self.transaction is not None:

@@ -534,7 +534,7 @@ class Connection:
         channel = self.channels.pop(number, None)
         if channel is None:
             return
-        channel.end()
+        end_all([channel], self.node.turns)
         self._closing_channels.add(number)
         code, text = reply_to(error)
         self._note(

@@ -1,7 +1,7 @@
 """Channels that end: their consumers leave the queues, those of a connection all at once.
 
 A queue looks through all its consumers for those that leave. A connection may have thousands of
-channels with a consumer of the same queue each.
+channels with a consumer of the same queue each. What these give back goes back in turns.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from typing import Protocol
 
 from warren.core.queues.consumers import ConsumedQueue, Consumer
 from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.waiting import Waiting, run
+
+GIVE_BACK_US = 40
+"""What the end of a channel costs, besides the messages it gives back."""
 
 
 class EndingChannel(Protocol):
@@ -20,14 +24,29 @@ class EndingChannel(Protocol):
         """Forget the consumers, and return them; their queues still know them."""
         ...
 
-    def end(self) -> None: ...
+    def stop(self) -> None:
+        """Do nothing for the client any more; called when the queues know no consumer of it."""
+        ...
+
+    def give_back(self) -> Waiting[None]:
+        """What the client has not acknowledged goes back."""
+        ...
 
 
 def end_all(channels: Sequence[EndingChannel], turns: Turns) -> None:
-    """Their connection ends."""
+    """They close, or their connection ends."""
     leave([one for channel in channels for one in channel.without_consumers()], turns)
     for channel in channels:
-        channel.end()
+        channel.stop()
+    run(_give_back(channels, turns), lambda result: result())
+
+
+async def _give_back(channels: Sequence[EndingChannel], turns: Turns) -> None:
+    for channel in channels:
+        turns.spend(GIVE_BACK_US)
+        await turns.pause()
+        # One that waits for something under way does not hold up the next ones.
+        run(channel.give_back(), lambda result: result())
 
 
 def leave(consumers: list[Consumer], turns: Turns) -> None:

@@ -8,6 +8,7 @@ from pamqp import commands
 
 from warren.amqp.confirms import ChannelConfirms
 from warren.amqp.errors import ChannelError
+from warren.amqp.leaving import end_all
 from warren.amqp.methods import AccessRequest, AccessRequestOk, make
 from warren.amqp.transaction import Transaction
 from warren.core.errors import PreconditionFailed, Unsupported
@@ -39,7 +40,7 @@ def channel_close(channel: Channel, _: commands.Channel.Close) -> None:
     connection = channel.connection
     metadata = connection.node.metadata
     before = metadata.uncommitted()
-    channel.end()
+    end_all([channel], channel.connection.node.turns)
     connection.held.hold_undecided(before, metadata.uncommitted(), connection.output)
     connection.channel_closed(channel.number)
     channel.reply(make(commands.Channel.CloseOk))

@@ -2,12 +2,17 @@
 
 Publishes are checked and routed when they arrive; queues and basic.return hear of them at commit.
 There is no rollback across queues. commit-ok waits for every queue to have every message safe.
+
+What is taken from one queue and published to another is in one of them at any moment. Queues that
+are at this node only have publishes and acknowledgements on disk together. Where other nodes have a
+part, verdicts wait until every publish is safe. When a queue refuses a publish there are no
+verdicts: the channel closes, and its messages go back. RabbitMQ acknowledges them all the same.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -18,6 +23,7 @@ from warren.core.errors import PreconditionFailed
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PENDING, REJECTED, PublishConfirms, Settlement
 from warren.core.messages.stock import NOTHING, Stock
+from warren.core.queues.consumers import ConsumedQueue
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.waiting import Until, Waiting
 from warren.core.vhosts.vhost import VirtualHost
@@ -38,6 +44,11 @@ class CommittingChannel(Protocol):
 
     @property
     def vhost(self) -> VirtualHost: ...
+
+    @property
+    def sources(self) -> Iterable[ConsumedQueue]:
+        """The queues whose messages it may have."""
+        ...
 
     def see_through(self, waiting: Waiting[None]) -> Waiting[None]:
         """Go on with an operation to its end, though the channel may end meanwhile."""
@@ -138,14 +149,13 @@ class Transaction(PublishConfirms):
     async def commit(self) -> None:
         """Hand everything over, and return when all of it is safe.
 
-        Raises `PreconditionFailed` if a queue refused a message; the rest is done all the same. If
+        Raises `PreconditionFailed` if a queue refused a message; the others keep what they got. If
         it is for a quota that all of it together would exceed, nothing is done.
         """
         self._refused = False
         self._keep_quotas()
         await self._channel.see_through(self._hand_over())
-        if not self._refused:
-            await Until(self, lambda: not self._unsafe or self._refused)
+        await self._answers()
         if self._refused:
             raise PreconditionFailed("partial tx completion")
 
@@ -161,8 +171,29 @@ class Transaction(PublishConfirms):
                 wanted[queue] = wanted.get(queue, NOTHING).plus(stock)
         quotas.take(wanted)
 
+    def _answers(self) -> Until:
+        """Until everything is safe, or a queue refused a message."""
+        return Until(self, lambda: not self._unsafe or self._refused)
+
     async def _hand_over(self) -> None:
         """Publishes first, then verdicts, in turns where they are many."""
+        spread = bool(self._verdicts) and self._is_spread()
+        await self._hand_over_publishes()
+        if spread:
+            await self._answers()
+        if not self._refused:
+            await self._hand_over_verdicts()
+
+    def _is_spread(self) -> bool:
+        """Whether other nodes have a part in any of the queues, so that no sync is for all."""
+        queues = self._channel.vhost.queues
+        names = {name for run in self._runs for name in run.names}
+        targets = [queues[name] for name in names if name in queues]
+        return any(
+            not queue.is_here or queue.mirrored for queue in (*self._channel.sources, *targets)
+        )
+
+    async def _hand_over_publishes(self) -> None:
         turns = self._channel.vhost.turns
         runs, self._runs = self._runs, []
         self.published = 0
@@ -179,6 +210,9 @@ class Transaction(PublishConfirms):
                 queue.published += len(bodies)
                 self._count(queue.publish_many(envelopes, bodies, self, 0))
             self._let_go(run)
+
+    async def _hand_over_verdicts(self) -> None:
+        turns = self._channel.vhost.turns
         while self._verdicts:
             # What waits for its verdict is known to be out until then.
             unacked, verdict = self._verdicts[0]

@@ -167,6 +167,19 @@ def test_bad_consumer_argument_is_refused(
     )
 
 
+@pytest.mark.parametrize("offset", ["first", "nonsense", Typed("b", 1)], ids=str)
+def test_offset_of_a_stream_is_refused(ch: RawChannel, vhost: str, offset: object) -> None:
+    queue = ch.own_queue()
+    ch.refused(
+        406,
+        f"invalid arg 'x-stream-offset' for queue '{queue}' in vhost '{vhost}' "
+        "of queue type rabbit_classic_queue",
+        "basic.consume",
+        queue=queue,
+        arguments={"x-stream-offset": offset},
+    )
+
+
 @pytest.mark.parametrize("priority", [-10, 0, Typed("l", 2**40), Typed("B", 200)])
 def test_consumer_priority_may_be_any_integer(ch: RawChannel, priority: object) -> None:
     ch.consume(ch.own_queue(), arguments={"x-priority": priority})

@@ -321,6 +321,8 @@ BAD_ARGUMENTS: list[tuple[str, object, str]] = [
     ("x-single-active-consumer", "true", "{unacceptable_type,longstr}"),
     ("x-queue-type", "foo", "\"unsupported queue type 'foo'\""),
     ("x-queue-type", Typed("b", 1), "{unacceptable_type,byte}"),
+    ("x-queue-type", ["quorum"], "{unacceptable_type,array}"),
+    ("x-queue-type", {"quorum": 1}, "{unacceptable_type,table}"),
 ]
 
 

@@ -70,6 +70,14 @@ def merged_definition(user_policy: Policy | None, operator_policy: Policy | None
     return merged
 
 
+LONGEST_MS = 100 * 365 * 86_400_000
+"""A time of a policy counts as a hundred years at most: the log has 64 bits for a moment."""
+
+
+def _bounded(time_ms: int | None) -> int | None:
+    return None if time_ms is None else min(time_ms, LONGEST_MS)
+
+
 def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueSettings:
     """Step 2 of section 1.3 for queues: their arguments, and the merged definition."""
 
@@ -86,8 +94,8 @@ def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any])
         return _stream_settings(declared, definition)
     delays = own(declared.redelivery_delay_ms, "redelivery-delay")
     return QueueSettings(
-        message_ttl_ms=smaller(declared.message_ttl_ms, "message-ttl"),
-        expires_ms=smaller(declared.expires_ms, "expires"),
+        message_ttl_ms=_bounded(smaller(declared.message_ttl_ms, "message-ttl")),
+        expires_ms=_bounded(smaller(declared.expires_ms, "expires")),
         max_length=smaller(declared.max_length, "max-length"),
         max_length_bytes=smaller(declared.max_length_bytes, "max-length-bytes"),
         overflow=own(declared.overflow, "overflow", "drop-head"),
@@ -122,8 +130,8 @@ def _quorum_settings(declared: QueueArguments, definition: Mapping[str, Any]) ->
     locator = of_policy(declared.queue_leader_locator, "queue-leader-locator")
     return QueueSettings(
         type=QUORUM,
-        message_ttl_ms=smaller(declared.message_ttl_ms, "message-ttl"),
-        expires_ms=of_policy(declared.expires_ms, "expires"),
+        message_ttl_ms=_bounded(smaller(declared.message_ttl_ms, "message-ttl")),
+        expires_ms=_bounded(of_policy(declared.expires_ms, "expires")),
         max_length=smaller(declared.max_length, "max-length"),
         max_length_bytes=smaller(declared.max_length_bytes, "max-length-bytes"),
         # They have no reject-publish-dlx, and accept it for the sake of classic ones.

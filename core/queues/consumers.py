@@ -45,6 +45,8 @@ class ConsumedQueue(HeldQueue, Protocol):
     settings: QueueSettings
     redelivered: int
     deleted: bool
+    is_here: bool
+    mirrored: bool
 
     @property
     def active_consumer(self) -> Consumer | None: ...

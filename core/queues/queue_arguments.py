@@ -586,7 +586,7 @@ CONSUMER_CHECKS: Mapping[str, Check] = {
     PRIORITY: _whole_number,
 }
 OTHER_CONSUMERS: Mapping[QueueType, tuple[str, ...]] = {
-    CLASSIC: (),
+    CLASSIC: (STREAM_OFFSET,),
     QUORUM: (CANCEL_ON_FAILOVER, STREAM_OFFSET),
     STREAM: (CANCEL_ON_FAILOVER, PRIORITY),
 }

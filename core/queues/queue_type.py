@@ -35,9 +35,10 @@ _TYPES = {b"quorum": QUORUM, b"stream": STREAM}
 
 
 def type_of(arguments: Table) -> QueueType:
-    """The type of a queue with these arguments, which are valid."""
+    """The type of a queue with these arguments; classic where they name none there is."""
     field = arguments.get(QUEUE_TYPE)
-    return _TYPES.get(field.value, CLASSIC) if field is not None else CLASSIC
+    # A field of another kind may be a list or a table, which no dictionary looks up.
+    return _TYPES.get(field.value, CLASSIC) if field and field.kind == "S" else CLASSIC
 
 
 def majority_of(members: Collection[str]) -> int:

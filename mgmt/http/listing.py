@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from warren.core.patterns.matcher import TooSlow
@@ -193,11 +194,22 @@ async def _sorted(
         return items[::-1] if reverse else items
     if listing.values is not None:
         value = await listing.values(items, column)
+    elif column in listing.keys:
+        value = listing.keys[column]
     else:
-        value = column_of(listing, column)
+        return await _sorted_by_row(items, column_of(listing, column), reverse, count)
     return await first_sorted(
         items, lambda item: sort_key(value(item)), reverse=reverse, count=count
     )
+
+
+async def _sorted_by_row(
+    items: Sequence[T], value: Callable[[T], Any], reverse: bool, count: int
+) -> Sequence[T]:
+    """The first `count` by a value whose row has to be made for it: once for each of the items."""
+    keyed = [(sort_key(value(item)), item) async for chunk in chunks(items) for item in chunk]
+    ordered = await first_sorted(keyed, itemgetter(0), reverse=reverse, count=count)
+    return [item for _, item in ordered]
 
 
 def column_of(listing: Listing[T], column: str) -> Callable[[T], Any]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
 from warren.core.log_line import log_fault
 from warren.core.messages.message_stats import MessageStats
@@ -75,7 +76,7 @@ CAPACITY_KEPT = 0.7
 """How much of a queue's consumer capacity comes from before its last sample."""
 
 FEW = 2000
-"""Up to so many queues and channels are added up at once for whoever asks."""
+"""Up to so many queues, connections and channels are added up at once for whoever asks."""
 
 
 class SampledNode(Protocol):
@@ -283,10 +284,12 @@ class Statistics:
         What is counted never gets less, whichever of the two it is.
         """
         known = self._totals.get(vhost)
-        if known is None or len(vhost.queues) + len(self._node.clients) <= FEW:
+        if known is None or self._counted_at_once(vhost):
             total = _VhostTotal(vhost)
             total.add_queues(vhost.queues.values())
-            total.add_connections(node_connections(self._node))
+            connections = node_connections(self._node)
+            total.add_connections(connections)
+            total.add_channels(_channels_of(vhost, connections))
             known = total.figures
         before = self._answered.get(vhost)
         if before is not None:
@@ -298,6 +301,13 @@ class Statistics:
             )
         self._answered[vhost] = known
         return known
+
+    def _counted_at_once(self, vhost: VirtualHost) -> bool:
+        """Whether there are few queues, connections and channels to add up."""
+        count = len(vhost.queues) + len(self._node.clients)
+        if count <= FEW:
+            count += sum([len(one.channels) for one in node_connections(self._node)])
+        return count <= FEW
 
     def vhost_rates(self, vhost: VirtualHost, current: Figures) -> Figures:
         kept = self._vhosts.get(vhost)
@@ -357,8 +367,11 @@ class Statistics:
         total = _VhostTotal(vhost)
         async for queues in chunks(list(vhost.queues.values()), 512):
             total.add_queues(queues)
-        async for connections in chunks(node_connections(self._node)):
+        everyone = node_connections(self._node)
+        async for connections in chunks(everyone):
             total.add_connections(connections)
+        async for channels in chunks(_channels_of(vhost, everyone), 512):
+            total.add_channels(channels)
         return total.figures
 
 
@@ -381,8 +394,10 @@ class _VhostTotal:
             if connection.vhost is self._vhost:
                 self._received += connection.received_octets
                 self._sent += connection.sent_octets
-                for channel in connection.channels.values():
-                    self._stats = self._stats.plus(channel.stats())
+
+    def add_channels(self, channels: Iterable[Channel]) -> None:
+        for channel in channels:
+            self._stats = self._stats.plus(channel.stats())
 
     @property
     def figures(self) -> Figures:
@@ -393,6 +408,16 @@ class _VhostTotal:
 def node_connections(node: Node) -> list[Connection]:
     """The clients of the node, which are AMQP connections all."""
     return [client for client in node.clients if isinstance(client, Connection)]
+
+
+def _channels_of(vhost: VirtualHost, connections: Iterable[Connection]) -> list[Channel]:
+    """The channels of those connections that use the virtual host."""
+    return [
+        channel
+        for connection in connections
+        if connection.vhost is vhost
+        for channel in connection.channels.values()
+    ]
 
 
 def _could_deliver(queue: Queue) -> float:

@@ -135,6 +135,19 @@ def test_a_message_a_full_queue_refuses_fails_the_commit(client: Client) -> None
     assert client.counts("q", 2) == (1, 0)
 
 
+def test_a_commit_that_a_queue_refuses_acknowledges_nothing(client: Client) -> None:
+    arguments = {"x-max-length": Field("l", 0), "x-overflow": longstr("reject-publish")}
+    client.declares("full", arguments=arguments)
+    client.publishes("q", b"moved", channel=2)
+    assert client.gets("q") is not None
+    client.publishes("full", b"moved")
+    client.acks(1)
+    client.sends(commands.Tx.Commit)
+    assert "partial tx completion" in client.receives_close(406).reply_text
+    again = client.gets("q", channel=2)
+    assert again is not None and again.body == b"moved" and again.method.redelivered
+
+
 def test_a_queue_deleted_before_the_commit_gets_nothing(client: Client) -> None:
     client.declares("brief", arguments={"x-message-ttl": Field("l", 1000)})
     queue = client.broker.queue("brief")

@@ -19,6 +19,7 @@ from warren.core.scheduling.turns import TURN_US
 from warren.core.vhosts.ending import BINDINGS_AT_ONCE
 from warren.core.vhosts.ending import QUEUES_AT_ONCE as QUEUES_ENDED_AT_ONCE
 
+CHANNELS = 300
 MANY = 3 * SETTLED_AT_ONCE + 7
 
 
@@ -189,6 +190,26 @@ def test_a_client_that_vanishes_with_very_many_messages_gives_them_back_in_order
     assert list(broker.node.giving_back)
     assert numbers(other.receives_bodies()) == list(range(MANY + 1))
     assert queue.unacked == 0 and not broker.node.giving_back
+
+
+@pytest.mark.parametrize("end", ["is lost", "is closed"])
+def test_a_connection_of_very_many_channels_ends_in_turns(broker: Broker, end: str) -> None:
+    client = broker.connects()
+    for number in range(1, CHANNELS + 1):
+        client.opens_channel(number)
+    filled(client, "q", 1)
+    assert client.gets("q", channel=CHANNELS) is not None
+    queue, counts = broker.queue("q"), broker.node.counts
+    if end == "is lost":
+        client.pipe.lose()
+    else:
+        closing = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
+        client.sends(commands.Connection.Close, 0, **closing)
+    assert counts.channels_closed < CHANNELS
+    assert len(broker.node.unacked_of(queue)) == queue.unacked == 1
+    broker.settle()
+    assert counts.channels_closed == CHANNELS and not broker.node.giving_back
+    assert (queue.unacked, len(queue)) == (0, 1)
 
 
 def test_a_large_transaction_is_committed_in_turns_and_whole(

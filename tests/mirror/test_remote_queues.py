@@ -8,6 +8,9 @@ import pytest
 from cluster import Cluster
 from pamqp import commands
 from pipe import publish_frames
+from stores import SlowQueues
+
+from warren.core.backing.memory_queue import MemoryQueue
 
 
 @pytest.fixture
@@ -434,3 +437,57 @@ def test_a_transaction_commits_when_another_node_has_it(cluster: Cluster) -> Non
     b.sends(commands.Tx.Commit)
     cluster.cut("a", "b")
     assert b.receives_close(406).reply_text == "PRECONDITION_FAILED - partial tx completion"
+
+
+@pytest.mark.parametrize("fault", ["the link breaks", "the leader is away"])
+def test_a_transaction_that_another_node_refuses_acknowledges_nothing(
+    cluster: Cluster, fault: str
+) -> None:
+    """What is taken from one queue and published to another one is in one of them at least."""
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("to", durable=True)
+    b.declares("from", durable=True)
+    b.publishes("from", b"moved")
+    b.sends(commands.Tx.Select)
+    b.receives(commands.Tx.SelectOk)
+    assert b.gets("from") is not None
+    b.publishes("to", b"moved")
+    b.acks(1)
+    if fault == "the leader is away":
+        cluster.cut("a", "b")
+    b.sends(commands.Tx.Commit)
+    if fault == "the link breaks":
+        cluster.cut("a", "b")
+    assert b.receives_close(406).reply_text == "PRECONDITION_FAILED - partial tx completion"
+    b.opens_channel(1)
+    again = b.gets("from")
+    assert again is not None and again.body == b"moved" and again.method.redelivered
+
+
+def test_a_transaction_acknowledges_elsewhere_when_what_it_published_here_is_safe() -> None:
+    disk = SlowQueues()
+    cluster = Cluster(
+        "a",
+        "b",
+        new_backing=lambda node, spec: disk.new(spec) if node.name == "b" else MemoryQueue(),
+    )
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("from", durable=True)
+    a.publishes("from", b"moved")
+    b.declares("to", durable=True)
+    b.sends(commands.Tx.Select)
+    b.receives(commands.Tx.SelectOk)
+    assert b.gets("from") is not None
+    b.publishes("to", b"moved", delivery_mode=2)
+    b.acks(1)
+    b.sends(commands.Tx.Commit)
+    cluster.settle()
+    assert cluster["a"].queue("from").unacked == 1
+    disk.settle()
+    b.receives(commands.Tx.CommitOk)
+    cluster.settle()
+    assert cluster["a"].queue("from").unacked == 0
