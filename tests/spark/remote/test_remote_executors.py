@@ -57,6 +57,7 @@ def test_spark_reads_from_a_node(spark: SparkSession, broker: Broker, directory:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_executors_need_no_file_of_the_node(
     broker: Broker, directory: Path, worker_python: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
