@@ -757,13 +757,15 @@ class Connection:
         if self._waiting is not None:
             self._waiting.close()
             self._waiting = None
+        if self.vhost is not None:
+            if self in self.node.clients:
+                self.vhost.connection_ended(self.received_octets, self.sent_octets)
+            # Before its channels: then the other nodes are told once, and not of each channel.
+            self.node.connection_ended(self)
         end_all(list(self.channels.values()), self.node.turns)
         self.channels.clear()
         self._closing_channels.clear()
         if self.vhost is not None:
-            if self in self.node.clients:
-                self.vhost.connection_ended(self.received_octets, self.sent_octets)
-            self.node.connection_ended(self)
             self.vhost.delete_exclusive_queues(self)
 
     def channel_closed(self, number: int) -> None:

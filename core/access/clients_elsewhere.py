@@ -6,7 +6,7 @@ broker. A node by itself has none of it, and keeps nothing here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 Place = tuple[str, str]
@@ -59,14 +59,16 @@ class ClientsElsewhere:
             self.tell(place, OpenCounts(-opened.connections, -opened.channels))
 
     def here(self) -> dict[Place, OpenCounts]:
-        """For a node that has not heard of us yet."""
-        return _sums(self._here.values())
+        """All that is open at this node, for another one that has not heard of it yet."""
+        counts: dict[Place, OpenCounts] = {}
+        for place, opened in self._here.values():
+            _add(counts, place, opened)
+        return counts
 
     # There
 
     def told(self, node: str, place: Place, more: OpenCounts) -> None:
-        opened = self._there.setdefault(node, {})
-        opened[place] = opened.get(place, NOTHING).plus(more)
+        _add(self._there.setdefault(node, {}), place, more)
 
     def begins(self, node: str, opened: Mapping[Place, OpenCounts]) -> None:
         """All that is open at a node now."""
@@ -90,8 +92,5 @@ class ClientsElsewhere:
         return found
 
 
-def _sums(clients: Iterable[tuple[Place, OpenCounts]]) -> dict[Place, OpenCounts]:
-    sums: dict[Place, OpenCounts] = {}
-    for place, opened in clients:
-        sums[place] = sums.get(place, NOTHING).plus(opened)
-    return sums
+def _add(counts: dict[Place, OpenCounts], place: Place, more: OpenCounts) -> None:
+    counts[place] = counts.get(place, NOTHING).plus(more)

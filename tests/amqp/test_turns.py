@@ -12,6 +12,7 @@ from stores import SlowQueues
 
 from warren.amqp.publishing import QUEUES_AT_ONCE
 from warren.amqp.settling import SETTLED_AT_ONCE
+from warren.core.access.clients_elsewhere import OpenCounts
 from warren.core.field import Field, long, longstr
 from warren.core.queues.consumers import Consumer
 from warren.core.queues.queue import Queue
@@ -190,6 +191,17 @@ def test_a_client_that_vanishes_with_very_many_messages_gives_them_back_in_order
     assert list(broker.node.giving_back)
     assert numbers(other.receives_bodies()) == list(range(MANY + 1))
     assert queue.unacked == 0 and not broker.node.giving_back
+
+
+def test_other_nodes_are_told_once_of_a_connection_that_ends(broker: Broker) -> None:
+    told: list[OpenCounts] = []
+    broker.node.vhost_limits.elsewhere.tell = lambda place, more: told.append(more)
+    client = broker.connects()
+    for number in range(1, CHANNELS + 1):
+        client.opens_channel(number)
+    client.pipe.lose()
+    broker.settle()
+    assert told == [(1, 0), *[(0, 1)] * CHANNELS, (-1, -CHANNELS)]
 
 
 @pytest.mark.parametrize("end", ["is lost", "is closed"])
