@@ -854,8 +854,8 @@ class Channel:
         return TracedClient(connection.peer.name, self.number, connection.user_name)
 
     def stop(self) -> None:
-        """Nothing happens for the client any more, whose consumers have left; `give_back` comes
-        next."""
+        """End timers, direct replies and confirms. The queues know no consumer of the channel any
+        more; `give_back` must follow."""
         self.connection.node.giving_back[self] = None
         if self._timeout_timer is not None:
             self._timeout_timer.cancel()

@@ -25,7 +25,7 @@ class EndingChannel(Protocol):
         ...
 
     def stop(self) -> None:
-        """Do nothing for the client any more; called when the queues know no consumer of it."""
+        """End timers, direct replies and confirms, when the queues know no consumer of it."""
         ...
 
     def give_back(self) -> Waiting[None]:
@@ -34,7 +34,7 @@ class EndingChannel(Protocol):
 
 
 def end_all(channels: Sequence[EndingChannel], turns: Turns) -> None:
-    """They close, or their connection ends."""
+    """End channels that are closed, or whose connection ends."""
     leave([one for channel in channels for one in channel.without_consumers()], turns)
     for channel in channels:
         channel.stop()

@@ -3,10 +3,11 @@
 Publishes are checked and routed when they arrive; queues and basic.return hear of them at commit.
 There is no rollback across queues. commit-ok waits for every queue to have every message safe.
 
-What is taken from one queue and published to another is in one of them at any moment. Queues that
-are at this node only have publishes and acknowledgements on disk together. Where other nodes have a
-part, verdicts wait until every publish is safe. When a queue refuses a publish there are no
-verdicts: the channel closes, and its messages go back. RabbitMQ acknowledges them all the same.
+A message that is taken from one queue and published to another is in one of them at any moment.
+When all queues are at this node alone, one sync writes publishes and acknowledgements. When another
+node has a part in one of the queues, verdicts wait until every publish is safe. When a queue
+refuses a publish, no verdict is carried out: the channel closes, and its messages go back. RabbitMQ
+acknowledges them all the same.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class CommittingChannel(Protocol):
 
     @property
     def sources(self) -> Iterable[ConsumedQueue]:
-        """The queues whose messages it may have."""
+        """The queues that may have handed out messages to the channel."""
         ...
 
     def see_through(self, waiting: Waiting[None]) -> Waiting[None]:
@@ -185,7 +186,8 @@ class Transaction(PublishConfirms):
             await self._hand_over_verdicts()
 
     def _is_spread(self) -> bool:
-        """Whether other nodes have a part in any of the queues, so that no sync is for all."""
+        """Whether another node has a part in one of the queues: then no single sync writes both
+        publishes and acknowledgements."""
         queues = self._channel.vhost.queues
         names = {name for run in self._runs for name in run.names}
         targets = [queues[name] for name in names if name in queues]

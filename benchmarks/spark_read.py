@@ -177,7 +177,7 @@ class UnitsSource(DataSource):
 
 
 class UnitsReader(DataSourceReader):
-    """Reads units that nobody has to pin as `BatchReader` reads those of a snapshot."""
+    """Reads units as `BatchReader` does, without a snapshot that pins their files."""
 
     def __init__(self, snapshot: Path) -> None:
         self._units = units_of(snapshot)

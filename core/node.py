@@ -379,7 +379,8 @@ class Node:
         self.vhost_limits.elsewhere.channels(client, 1)
 
     def channel_closed(self, client: Client) -> None:
-        """What its client had not acknowledged is back in its queues."""
+        """Count a channel that has ended: what its client had not acknowledged is back in its
+        queues."""
         self.counts.channels_closed += 1
         self.vhost_limits.elsewhere.channels(client, -1)
 

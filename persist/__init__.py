@@ -15,5 +15,5 @@ reads them, and what the log says since then. `docs/storage-format.md` has every
 | `definitions` | exchanges, queues, users and the rest, in LMDB and in a second copy |
 | `snapshots` | files kept for readers beside the node |
 | `inspection` | reading a directory from outside, and looking for damage |
-| `disk` | the file system, group commit, whose a directory is |
+| `disk` | the file system, group commit, and which node owns a directory |
 """

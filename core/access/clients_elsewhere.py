@@ -26,11 +26,11 @@ class OpenCounts(NamedTuple):
 NOTHING = OpenCounts(0, 0)
 
 Tell = Callable[[Place, OpenCounts], None]
-"""Told what changes here."""
+"""Called with a place, and how many more are open there at this node."""
 
 
 class ClientsElsewhere:
-    """`tell` has the others know what changes here; without one there are no others."""
+    """`tell` sends what changes at this node to the others; a node by itself has none."""
 
     def __init__(self) -> None:
         self.tell: Tell | None = None

@@ -1,6 +1,7 @@
 """Messages on disk that belong to no queue: listed, moved into a queue, or dropped.
 
-They are of queues whose definition was lost or damaged (`persist/storage/unclaimed.py`).
+These messages belong to queues whose definition was lost or damaged
+(`persist/storage/unclaimed.py`).
 """
 
 from __future__ import annotations

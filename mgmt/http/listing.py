@@ -206,7 +206,7 @@ async def _sorted(
 async def _sorted_by_row(
     items: Sequence[T], value: Callable[[T], Any], reverse: bool, count: int
 ) -> Sequence[T]:
-    """The first `count` by a value whose row has to be made for it: once for each of the items."""
+    """The first `count` items, ordered by a value of their rows. Each row is made once."""
     keyed = [(sort_key(value(item)), item) async for chunk in chunks(items) for item in chunk]
     ordered = await first_sorted(keyed, itemgetter(0), reverse=reverse, count=count)
     return [item for _, item in ordered]

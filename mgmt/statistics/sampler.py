@@ -76,7 +76,8 @@ CAPACITY_KEPT = 0.7
 """How much of a queue's consumer capacity comes from before its last sample."""
 
 FEW = 2000
-"""Up to so many queues, connections and channels are added up at once for whoever asks."""
+"""When there are no more queues, connections and channels than this, a request adds them up in one
+turn."""
 
 
 class SampledNode(Protocol):

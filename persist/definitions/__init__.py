@@ -10,10 +10,10 @@ has a second copy in a file of another kind.
 | `metadata` | the definitions of a node by itself; begin here |
 | `metadata_replica`, `key_file` | a node's copy of its cluster's, and those that processes share |
 | `database`, `database_writer` | an LMDB file, and writing it in the background |
-| `sealing`, `lmdb_file` | checksums of values, and of what LMDB takes on trust |
+| `sealing`, `lmdb_file` | checksums of values, and a check of LMDB's own pages |
 | `second_copy`, `repair` | the copy, and a new file made from it |
 | `definitions_copy` | reading definitions beside a node |
-| `deleted_queues` | notes of deletions, so that messages without a definition are not lost ones |
+| `deleted_queues` | notes of deletions: messages of other queues without a definition are kept |
 
 This room knows `disk`.
 """

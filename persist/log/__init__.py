@@ -1,8 +1,8 @@
 """The log: what all queues of a node write, in one order, with one sync for all of them.
 
 Theory. A message's body is written once, as a record of the log. `journal` collects what every
-queue has to write, one thread writes it as a batch and syncs it, and then those who waited are
-told. A file is never changed after it is full: it is removed when nothing in it is alive, or
+queue has to write, one thread writes it as a batch and syncs it, and then the publishes in it are
+confirmed. A file is never changed after it is full: it is removed when nothing in it is alive, or
 written anew without what is dead.
 
 | module | for |

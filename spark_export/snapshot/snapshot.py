@@ -15,8 +15,9 @@ not survive a power failure whole is not opened again.
 
 Nothing is locked, no LMDB transaction is held, and nothing is written but in the directory of the
 snapshot. That is `store/pins/<id>`, where the node looks after it (`persist/snapshots/pins.py`).
-Where nobody may write there, it is the directory the caller names, or one for temporary files, and
-a later snapshot there cleans up. Where no links can be made, files are copied.
+When the caller may not write there, a snapshot is made in the directory that the caller names, or
+in one for temporary files, and the next snapshot made there cleans up. Where no links can be made,
+files are copied.
 """
 
 from __future__ import annotations
