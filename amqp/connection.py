@@ -753,14 +753,12 @@ class Connection:
         self._enter(Transition.LOSE)
 
     def _end_channels(self) -> None:
-        """End all channels, then what belonged to this connection alone."""
+        """Leave the node, which tells others once; then end all channels and exclusive queues."""
         if self._waiting is not None:
             self._waiting.close()
             self._waiting = None
-        if self.vhost is not None:
-            if self in self.node.clients:
-                self.vhost.connection_ended(self.received_octets, self.sent_octets)
-            # Before its channels: then the other nodes are told once, and not of each channel.
+        if self.vhost is not None and self in self.node.clients:
+            self.vhost.connection_ended(self.received_octets, self.sent_octets)
             self.node.connection_ended(self)
         end_all(list(self.channels.values()), self.node.turns)
         self.channels.clear()
