@@ -90,6 +90,28 @@ def test_it_is_one_broker(broker: Processes, until: Until) -> None:
     assert broker.api.get("/policies/%2F/short")[0] == 200
 
 
+@pytest.mark.parametrize("how", ["cancel", "channel", "connection"])
+def test_an_auto_delete_queue_is_gone_for_all_when_its_last_consumer_hears_that_it_has_left(
+    broker: Processes, how: str
+) -> None:
+    broker.start()
+    channels = broker.channels()
+    for number in range(9):
+        leaving = broker.connect().channel()
+        leaving.queue_declare(f"q{number}", auto_delete=True)
+        tag = leaving.basic_consume(f"q{number}", lambda *_: None)
+        if how == "cancel":
+            leaving.basic_cancel(tag)
+        elif how == "channel":
+            leaving.close()
+        else:
+            leaving.connection.close()
+        for name in channels:
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="no queue"):
+                channels[name].queue_declare(f"q{number}", passive=True)
+            channels[name] = channels[name].connection.channel()
+
+
 def test_a_process_that_is_killed_is_back_with_all_that_was_confirmed(
     broker: Processes, until: Until
 ) -> None:
