@@ -134,6 +134,9 @@ async def overview(request: ApiRequest) -> Any:
     }
     for other in others.values():
         _add_node(row, other)
+    if peers is not None:
+        for name in ("listeners", "contexts"):
+            row[name] = peers.once(row[name])
     return chosen_columns(row, columns_of(request))
 
 

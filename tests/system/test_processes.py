@@ -76,6 +76,13 @@ def test_it_is_one_broker(broker: Processes, until: Until) -> None:
     assert metrics.count("rabbitmq_identity_info{") == 3
     asked = [broker.get(f"/process/{number}/api/overview") for number in (1, 2, 3)]
     assert {json.loads(body)["node"] for _, body in asked} == set(channels)
+    # They share their listeners, so each is told once: as that of the process that answers.
+    for _, body in asked:
+        shown = json.loads(body)
+        listening = [one["port"] for one in shown["listeners"]]
+        assert sorted(listening) == sorted((broker.server.port, broker.http_port))
+        assert [one["port"] for one in shown["contexts"]] == [str(broker.http_port)]
+        assert {one["node"] for one in (*shown["listeners"], *shown["contexts"])} == {shown["node"]}
     assert broker.get("/process/4/api/overview")[0] == 503
     assert broker.get("/process/2/own/metrics")[0] == 404
     # After a restart all is there.
