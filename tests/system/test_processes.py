@@ -119,6 +119,25 @@ def test_an_auto_delete_queue_is_gone_for_all_when_its_last_consumer_hears_that_
             channels[name] = channels[name].connection.channel()
 
 
+def test_what_is_got_and_put_back_over_http_is_in_its_place_when_that_is_answered(
+    broker: Processes,
+) -> None:
+    broker.start()
+    channels = broker.channels()
+    body = {"count": 2, "ackmode": "ack_requeue_true", "encoding": "auto"}
+    for number, channel in enumerate(channels.values()):
+        channel.queue_declare(queue := f"q{number}")
+        # The leader's own clients come sooner to it than another process.
+        leader = channels[broker.queues()[queue]]
+        for _ in range(20):
+            for letter in (b"a", b"b", b"c"):
+                leader.basic_publish("", queue, letter)
+            status, rows = broker.api.post(f"/queues/%2F/{queue}/get", body)
+            assert status == 200 and [row["payload"] for row in rows] == ["a", "b"]
+            bodies = [leader.basic_get(queue, auto_ack=True)[2] for _ in range(3)]
+            assert bodies == [b"a", b"b", b"c"]
+
+
 def test_a_process_that_is_killed_is_back_with_all_that_was_confirmed(
     broker: Processes, until: Until
 ) -> None:
