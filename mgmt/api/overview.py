@@ -97,7 +97,7 @@ async def overview(request: ApiRequest) -> Any:
         for one in node_connections(node)
         if request.caller.is_monitor or one.user_name == request.caller.name
     ]
-    row = {
+    row: dict[str, Any] = {
         "management_version": RABBITMQ_VERSION,
         "rates_mode": managed.config.rates_mode,
         "sample_retention_policies": {
