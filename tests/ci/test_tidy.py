@@ -39,7 +39,7 @@ LONG_FILES: dict[str, int] = {
     "core/backing/variable_queue.py": 955,
     "core/queues/queue.py": 1165,
     "core/vhosts/vhost.py": 925,
-    "mirror/remote/remote_queue.py": 756,
+    "mirror/remote/remote_queue.py": 752,
     "mirror/replication/leader.py": 822,
     "mirror/replication/led_queue.py": 734,
     "mirror/replication/mirroring.py": 1371,
