@@ -21,8 +21,11 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
+import time
 from functools import cache
 from importlib import import_module
+from math import inf
 from typing import IO, Any
 
 REPORT = struct.Struct("q")
@@ -57,6 +60,7 @@ class ForkedProcess:
         os.close(end_of_output)
         theirs.close()
         self._reports = ours
+        self._looking = threading.Lock()
         self.args = ["warren", *arguments]
         self.stdout: IO[bytes] = open(output, "rb", buffering=0)
         self.returncode: int | None = None
@@ -64,17 +68,18 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         """How it ended; None while it runs."""
-        if self.returncode is None and select.select([self._reports], [], [], 0.0)[0]:
-            self._end()
+        self._look(0.0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Raises `subprocess.TimeoutExpired` when it still runs after so many seconds."""
-        if self.returncode is None:
-            if not select.select([self._reports], [], [], timeout)[0]:
+        end = inf if timeout is None else time.monotonic() + timeout
+        self._look(0.0)
+        while self.returncode is None:
+            left = end - time.monotonic()
+            if left <= 0.0:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            self._end()
-        assert self.returncode is not None
+            self._look(min(left, 0.1))
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -92,9 +97,12 @@ class ForkedProcess:
         (number,) = REPORT.unpack(self._reports.recv(REPORT.size, socket.MSG_WAITALL))
         return number
 
-    def _end(self) -> None:
-        self.returncode = self._report()
-        self._reports.close()
+    def _look(self, seconds: float) -> None:
+        """See whether it ends in that time; the lock is for tests that wait in several threads."""
+        with self._looking:
+            if self.returncode is None and select.select([self._reports], [], [], seconds)[0]:
+                self.returncode = self._report()
+                self._reports.close()
 
 
 class _ForkServer:
@@ -162,6 +170,7 @@ def _become(what: dict[str, Any]) -> None:
         limits = (what["descriptors"], what["descriptors"])
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     sys.argv[1:] = what["arguments"]
+    sys.orig_argv[1:] = ["-P", "-m", "warren", *what["arguments"]]
 
 
 if __name__ == "__main__":
