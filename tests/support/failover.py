@@ -33,7 +33,7 @@ PAUSE_S = 0.001
 
 def _connect(node: ClusterProcess) -> pika.BlockingConnection | None:
     try:
-        return pika.BlockingConnection(
+        connection = pika.BlockingConnection(
             pika.URLParameters(f"{node.url}?heartbeat=2&blocked_connection_timeout=20")
         )
     except (AMQPError, AMQPConnectorException, OSError):
@@ -42,6 +42,12 @@ def _connect(node: ClusterProcess) -> pika.BlockingConnection | None:
         # What pika says of a socket that is reset in the moment in which it is connected.
         _close_what_is_open(error)
         return None
+    if connection.is_open:
+        return connection
+    # A node that stops has closed it in the octets that opened it: pika takes note of that before
+    # it listens to it, and would never close its own sockets.
+    connection._cleanup()
+    return None
 
 
 def _close_what_is_open(error: ValueError) -> None:
