@@ -30,6 +30,9 @@ SEGMENT_MASK = SEGMENT_ENTRIES - 1
 PIECE = 2048
 """Entries that go before others have their turn, where there are many: two milliseconds at most."""
 
+NOWHERE = 1 << 62
+"""Behind every position."""
+
 LOADED_MAX = 32
 """Segments of a stream that its readers have in memory, of some 400 KB each."""
 
@@ -75,6 +78,12 @@ class IndexEntries:
     def start(self) -> int:
         """The position with which the first segment begins. There is a segment."""
         return self.numbers[0] << SHIFT
+
+    def start_from(self, position: int) -> int:
+        """The position with which the first segment begins that does so there or later; one behind
+        every other where there is none."""
+        at = bisect_left(self.numbers, (position + SEGMENT_MASK) >> SHIFT)
+        return self.numbers[at] << SHIFT if at < len(self.numbers) else NOWHERE
 
     # What was there at start
 

@@ -53,7 +53,7 @@ class StreamReading(ABC):
         base = start - first
         beyond = min(end, base + SEGMENT_ENTRIES)
         if segment is None:
-            return Walked(beyond, 0, 0, 0)
+            return Walked(min(end, self.entries.start_from(start)), 0, 0, 0)
         is_whole = start == base and beyond == base + SEGMENT_ENTRIES
         if is_whole and segment.columns is None and not segment.has_shared:
             octets = sum([octets for _, octets in segment.by_file.values()])

@@ -461,7 +461,7 @@ def test_log_that_is_cleared_goes_on(node: RetainingNode) -> None:
 
 def test_log_in_memory_is_trimmed_by_age() -> None:
     clock = ManualClock()
-    log = RetainedLog(MemoryRetainedStore(clock.call_soon, clock.wall_time))
+    log = RetainedLog(MemoryRetainedStore(clock.call_soon))
     for body in (b"a", b"b"):
         log.keep([Message(ENVELOPE, body, 0)], [NOT_HANDED], clock.wall_time())
         clock.settle()
