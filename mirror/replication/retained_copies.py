@@ -154,9 +154,11 @@ class RetainedCopies:
         Returns from where to where only the leader before may have messages; nothing where the
         queue retains nothing.
         """
-        if queue.retained is None:
+        # The queue takes over what its mirror here had retained when it is complete.
+        retention = queue.retained or self._retentions.get(queue.queue_id)
+        if retention is None:
             return ()
-        superseded = queue.retained.log.begin_generation(later)
+        superseded = retention.log.begin_generation(later)
         self._superseded.setdefault(queue.queue_id, []).append(superseded)
         return superseded
 
