@@ -171,6 +171,8 @@ class RetainedLog(StreamLog):
             if self.committed == self.next_position:
                 self.committed = position
             self.next_position = position
+            if not self.length:
+                self._first = None
 
     def begin_generation(self, later: int) -> tuple[int, int]:
         """Go on so many generations later. Returns from where to where there are positions that
@@ -202,7 +204,7 @@ class RetainedLog(StreamLog):
         if self._counted is not None:
             guess = octets + headers + FILLED_BYTES * len(messages)
             self._counted = self._counted._replace(octets=self._counted.octets + guess)
-        self.skip_to(last + 1)
+        self.skip_to(max(last + 1, self.next_position))
         self.length += len(messages)
         self.ready_bytes += octets
         self.forget_chunks()

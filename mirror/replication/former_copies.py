@@ -86,7 +86,9 @@ class FormerCopies:
         card = self._led.pop(queue_id, None)
         if card is None or card.epoch != epoch:
             return None
-        return Renumbering.told(card.first_epoch, card.steps)
+        known = Renumbering.told(card.first_epoch, card.steps)
+        self.retained.superseded(queue_id, known.retained)
+        return known
 
     def stop(self) -> None:
         """The node stops; what is here is for its next start."""

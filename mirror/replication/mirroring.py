@@ -474,6 +474,7 @@ class Mirroring:
         reason = promotion(record.promoted)
         lacks = reason is Promotion.LEADER_DOWN_NOT_IN_SYNC
         own = copy.mirror
+        self.retained.superseded(queue.queue_id, own.renumbering.retained)
         retained = self.retained.begin_generation(queue, record.epoch - own.epoch)
         for level, ours in zip(led.leader.levels, own.levels, strict=True):
             level.again = {position + ours.delta for position in ours.again | ours.taken}

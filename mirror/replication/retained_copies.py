@@ -53,15 +53,15 @@ class RetainedCopy(Retains):
         self._queue_id = queue_id
 
     def next_is(self, position: int) -> None:
-        retention = self._copies.of(self._queue_id)
+        retention = self._copies.of_mirror(self._queue_id)
         if retention is None:
-            # The policy is not known here yet.
+            # The policy is not known here yet, or an object leads the queue that is about to go.
             self._copies.next_positions[self._queue_id] = position
         else:
             retention.log.skip_to(position)
 
     def retain(self, level: MirrorLevel, messages: Mapping[int, Message]) -> None:
-        retention = self._copies.of(self._queue_id)
+        retention = self._copies.of_mirror(self._queue_id)
         if retention is not None and retention.active:
             retention.follow(level.backing, messages)
 
@@ -95,8 +95,12 @@ class RetainedCopies:
 
     def of(self, queue_id: int) -> Retention | None:
         """What this node retains of a queue, whether it leads it or not."""
-        if queue_id in self._node.local_queues:
-            return self._node.local_queues[queue_id].retention
+        led = self._node.local_queues[queue_id].retention if self.leads(queue_id) else None
+        # A queue that is about to be led takes over what its mirror here had when it is complete.
+        return led or self._retentions.get(queue_id)
+
+    def of_mirror(self, queue_id: int) -> Retention | None:
+        """The same, if this node does not lead it."""
         return self._retentions.get(queue_id)
 
     def of_copy(self, queue_id: int) -> RetainedCopy:
@@ -127,10 +131,11 @@ class RetainedCopies:
         spec = BackingSpec(queue_id + RETAINED_LEVEL, durable=True, mode="default", retained=True)
         backing = self._new_backing(spec)
         log = retained_log(backing, self._clock.call_soon)
-        log.skip_to(self.next_positions.pop(queue_id, log.next_position))
         return self._keep(key, queue_id, log)
 
     def _keep(self, key: Key, queue_id: int, log: RetainedLog) -> Retention:
+        log.skip_to(self.next_positions.pop(queue_id, log.next_position))
+        _drop(log, self._superseded.get(queue_id, ()))
         retention = Retention(_Mirrored(key), log, self._clock, self._node.turns)
         self._retentions[queue_id] = retention
         return retention
@@ -140,8 +145,7 @@ class RetainedCopies:
         self._superseded[queue_id] = known = list(ranges)
         retention = self.of(queue_id)
         if retention is not None:
-            for start, end in known:
-                retention.log.drop(start, end)
+            _drop(retention.log, known)
 
     def is_superseded(self, queue_id: int, position: int) -> bool:
         """Whether only a leader that was superseded had a message with this position."""
@@ -154,8 +158,7 @@ class RetainedCopies:
         Returns from where to where only the leader before may have messages; nothing where the
         queue retains nothing.
         """
-        # The queue takes over what its mirror here had retained when it is complete.
-        retention = queue.retained or self._retentions.get(queue.queue_id)
+        retention = self.of(queue.queue_id)
         if retention is None:
             return ()
         superseded = retention.log.begin_generation(later)
@@ -193,6 +196,13 @@ class RetainedCopies:
         """The node stops."""
         for retention in self._retentions.values():
             retention.stop()
+
+
+def _drop(log: RetainedLog, superseded: Iterable[Sequence[int]]) -> None:
+    """Remove what no later leader has heard of. Nor is any of these positions given once more."""
+    for start, end in superseded:
+        log.drop(start, end)
+        log.skip_to(max(end, log.next_position))
 
 
 def retains_at(queue: Queue) -> int | None:

@@ -92,7 +92,7 @@ class RetainedSync:
         """The definition says that the copy of this node has all there is in the queue."""
         reason = (record.epoch, storage_id)
         known = self._syncs.get(record.queue_id)
-        retention = self._retained.of(record.queue_id)
+        retention = self._retained.of_mirror(record.queue_id)
         if retention is None or retention.deleted:
             self.forget(record.queue_id)
         elif known is None or known.reason != reason:
