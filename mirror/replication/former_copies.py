@@ -87,7 +87,7 @@ class FormerCopies:
         if card is None or card.epoch != epoch:
             return None
         known = Renumbering.told(card.first_epoch, card.steps)
-        self.retained.superseded(queue_id, known.retained)
+        self.retained.superseded(queue_id, known.retained, led=True)
         return known
 
     def stop(self) -> None:

@@ -634,7 +634,9 @@ class Mirroring:
 
         def go_on() -> None:
             epoch = led.leader.epoch
-            led.leader.renumbering.retains_anew(self.retained.begin_generation(led.queue, 1))
+            known = led.leader.renumbering
+            superseded = self.retained.begin_generation(led.queue, 1, known.retained_since)
+            known.retains_anew(superseded)
             self._write_card_of_leader(led).then(lambda: go_on_as_noted(epoch))
 
         def go_on_as_noted(epoch: int) -> None:

@@ -69,6 +69,14 @@ class Renumbering:
         while len(self.steps) > STEPS_MAX:
             self.first_epoch = self.steps.pop(0).epoch
 
+    @property
+    def retained_since(self) -> int | None:
+        """From which position on the leader before the last step retained; None if nobody knows."""
+        if len(self.steps) > 1:
+            before = self.steps[-2].retained
+            return before[1] if before else None
+        return None if self.first_epoch else 0
+
     def retains_anew(self, superseded: Sequence[int]) -> None:
         """The leader of the last step has other positions for retained messages from then on."""
         if self.steps:

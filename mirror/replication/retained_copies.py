@@ -140,10 +140,16 @@ class RetainedCopies:
         self._retentions[queue_id] = retention
         return retention
 
-    def superseded(self, queue_id: int, ranges: Iterable[Sequence[int]]) -> None:
-        """Drop what is between these positions, and take nothing of it again."""
+    def superseded(
+        self, queue_id: int, ranges: Iterable[Sequence[int]], *, led: bool = False
+    ) -> None:
+        """Drop what is between these positions, and take nothing of it again.
+
+        Of a queue that this node leads only if it knows that it is `led` here: otherwise another
+        node leads it, and the object here is about to go.
+        """
         self._superseded[queue_id] = known = list(ranges)
-        retention = self.of(queue_id)
+        retention = self.of(queue_id) if led else self.of_mirror(queue_id)
         if retention is not None:
             _drop(retention.log, known)
 
@@ -152,16 +158,19 @@ class RetainedCopies:
         ranges = self._superseded.get(queue_id, ())
         return any(start <= position < end for start, end in ranges)
 
-    def begin_generation(self, queue: Queue, later: int) -> Sequence[int]:
+    def begin_generation(self, queue: Queue, later: int, since: int | None = None) -> Sequence[int]:
         """This node leads the queue from now on, and gives positions that no other leader gave.
 
         Returns from where to where only the leader before may have messages; nothing where the
-        queue retains nothing.
+        queue retains nothing. `since`: a leader that is back gave the positions from there on, and
+        has nothing on its disk if it finds nothing.
         """
         retention = self.of(queue.queue_id)
         if retention is None:
             return ()
-        superseded = retention.log.begin_generation(later)
+        log = retention.log
+        tail, end = log.begin_generation(later)
+        superseded = (tail if log.length or since is None else since, end)
         self._superseded.setdefault(queue.queue_id, []).append(superseded)
         return superseded
 
