@@ -183,9 +183,19 @@ class Segment:
         return [directory / name for name in names]
 
     def came_late(self, relative: int) -> None:
-        """An entry of a record in the journal was made below others."""
+        """An entry of a record in the journal was made below others, where one may have been
+        removed."""
         if relative < self.flushed:
             self.paged.append(relative)
+        if self.removed:
+            # A frame has removals of what was there before its entries, and no others.
+            beyond = relative + 1
+            pieces = [
+                piece
+                for start, end in self.removed
+                for piece in ((start, min(end, relative)), (max(start, beyond), end))
+            ]
+            self.removed = [(start, end) for start, end in pieces if start < end]
 
     def flush(self, place: int, start_number: int) -> tuple[int, bytes]:
         """What is to be written at the end of the file, and where that is.

@@ -67,7 +67,8 @@ class StreamReading(ABC):
             totals = accumulate(lengths)
             count, octets = next((n, one) for n, one in enumerate(totals, 1) if one >= enough)
             last = first + count
-        live = last - first - columns.places[first:last].count(0)
+        places = columns.places[first:last]
+        live = len(places) - places.count(0)
         return Walked(base + last, octets, live, sum(columns.sizes[first:last]))
 
     def arrived_at(self, position: int) -> float | None:

@@ -99,7 +99,7 @@ class RetainedStore(StreamStore, Protocol):
 class RetainedLog(StreamLog):
     """`trimmed_below`: what had lower positions was too much, or too old."""
 
-    __slots__ = ("_appended", "_retained", "_uncommitted_bytes", "trimmed_below")
+    __slots__ = ("_appended", "_counts_anew", "_retained", "_uncommitted_bytes", "trimmed_below")
 
     def __init__(self, store: RetainedStore) -> None:
         super().__init__(store)
@@ -108,6 +108,7 @@ class RetainedLog(StreamLog):
             self.next_position = max(self.next_position, store.first_position())
         self.committed = self.next_position
         self.trimmed_below = 0
+        self._counts_anew = False
         # Behind the last message that was appended.
         self._appended = 0
         # Octets of the bodies that were appended since all was committed.
@@ -209,12 +210,20 @@ class RetainedLog(StreamLog):
         self.ready_bytes += octets
         self.forget_chunks()
         stored = [one.stored for one in handed]
-        filled = Filled(last, handed, done)
+
+        def safe() -> None:
+            # Who has read meanwhile did not see them.
+            self.forget_chunks()
+            done()
+
+        filled = Filled(last, handed, safe)
         self._retained.write_retained(messages, filled, stored, acknowledged_at, awaited=True)
 
     def count_anew(self) -> None:
-        """How many octets the messages take is to be found out once more."""
+        """How many messages there are, and their octets, is to be found out once more: some may have
+        been removed before they were on disk."""
         self._counted = None
+        self._counts_anew = True
 
     def drop(self, start: int, end: int) -> None:
         """Remove the messages in [start, end), of which no leader knows any more."""
@@ -236,6 +245,9 @@ class RetainedLog(StreamLog):
             self._counted = counted = self._further_to(counted, self.committed)
             if counted.position < self.committed:
                 return Trim(more=True)
+        if self._counts_anew and counted.position >= self.next_position:
+            self._counts_anew = False
+            self.length, self.ready_bytes = counted.messages, counted.body_bytes
         octets_max = limits.octets_max
         if octets_max is not None and counted.octets > octets_max:
             excess = counted.octets - octets_max

@@ -53,9 +53,10 @@ class RetainedCopy(Retains):
         self._queue_id = queue_id
 
     def next_is(self, position: int) -> None:
+        self._copies.another_leads(self._queue_id)
         retention = self._copies.of_mirror(self._queue_id)
         if retention is None:
-            # The policy is not known here yet, or an object leads the queue that is about to go.
+            # The policy is not known here yet.
             self._copies.next_positions[self._queue_id] = position
         else:
             retention.log.skip_to(position)
@@ -66,6 +67,7 @@ class RetainedCopy(Retains):
             retention.follow(level.backing, messages)
 
     def superseded(self, ranges: Iterable[Sequence[int]]) -> None:
+        self._copies.another_leads(self._queue_id)
         self._copies.superseded(self._queue_id, ranges)
 
 
@@ -145,8 +147,7 @@ class RetainedCopies:
     ) -> None:
         """Drop what is between these positions, and take nothing of it again.
 
-        Of a queue that this node leads only if it knows that it is `led` here: otherwise another
-        node leads it, and the object here is about to go.
+        `led`: this node leads the queue.
         """
         self._superseded[queue_id] = known = list(ranges)
         retention = self.of(queue_id) if led else self.of_mirror(queue_id)
@@ -178,6 +179,12 @@ class RetainedCopies:
         """What there is of a queue that this node leads from now on."""
         retention = self._retentions.pop(queue_id, None)
         return None if retention is None else retention.let_go()
+
+    def another_leads(self, queue_id: int) -> None:
+        """An object may lead the queue here that is about to go, and retains nothing any more."""
+        if self.leads(queue_id):
+            queue = self._node.local_queues[queue_id]
+            self.leads_no_more(("queue", queue.vhost_name, queue.name), queue, deleted=False)
 
     def leads_no_more(self, key: Key, queue: Queue, *, deleted: bool) -> None:
         """This node does not lead the queue any more, and may have a copy of it, unless it is
