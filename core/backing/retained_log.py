@@ -220,8 +220,8 @@ class RetainedLog(StreamLog):
         self._retained.write_retained(messages, filled, stored, acknowledged_at, awaited=True)
 
     def count_anew(self) -> None:
-        """How many messages there are, and their octets, is to be found out once more: some may have
-        been removed before they were on disk."""
+        """How many messages there are, and their octets, is to be found out once more: some may
+        have been removed before they were on disk."""
         self._counted = None
         self._counts_anew = True
 

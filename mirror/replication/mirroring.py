@@ -896,7 +896,8 @@ class Mirroring:
         if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
             return
         self._forget_former(mirror)
-        self._retained_sync.is_in_sync(record, copy.storage_id)
+        if mirror.from_disk is None:
+            self._retained_sync.is_in_sync(record, copy.storage_id)
         copy.at_rest = copy.listed and not copy.may_have_to_lead
         if record.durable:
             mirror.has_card = True

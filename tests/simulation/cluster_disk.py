@@ -40,6 +40,7 @@ class Disk:
         # What was acknowledged and is retained, by queue.
         self.retained: dict[int, Acknowledged] = {}
         self._open_retained: list[DiskRetainedStore] = []
+        self._open: list[DiskQueue] = []
 
     def open(self, spec: BackingSpec, clock: Clock, incarnation: int) -> DiskQueue | RetainedLog:
         """As in the real storage no position is used by two starts of a node."""
@@ -49,15 +50,18 @@ class Disk:
             self._open_retained.append(store)
             return RetainedLog(store)
         queue = DiskQueue(self, spec, clock)
+        self._open = [one for one in self._open if one.clock is clock]
+        self._open.append(queue)
         start = max(incarnation, 1 + (queue.next_position >> START_SHIFT))
         queue.skip_to(start << START_SHIFT)
         return queue
 
-    def sync_retained(self, clock: Clock) -> None:
+    def sync_all(self, clock: Clock) -> None:
         """What leaves a queue by being acknowledged is retained in the same batch of the log."""
-        for store in self._open_retained:
-            if store.clock is clock:
-                store.sync()
+        if self._open_retained:
+            for one in (*self._open_retained, *self._open):
+                if one.clock is clock:
+                    one.sync()
 
 
 class DiskRetainedStore(MemoryRetainedStore):
@@ -119,7 +123,7 @@ class DiskRetainedStore(MemoryRetainedStore):
 
     def _sync(self) -> None:
         self._timer = None
-        self.sync()
+        self._disk.sync_all(self.clock)
 
     def sync(self) -> None:
         self._on_disk.update(self._unsynced)
@@ -140,7 +144,7 @@ class DiskQueue(MemoryQueue):
     def __init__(self, disk: Disk, spec: BackingSpec, clock: Clock) -> None:
         super().__init__()
         self._disk = disk
-        self._clock = clock
+        self.clock = clock
         self._queue_id = spec.queue_id
         self._unsynced: dict[int, tuple[Message, PublishConfirms | None, int]] = {}
         self._forgotten: set[int] = set()
@@ -213,11 +217,14 @@ class DiskQueue(MemoryQueue):
 
     def _sync_later(self) -> None:
         if self._timer is None:
-            self._timer = self._clock.call_later(self._disk.sync_s(), self._sync)
+            self._timer = self.clock.call_later(self._disk.sync_s(), self._sync)
 
     def _sync(self) -> None:
         self._timer = None
-        self._disk.sync_retained(self._clock)
+        self._disk.sync_all(self.clock)
+        self.sync()
+
+    def sync(self) -> None:
         forgotten, self._forgotten = self._forgotten, set()
         for position, (message, _, _) in self._unsynced.items():
             if position not in forgotten:

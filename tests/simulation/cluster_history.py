@@ -795,7 +795,7 @@ class History(Faults):
         self._rest(3.0)
         publishes = self.publishes.values()
         self.seen["retained"] += self.retained.check_all(publishes, self.ledger)
-        twice = self.retained.twice(publishes)
+        twice = self.retained.twice(publishes, self.ledger)
         assert not twice, f"retained twice: {twice[:3]}"
 
     def _ack_all(self) -> None:

@@ -84,10 +84,11 @@ class RetainedLedger:
         assert not lost, f"{len(lost)} are not retained, such as {lost[:3]}"
         return sum(map(len, found.values()))
 
-    def twice(self, publishes: Iterable[Publish]) -> list[Publish]:
+    def twice(self, publishes: Iterable[Publish], ledger: checks.Ledger) -> list[Publish]:
         """Messages that are retained more than once, or retained and in their queue."""
         found = self._found()
-        return [one for one in publishes if found.get(one.queue, Counter())[one.number] > 1]
+        known = found.keys() - self.gaps - ledger.led_out_of_sync
+        return [one for one in publishes if one.queue in known and found[one.queue][one.number] > 1]
 
     def _found(self) -> dict[str, Counter[int]]:
         """How often messages are retained or in the queue, by queue and number."""
