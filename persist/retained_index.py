@@ -96,17 +96,19 @@ class RetainedIndex(QueueIndex):
         self._late = []
         if not late:
             return super().emit(batch, UNCUT)
-        segments = [self.entries.make(number) for number in {at >> SHIFT for at in late}]
-        ends = {segment.number: segment.written for segment in segments}
+        segments = self.entries.segments
+        ends = {at >> SHIFT: 0 for at in late}
+        for number in ends.keys() & segments.keys():
+            ends[number] = segments[number].written
         for position in self._unwritten:
             number = position >> SHIFT
             if number in ends:
                 ends[number] = max(ends[number], (position & SEGMENT_MASK) + 1)
         is_all = super().emit(batch, UNCUT)
-        for segment in segments:
-            segment.written = ends[segment.number]
+        for number, end in ends.items():
+            segments[number].written = end
         for position in late:
-            self.entries.segments[position >> SHIFT].came_late(position & SEGMENT_MASK)
+            segments[position >> SHIFT].came_late(position & SEGMENT_MASK)
         return is_all
 
     def _emit_shared(

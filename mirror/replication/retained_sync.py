@@ -176,6 +176,9 @@ class RetainedSync:
         self._turns.spend(LIST_US)
         await self._turns.pause()
         retention = self._retained.of(queue_id)
+        if retention is not None and upto > retention.log.committed:
+            # What is on its way to the disk is not listed.
+            await retention.written()
         if retention is None or retention.deleted:
             raise NotFound(f"queue {queue_id} retains nothing here")
         log = retention.log

@@ -206,8 +206,10 @@ class RetainedHistory(History):
         if log.first < log.committed:
             messages, _ = log.read(self.random.randrange(log.first, log.committed), 5)
             for message in messages:
-                # What was read is not lost any more.
-                self.safe.add(self._checked(message))
+                # What was read is not lost any more, unless another node has it, too.
+                number = self._checked(message)
+                if number not in self.filled:
+                    self.safe.add(number)
                 self.send_on(node, message, self._replay_done)
 
     def _replay_done(self) -> None:
