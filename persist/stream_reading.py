@@ -43,9 +43,6 @@ class StreamReading(ABC):
         last = self.entries.segments[self.entries.numbers[-1]]
         return last.start + last.written
 
-    def few_in_memory(self) -> None:
-        self.entries.few_in_memory()
-
     def walk(self, start: int, end: int, enough: int) -> Walked:
         """One segment at most, of which the totals are enough where all of it counts."""
         number, first = divmod(start, SEGMENT_ENTRIES)

@@ -42,9 +42,6 @@ class MemoryRetainedStore:
     def first_position(self) -> int:
         return 0
 
-    def few_in_memory(self) -> None:
-        """All of it is in memory."""
-
     # Writing
 
     def write(self, message: Message, confirms: PublishConfirms | None, publish_seq: int) -> None:
