@@ -179,9 +179,6 @@ class Mirroring:
             self._copies,
             self._write_card_of_leader,
         )
-        self._retained_sync = RetainedSync(
-            self.retained, calls, clock, lambda key: self._wanted_of(key).catch_up_rate
-        )
         self._lost_and_found = LostAndFound(
             name,
             calls,
@@ -219,7 +216,8 @@ class Mirroring:
         self._calls.serve("mirror.take_over", self._asked_to_take_over)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
         self.hand_overs.serve()
-        self._retained_sync.serve(node.turns)
+        at = (self._calls, self._clock, node.turns)
+        self._retained_sync = RetainedSync(self.retained, *at, self._wanted_of)
         self._carrier_switch.serve()
         self._lost_and_found.attach(node)
         self._metadata.watch(("queue",), self._record_changed)

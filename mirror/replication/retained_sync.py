@@ -27,6 +27,7 @@ from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.cargo import Packer, Unpacker
 from warren.mirror.replication.leader import BUSY_PAUSE_S, SLICE_BYTES, SLICE_COUNT
 from warren.mirror.replication.mirror_level import NOWHERE
+from warren.mirror.replication.replicas import Wanted
 from warren.mirror.replication.retained_copies import RetainedCopies
 
 ASK: Final = "mirror.retained"
@@ -44,7 +45,7 @@ Runs: TypeAlias = Sequence[tuple[int, int]]
 """Positions that follow one another: the first one, and how many."""
 
 
-class Lacking(NamedTuple):
+class RetainedSlice(NamedTuple):
     """Messages that a node lacks, and how many seconds ago each was acknowledged.
 
     Below `upto` these are all. `end` is where the log of the node that answers ended.
@@ -74,19 +75,17 @@ class RetainedSync:
         retained: RetainedCopies,
         calls: Calls,
         clock: Clock,
-        rate_of: Callable[[Key], int],
+        turns: Turns,
+        wanted_of: Callable[[Key], Wanted],
     ) -> None:
-        """`rate_of`: how many octets a second are sent of a queue at most; 0: no limit."""
+        """`wanted_of`: what the policy of a queue says of its mirrors."""
         self._retained = retained
         self._calls = calls
         self._clock = clock
-        self._rate_of = rate_of
-        self._syncs: dict[int, _Sync] = {}
-        self._turns: Turns
-
-    def serve(self, turns: Turns) -> None:
         self._turns = turns
-        self._calls.serve(ASK, self._asked)
+        self._wanted_of = wanted_of
+        self._syncs: dict[int, _Sync] = {}
+        calls.serve(ASK, self._asked)
 
     def is_in_sync(self, record: QueueRecord, storage_id: int) -> None:
         """The definition says that the copy of this node has all there is in the queue."""
@@ -120,13 +119,14 @@ class RetainedSync:
             upto, runs = self._listed(retention, start, end)
             question = (sync.queue_id, start, upto, runs)
             try:
-                answer = Lacking(*await self._calls.ask(sync.source, ASK, *question))
+                answer = RetainedSlice(*await self._calls.ask(sync.source, ASK, *question))
             except NotFound:
                 await self._pause(AGAIN_S)
                 continue
             start, end = answer.upto, min(end, answer.end)
             if await self._take(sync, answer):
-                rate = self._rate_of(("queue", retention.vhost_name, retention.name))
+                key = ("queue", retention.vhost_name, retention.name)
+                rate = self._wanted_of(key).catch_up_rate
                 octets = len(answer.messages)
                 await self._pause(max(BUSY_PAUSE_S, octets / rate if rate else 0.0))
         sync.is_over = True
@@ -140,7 +140,7 @@ class RetainedSync:
         listed = retention.log.list_positions(start, end, LISTED_MAX)
         return min(listed.next_position, end), _runs(listed.positions)
 
-    async def _take(self, sync: _Sync, answer: Lacking) -> bool:
+    async def _take(self, sync: _Sync, answer: RetainedSlice) -> bool:
         """Keep what came, and return when it is safe. False where nothing did."""
         retention = self._is_wanted(sync)
         if retention is None:
@@ -170,7 +170,9 @@ class RetainedSync:
 
     # Who has them
 
-    async def _asked(self, node: str, queue_id: int, start: int, upto: int, runs: Runs) -> Lacking:
+    async def _asked(
+        self, node: str, queue_id: int, start: int, upto: int, runs: Runs
+    ) -> RetainedSlice:
         """Messages from `start` on that are not in `runs`, which are all that the node that asks
         has up to there. Raises `NotFound` where nothing is retained."""
         self._turns.spend(LIST_US)
@@ -190,7 +192,7 @@ class RetainedSync:
             self._ask_back(queue_id, node)
         first = next((position for position in here if position not in there), None)
         if first is None:
-            return Lacking(b"", [], upto, end)
+            return RetainedSlice(b"", [], upto, end)
         peeked = log.peek(first, SLICE_COUNT, SLICE_BYTES)
         upto = min(upto, peeked.next_position)
         packer, ages_s, now = Packer(), list[float](), self._clock.wall_time()
@@ -200,7 +202,7 @@ class RetainedSync:
             if position < upto and position not in there and at is not None:
                 packer.add(position, message.envelope, message.body)
                 ages_s.append(now - at)
-        return Lacking(b"".join(packer.take()), ages_s, upto, end)
+        return RetainedSlice(b"".join(packer.take()), ages_s, upto, end)
 
     def _lacks(self, queue_id: int, log: RetainedLog, positions: Sequence[int]) -> bool:
         """Whether a leader wants messages with these positions, which it has not on disk."""
