@@ -26,7 +26,7 @@ async def offset_at(log: StreamLog, turns: Turns, since: float, is_over: Callabl
             low = at + 1
         else:
             high = middle
-    return low
+    return next(iter(log.list_positions(low, log.committed, 1).positions), low)
 
 
 def _arrival(log: StreamLog, at: int, end: int) -> tuple[int, float | None]:
