@@ -170,6 +170,8 @@ class History(Faults):
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._ordered = 0
         self._final_since = float("inf")
+        # Purges and deletions that were asked for: whether they are under way, and what they lose.
+        self._losing_now: list[tuple[dict[str, bool], str, str]] = []
         self._connected = 0
 
     @property
@@ -496,6 +498,7 @@ class History(Faults):
         self.seen[f"asked for {kind.name}"] += 1
         self._excuse(queue, kind.name)
         until = {"is_open": True}
+        self._losing_now.append((until, queue, kind.name))
 
         def done(_: Any) -> None:
             until["is_open"] = False
@@ -684,6 +687,10 @@ class History(Faults):
 
     def _heal(self) -> None:
         self.note("heal", "")
+        for until, queue, why in self._losing_now:
+            if until["is_open"]:
+                # Nobody watches it any more.
+                self._excuse(queue, why)
         self._due.clear()
         self._end_faults()
         for name in self.cluster.nodes:
