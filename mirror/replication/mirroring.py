@@ -1161,6 +1161,9 @@ class Mirroring:
         if copy is None or not copy.mirror.started or copy.mirror.from_disk is not None:
             # What was on disk when this node started need not be all that the leader has.
             return False
+        if copy.is_outside:
+            # The group goes on without it, and mirrors there would not hear of this leader.
+            return False
         return copy.take_over(node, epoch)
 
     # What definitions say

@@ -42,7 +42,7 @@ LONG_FILES: dict[str, int] = {
     "mirror/remote/remote_queue.py": 756,
     "mirror/replication/leader.py": 819,
     "mirror/replication/led_queue.py": 734,
-    "mirror/replication/mirroring.py": 1365,
+    "mirror/replication/mirroring.py": 1368,
     "persist/format.py": 623,
     "spark_export/decode/decode.py": 611,
     "warren/cluster.py": 688,
