@@ -76,6 +76,9 @@ HARD_FROM = 40_000_000
 RETAINED_FROM = 60_000_000
 """From here on most queues retain what is acknowledged; every other history is a hard one."""
 
+DELAYED_FROM = 70_000_000
+"""From here on what is returned to some queues waits before it is ready again."""
+
 HARD_S = (5.0, 9.0, 14.0)
 FAULT_COUNTS = (0, 1, 1, 2, 2, 3, 4)
 HARD_FAULT_COUNTS = (3, 4, 5, 6, 7, 9)
@@ -119,6 +122,7 @@ class History(Faults):
         self.has_carriers = seed >= CARRIERS_FROM
         self.has_quorum = seed >= QUORUM_FROM
         self.has_retained = seed >= RETAINED_FROM
+        self.has_delays = seed >= DELAYED_FROM
         self.is_hard = seed >= HARD_FROM and (seed % 2 == 1 or not self.has_retained)
         self.random = random = Random(seed)
         names = "abcde" if random.random() < 0.15 else "abc"
@@ -347,6 +351,8 @@ class History(Faults):
             definition |= self._carrier()
         if queue in self.retained.queues:
             definition["retention"] = {"max-bytes": 1 << 20}
+        if self.has_delays and random.random() < 0.6:
+            definition["redelivery-delay"] = random.choice(([50], [200, 2000]))
         if random.random() < 0.6:
             definition["ha-sync-mode"] = "automatic"
         if random.random() < 0.7:
@@ -477,6 +483,8 @@ class History(Faults):
         if channel.held:
             tag = self.random.choice(list(channel.held))
             (channel.nacks if requeue else channel.acks)(tag, self.random.random() < 0.4)
+            if requeue and self.has_delays:
+                self.seen["returned, and to wait perhaps"] += 1
 
     def _get(self, session: Session, queue: str) -> None:
         channel = session.channel(GET)
