@@ -335,14 +335,16 @@ class Retention:
 
     def delete(self) -> None:
         """The queue is gone, or another object has taken its place."""
-        self._end()
-        self.log.delete()
+        if not self.ended:
+            self._end()
+            self.log.delete()
 
     def stop(self) -> None:
         """The node stops; what was acknowledged is to be found as it is."""
-        self.catch_up()
-        self._end()
-        self.log.stop()
+        if not self.ended:
+            self.catch_up()
+            self._end()
+            self.log.stop()
 
     def let_go(self) -> RetainedLog:
         """Another object is answerable for the log from now on, and the queue has another leader

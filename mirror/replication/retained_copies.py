@@ -181,24 +181,27 @@ class RetainedCopies:
         return None if retention is None else retention.let_go()
 
     def another_leads(self, queue_id: int) -> None:
-        """An object may lead the queue here that is about to go, and retains nothing any more."""
+        """An object may lead the queue here that is about to go: it retains nothing any more."""
         if self.leads(queue_id):
             queue = self._node.local_queues[queue_id]
-            self.leads_no_more(("queue", queue.vhost_name, queue.name), queue, deleted=False)
+            self._keep_of(("queue", queue.vhost_name, queue.name), queue)
 
     def leads_no_more(self, key: Key, queue: Queue, *, deleted: bool) -> None:
         """This node does not lead the queue any more, and may have a copy of it, unless it is
         deleted: then what is retained goes with it."""
         if deleted:
-            self._superseded.pop(queue.queue_id, None)
-            return
-        retained, queue.retained = queue.retained, None
-        limits = None if queue.retention is None else queue.settings.retention
-        queue.retention = None
-        if retained is not None:
+            self.delete(queue.queue_id)
+        else:
+            self._keep_of(key, queue)
+            queue.retained = queue.retention = None
+
+    def _keep_of(self, key: Key, queue: Queue) -> None:
+        """Go on with what the object has retained, unless that was done."""
+        retained = queue.retained
+        if retained is not None and not retained.ended:
             retention = self._keep(key, queue.queue_id, retained.let_go())
-            if limits is not None:
-                retention.keep_within(limits)
+            if queue.retention is not None and queue.settings.retention is not None:
+                retention.keep_within(queue.settings.retention)
 
     def delete(self, queue_id: int) -> None:
         """The queue is deleted."""

@@ -34,6 +34,7 @@ ONCE_FAILED = {
     60_000_233: "as 60000023, and its node led again",
     60_000_262: "a queue was handed over to a mirror that its group went on without, and waited for"
     " another one for ever",
+    60_001_351: "as 60000023, after a policy had changed",
     60_000_419: "what a leader had not on disk yet was not sent to a mirror that had just begun",
     40_050_867: "the winner of an election with votes from disk had not heard what was handed out",
     30_524_952: "a mirror left that was not wanted before all had come over to another carrier",
