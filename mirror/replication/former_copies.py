@@ -86,7 +86,9 @@ class FormerCopies:
         card = self._led.pop(queue_id, None)
         if card is None or card.epoch != epoch:
             return None
-        return Renumbering.told(card.first_epoch, card.steps)
+        known = Renumbering.told(card.first_epoch, card.steps)
+        self.retained.superseded(queue_id, known.retained, led=True)
+        return known
 
     def stop(self) -> None:
         """The node stops; what is here is for its next start."""
@@ -179,8 +181,9 @@ class FormerCopies:
         if self._cards.is_of(storage_id, epoch):
             return self._cards.written(storage_id)
         first_epoch, steps = renumbering.plain()
-        plain = [
-            (step.epoch, list(step.shifts), list(step.tails), list(step.firsts)) for step in steps
+        plain: list[tuple[int | list[int], ...]] = [
+            (step.epoch, *map(list, (step.shifts, step.tails, step.firsts, step.retained)))
+            for step in steps
         ]
         card = Card(queue_id, epoch, deltas, first_epoch, plain, led)
         return self._cards.write(storage_id, card)

@@ -145,6 +145,8 @@ class Leader:
         self.renumbering = Renumbering(epoch)
         self.levels: list[LeaderLevel] = []
         self.fenced = False
+        # At which position the queue retains the next message.
+        self.retains_at: Callable[[], int | None] = lambda: None
         # Whether its node will know after a restart that it leads: nothing is confirmed before.
         self.is_noted = True
         self.again = False
@@ -557,6 +559,9 @@ class Leader:
         for number, level in enumerate(self.levels):
             self._script.note(Op.HAND_OUT, number, level.hand_outs.announced)
             self._script.runs(Op.AGAIN, number, sorted(level.again))
+        retains_at = self.retains_at()
+        if retains_at is not None:
+            self._script.note(Op.RETAIN_AT, 0, retains_at)
         for name, number in self.origins.items():
             self._script.origin(name, number)
         for name, numbers in self.refusals:
@@ -796,23 +801,15 @@ class Leader:
         for op, position, said in self.levels[number].notes(positions):
             script.note(op, number, position, said)
 
-    def begin_epoch(
-        self,
-        deltas: Sequence[int],
-        carried_out: tuple[int, int],
-        tails: Sequence[int],
-        firsts: Sequence[int] = (),
-    ) -> None:
+    def begin_epoch(self, step: Step, carried_out: tuple[int, int]) -> None:
         """After promotion: mirrors take our positions, and put back what was out.
-
-        The leader before may have had more from `tails` on, a level each; and before `firsts`,
-        where our copy begins, if it was not in sync.
 
         Those that have done more than we had `carried_out` as a mirror begin anew: a leader that
         gave up waiting for us to take its place may have gone on at the same moment.
         """
-        self.renumbering.step(Step(self.epoch, list(deltas), tails, firsts))
-        self._script.control(Op.EPOCH, list(deltas), tails, firsts, carried_out)
+        self.renumbering.step(step)
+        _, deltas, tails, firsts, retained = step
+        self._script.control(Op.EPOCH, deltas, tails, firsts, carried_out, retained)
         # Who has this has all that the leader before may have confirmed.
         self._confirmed = self._last_batch()
         for level in self.levels:

@@ -19,13 +19,15 @@ class Step(NamedTuple):
     """A change of leader. Per level: by what positions moved, and where the new leader went on.
 
     What the leader before had from `tails` on, in the new positions, the new one never got. Nor
-    what it had before `firsts`, which are there for one that was not in sync.
+    what it had before `firsts`, which are there for one that was not in sync. Of retained messages
+    the new leader, if it was in sync, has all but those between the two positions `retained`.
     """
 
     epoch: int
     shifts: Sequence[int]
     tails: Sequence[int]
     firsts: Sequence[int] = ()
+    retained: Sequence[int] = ()
 
 
 class Since(NamedTuple):
@@ -66,6 +68,25 @@ class Renumbering:
         self.steps.append(step)
         while len(self.steps) > STEPS_MAX:
             self.first_epoch = self.steps.pop(0).epoch
+
+    @property
+    def retained_since(self) -> int | None:
+        """From which position on the leader before the last step retained; None if nobody knows."""
+        if len(self.steps) > 1:
+            before = self.steps[-2].retained
+            return before[1] if before else None
+        return None if self.first_epoch else 0
+
+    def retains_anew(self, superseded: Sequence[int]) -> None:
+        """The leader of the last step has other positions for retained messages from then on."""
+        if self.steps:
+            self.steps[-1] = self.steps[-1]._replace(retained=superseded)
+
+    @property
+    def retained(self) -> list[Sequence[int]]:
+        """From where to where there are positions of retained messages that only a leader had which
+        another one has superseded."""
+        return [step.retained for step in self.steps if step.retained]
 
     @property
     def has_gaps(self) -> bool:
