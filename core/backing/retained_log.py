@@ -97,9 +97,17 @@ class RetainedStore(StreamStore, Protocol):
 
 
 class RetainedLog(StreamLog):
-    """`trimmed_below`: what had lower positions was too much, or too old."""
+    """`trimmed_below`: what had lower positions was too much, or too old. `clearings` counts how
+    often all was dropped."""
 
-    __slots__ = ("_appended", "_counts_anew", "_retained", "_uncommitted_bytes", "trimmed_below")
+    __slots__ = (
+        "_appended",
+        "_counts_anew",
+        "_retained",
+        "_uncommitted_bytes",
+        "clearings",
+        "trimmed_below",
+    )
 
     def __init__(self, store: RetainedStore) -> None:
         super().__init__(store)
@@ -107,7 +115,7 @@ class RetainedLog(StreamLog):
         if not self.length:
             self.next_position = max(self.next_position, store.first_position())
         self.committed = self.next_position
-        self.trimmed_below = 0
+        self.trimmed_below = self.clearings = 0
         self._counts_anew = False
         # Behind the last message that was appended.
         self._appended = 0
@@ -179,7 +187,7 @@ class RetainedLog(StreamLog):
         """Go on so many generations later. Returns from where to where there are positions that
         only the leader before has given, if any."""
         tail = self.next_position
-        self.skip_to((tail >> GENERATION_SHIFT) + later << GENERATION_SHIFT)
+        self.skip_to(next_generation(tail, later))
         return tail, self.next_position
 
     def has(self, position: int) -> bool:
@@ -198,16 +206,16 @@ class RetainedLog(StreamLog):
         """Keep messages at the positions they have, in ascending order, which are free; `done` is
         called when they are on disk."""
         last = messages[-1].position
-        octets = sum([len(message.body) for message in messages])
-        headers = sum([len(message.envelope.header) for message in messages])
         if self._first is not None:
             self._first = min(self._first, messages[0].position)
         if self._counted is not None:
-            guess = octets + headers + FILLED_BYTES * len(messages)
+            # The others are counted when it is their turn.
+            passed = [one for one in messages if one.position < self._counted.position]
+            guess = sum([FILLED_BYTES + len(m.envelope.header) + len(m.body) for m in passed])
             self._counted = self._counted._replace(octets=self._counted.octets + guess)
         self.skip_to(max(last + 1, self.next_position))
         self.length += len(messages)
-        self.ready_bytes += octets
+        self.ready_bytes += sum([len(message.body) for message in messages])
         self.forget_chunks()
         stored = [one.stored for one in handed]
 
@@ -294,9 +302,16 @@ class RetainedLog(StreamLog):
         """Remove all there is, in turns: the queue retains nothing any more."""
         self._store.remove_range(self.first, self.next_position)
         self._first = self.trimmed_below = self.next_position
+        self.clearings += 1
         self._counted = self._front = None
         self.length = self.ready_bytes = 0
         self.forget_chunks()
+
+
+def next_generation(position: int, later: int) -> int:
+    """Where the positions begin of a leader that comes so many leaders later than that of this
+    one."""
+    return (position >> GENERATION_SHIFT) + later << GENERATION_SHIFT
 
 
 def retained_log(

@@ -180,12 +180,7 @@ class FormerCopies:
         """
         if self._cards.is_of(storage_id, epoch):
             return self._cards.written(storage_id)
-        first_epoch, steps = renumbering.plain()
-        plain: list[tuple[int | list[int], ...]] = [
-            (step.epoch, *map(list, (step.shifts, step.tails, step.firsts, step.retained)))
-            for step in steps
-        ]
-        card = Card(queue_id, epoch, deltas, first_epoch, plain, led)
+        card = Card(queue_id, epoch, deltas, *renumbering.plain(), led)
         return self._cards.write(storage_id, card)
 
     def remove_card(self, storage_id: int) -> None:

@@ -809,7 +809,8 @@ class Leader:
         """
         self.renumbering.step(step)
         _, deltas, tails, firsts, retained = step
-        self._script.control(Op.EPOCH, deltas, tails, firsts, carried_out, retained)
+        more = (retained,) if retained else ()
+        self._script.control(Op.EPOCH, deltas, tails, firsts, carried_out, *more)
         # Who has this has all that the leader before may have confirmed.
         self._confirmed = self._last_batch()
         for level in self.levels:

@@ -285,12 +285,12 @@ class Mirror(PublishConfirms):
 
     def control(self, op: Op, arguments: Any) -> None:
         if op is Op.EPOCH:
-            deltas, tails, firsts, carried_out, retained = arguments
+            deltas, tails, firsts, carried_out, *retained = arguments
             if self.started and self._carried_out > tuple(carried_out):
                 # It stays what it was: nobody else may have it.
                 self.epoch, self._batch = self._carried_out
                 raise BeginAnew("it has done more than who leads now")
-            self.renumbering.step(Step(self.epoch, deltas, tails, firsts, retained))
+            self.renumbering.step(Step(self.epoch, deltas, tails, firsts, *retained))
             self.retains.superseded(self.renumbering.retained)
             if self.started:
                 for level, delta in zip(self.levels, deltas, strict=True):

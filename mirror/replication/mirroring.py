@@ -473,11 +473,12 @@ class Mirroring:
         lacks = reason is Promotion.LEADER_DOWN_NOT_IN_SYNC
         own = copy.mirror
         self.retained.superseded(queue.queue_id, own.renumbering.retained)
-        retained = self.retained.begin_generation(queue, record.epoch - own.epoch)
+        later = record.epoch - own.epoch
+        retained = self.retained.begin_generation(queue, later, lacks=lacks)
         for level, ours in zip(led.leader.levels, own.levels, strict=True):
             level.again = {position + ours.delta for position in ours.again | ours.taken}
-        gap = (own.firsts(), ()) if lacks else ((), retained)
-        step = Step(record.epoch, own.deltas(), own.tails(), *gap)
+        firsts = own.firsts() if lacks else ()
+        step = Step(record.epoch, own.deltas(), own.tails(), firsts, retained)
         led.leader.begin_epoch(step, own.carried_out)
         if not copy.is_outside:
             led.already_joined(led.member.others())

@@ -9,7 +9,7 @@ long as the leader knows of every step since.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 STEPS_MAX = 32
 """Steps that are remembered: copies that were away for longer begin anew."""
@@ -28,6 +28,10 @@ class Step(NamedTuple):
     tails: Sequence[int]
     firsts: Sequence[int] = ()
     retained: Sequence[int] = ()
+
+
+PlainStep: TypeAlias = tuple[int | list[int], ...]
+"""A step in lists, for other nodes and for cards."""
 
 
 class Since(NamedTuple):
@@ -61,8 +65,13 @@ class Renumbering:
         renumbering.steps = [Step(*step) for step in steps]  # type: ignore[arg-type]
         return renumbering
 
-    def plain(self) -> tuple[int, list[Step]]:
-        return self.first_epoch, self.steps
+    def plain(self) -> tuple[int, list[PlainStep]]:
+        """A step of a queue that retained nothing is as before queues could do so."""
+        steps: list[PlainStep] = []
+        for epoch, *numbers in self.steps:
+            known = numbers if numbers[-1] else numbers[:-1]
+            steps.append((epoch, *map(list, known)))
+        return self.first_epoch, steps
 
     def step(self, step: Step) -> None:
         self.steps.append(step)

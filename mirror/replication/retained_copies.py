@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from warren.core.backing.backing_queue import RETAINED_LEVEL, BackingQueue, BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
-from warren.core.backing.retained_log import RetainedLog, retained_log
+from warren.core.backing.retained_log import RetainedLog, next_generation, retained_log
 from warren.core.backing.stream_limits import StreamLimits
 from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import Message
@@ -125,18 +125,23 @@ class RetainedCopies:
         """What a queue is to retain may have changed."""
         retention = self._retentions.get(record.queue_id)
         if limits is not None and record.durable:
-            (retention or self._open(key, record.queue_id)).keep_within(limits)
+            if retention is None:
+                retention = self._keep(key, record.queue_id, self._opened(record.queue_id))
+            if not retention.active:
+                # The leader may have known of it earlier, and have retained messages since then.
+                retention.log.trimmed_below = 0
+            retention.keep_within(limits)
         elif retention is not None:
             retention.cease()
 
-    def _open(self, key: Key, queue_id: int) -> Retention:
+    def _opened(self, queue_id: int) -> RetainedLog:
+        """What the disk has, which goes on where a leader has told."""
         spec = BackingSpec(queue_id + RETAINED_LEVEL, durable=True, mode="default", retained=True)
-        backing = self._new_backing(spec)
-        log = retained_log(backing, self._clock.call_soon)
-        return self._keep(key, queue_id, log)
+        log = retained_log(self._new_backing(spec), self._clock.call_soon)
+        log.skip_to(self.next_positions.pop(queue_id, log.next_position))
+        return log
 
     def _keep(self, key: Key, queue_id: int, log: RetainedLog) -> Retention:
-        log.skip_to(self.next_positions.pop(queue_id, log.next_position))
         _drop(log, self._superseded.get(queue_id, ()))
         retention = Retention(_Mirrored(key), log, self._clock, self._node.turns)
         self._retentions[queue_id] = retention
@@ -149,7 +154,11 @@ class RetainedCopies:
 
         `led`: this node leads the queue.
         """
-        self._superseded[queue_id] = known = list(ranges)
+        known = list(ranges)
+        if not known:
+            self._superseded.pop(queue_id, None)
+            return
+        self._superseded[queue_id] = known
         retention = self.of(queue_id) if led else self.of_mirror(queue_id)
         if retention is not None:
             _drop(retention.log, known)
@@ -159,26 +168,38 @@ class RetainedCopies:
         ranges = self._superseded.get(queue_id, ())
         return any(start <= position < end for start, end in ranges)
 
-    def begin_generation(self, queue: Queue, later: int, since: int | None = None) -> Sequence[int]:
+    def begin_generation(
+        self, queue: Queue, later: int, since: int | None = None, *, lacks: bool = False
+    ) -> Sequence[int]:
         """This node leads the queue from now on, and gives positions that no other leader gave.
 
-        Returns from where to where only the leader before may have messages; nothing where the
-        queue retains nothing. `since`: a leader that is back gave the positions from there on, and
-        has nothing on its disk if it finds nothing.
+        Returns from where to where only the leader before may have messages which this one has in
+        its queue; nothing where the queue retains nothing, nor if it `lacks` messages. `since`: a
+        leader that is back gave the positions from there on, and has nothing on its disk if it
+        finds nothing.
         """
         retention = self.of(queue.queue_id)
         if retention is None:
+            told = self.next_positions.get(queue.queue_id)
+            if told is not None:
+                # The queue may retain something once more.
+                self.next_positions[queue.queue_id] = next_generation(told, later)
             return ()
         log = retention.log
         tail, end = log.begin_generation(later)
+        if lacks:
+            return ()
         superseded = (tail if log.length or since is None else since, end)
         self._superseded.setdefault(queue.queue_id, []).append(superseded)
         return superseded
 
     def take(self, queue_id: int) -> RetainedLog | None:
-        """What there is of a queue that this node leads from now on."""
+        """What there is of a queue that this node leads from now on, or has led for a while; None
+        where nobody has retained anything yet."""
         retention = self._retentions.pop(queue_id, None)
-        return None if retention is None else retention.let_go()
+        if retention is not None:
+            return retention.let_go()
+        return self._opened(queue_id) if queue_id in self.next_positions else None
 
     def another_leads(self, queue_id: int) -> None:
         """An object may lead the queue here that is about to go: it retains nothing any more."""

@@ -89,12 +89,13 @@ class RetainedSync:
 
     def is_in_sync(self, record: QueueRecord, storage_id: int) -> None:
         """The definition says that the copy of this node has all there is in the queue."""
-        reason = (record.epoch, storage_id)
         known = self._syncs.get(record.queue_id)
         retention = self._retained.of_mirror(record.queue_id)
         if retention is None or retention.deleted:
             self.forget(record.queue_id)
-        elif known is None or known.reason != reason:
+            return
+        reason = (record.epoch, storage_id, retention.log.clearings)
+        if known is None or known.reason != reason:
             self._begin(_Sync(record.queue_id, record.leader, reason))
 
     def forget(self, queue_id: int) -> None:

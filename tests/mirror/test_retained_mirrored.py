@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from cluster import Cluster
+from cluster_disk import backings_on
 from mirrored import declare_mirrored, record
 from pamqp import commands
 from pipe import Client
@@ -295,3 +296,100 @@ def test_what_only_a_leader_had_that_was_cut_off_is_not_retained_twice(cluster: 
     cluster.clock.advance(30)
     acknowledge(cluster, client_of(cluster, leader), 2)
     assert all_retained(cluster) == [b"1", b"2", b"3"]
+
+
+def carrier_of(cluster: Cluster) -> dict[str, object]:
+    (policy,) = cluster["a"].node.policies.of_vhost("/")
+    return {"ha-replication": policy.definition["ha-replication"]}
+
+
+def test_mirror_that_hears_late_that_a_queue_retains_is_sent_what_was_acknowledged(
+    cluster: Cluster,
+) -> None:
+    carrier = carrier_of(cluster)
+    client = client_of(cluster, "a")
+    set_policy(cluster, **carrier)
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"1", b"2", b"3")
+    # Its mirrors are looked at no more.
+    cluster.clock.advance(60)
+    cluster.cut_store("b")
+    set_policy(cluster, **carrier, **RETENTION)
+    acknowledge(cluster, client, 2)
+    cluster.restore_store("b")
+    cluster.clock.advance(10)
+    acknowledge(cluster, client, 1)
+    cluster.clock.advance(10)
+    assert all_retained(cluster) == [b"1", b"2", b"3"]
+
+
+def test_mirror_that_hears_late_that_a_queue_retains_anew_is_sent_the_rest(
+    cluster: Cluster,
+) -> None:
+    carrier = carrier_of(cluster)
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"1", b"2", b"3")
+    acknowledge(cluster, client, 1)
+    cluster.cut_store("b")
+    set_policy(cluster, **carrier)
+    set_policy(cluster, **carrier, **RETENTION)
+    acknowledge(cluster, client, 1)
+    assert of_leader(cluster) == [b"2"]
+    cluster.restore_store("b")
+    cluster.clock.advance(10)
+    assert all_retained(cluster) == [b"2"]
+
+
+def test_leader_whose_mirror_retained_nothing_yet_gives_other_positions(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carrier = carrier_of(cluster)
+    client = client_of(cluster, "a")
+    set_policy(cluster, **carrier)
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"1", b"2", b"3", b"4")
+    # As if their turn did not come before the leader died.
+    for name in "bc":
+        monkeypatch.setattr(cluster[name].mirroring, "_follow_policy", lambda copy: None)
+    set_policy(cluster, **carrier, **RETENTION)
+    acknowledge(cluster, client, 2)
+    before = positions(cluster["a"].queue("q").retention)
+    cluster.kill("a")
+    cluster.clock.advance(10)
+    leader = record(cluster, "q").leader
+    acknowledge(cluster, client_of(cluster, leader), 2)
+    after = positions(cluster[leader].queue("q").retention)
+    assert len(after) == 2 and after[0] > before[-1]
+
+
+@pytest.mark.parametrize("carrier", ["gm", "log"])
+def test_leader_that_was_not_in_sync_takes_what_the_leader_before_had_retained(
+    carrier: str,
+) -> None:
+    cluster = Cluster("a", "b", "c", new_backing=backings_on({}))
+    by_hand = {"ha-mode": "nodes", "ha-params": ["a", "b"], "ha-sync-mode": "manual"}
+    by_hand |= {"ha-replication": carrier, **RETENTION}
+    set_policy(cluster, **by_hand)
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    cluster.kill("b")
+    cluster.clock.advance(10)
+    fill(cluster, client, b"1", b"2", b"3")
+    acknowledge(cluster, client, 2)
+    cluster.comes_back("b")
+    cluster.clock.advance(10)
+    assert record(cluster, "q", "c").in_sync == []
+    cluster.stall("a", "b")
+    acknowledge(cluster, client, 1)
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(30)
+    assert record(cluster, "q", "c").leader == "b", record(cluster, "q", "c")
+    cluster.comes_back("a")
+    cluster.clock.advance(10)
+    policy = {**by_hand, "ha-sync-mode": "automatic"}
+    cluster["b"].node.policies.set("/", "ha", "^q$", policy, 0, "queues")
+    cluster.clock.advance(60)
+    assert record(cluster, "q", "c").in_sync == ["a"]
+    assert of_leader(cluster) == of_mirror(cluster, "a") == [b"1", b"2", b"3"]

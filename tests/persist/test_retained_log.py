@@ -529,3 +529,14 @@ def test_messages_that_are_filled_in_stand_in_their_places(
     again = RetainingNode(disk)
     assert retained(again.log) == [b"0", b"1", b"4"]
     again.rest()
+
+
+def test_messages_that_are_filled_in_count_once_towards_the_limit(node: RetainingNode) -> None:
+    log, limits = node.log, StreamLimits(octets_max=100_000)
+    first = log.next_position
+    for number in range(8):
+        message = Message(ENVELOPE, bytes(10_000), first + number)
+        log.fill([message], [NOT_HANDED], [node.clock.wall_time()], lambda: None)
+        node.rest()
+        trim(log, limits, node.clock.wall_time())
+    assert log.length == len(retained(log)) == 8
