@@ -753,7 +753,7 @@ class Connection:
         self._enter(Transition.LOSE)
 
     def _end_channels(self) -> None:
-        """Leave the node, which tells others once; then end all channels and exclusive queues."""
+        """Leave the node, which tells the other nodes once; then end channels, exclusive queues."""
         if self._waiting is not None:
             self._waiting.close()
             self._waiting = None
