@@ -689,7 +689,19 @@ class Leader:
             if has_begun and all(
                 first <= there for first, there in zip(copy.firsts, oldest, strict=True)
             ):
-                self._is_in_sync(mirror, copy)
+                self._is_in_sync_when_told(mirror, copy)
+
+    def _is_in_sync_when_told(self, mirror: str, copy: _Copy) -> None:
+        """A mirror lacks nothing that is in the queue. Where acknowledged messages are retained, it
+        has to hear of those first that it lacked: of what it has not heard when it takes the lead,
+        it takes for granted that it is in its queue."""
+        if self.retains_at() is not None:
+            self.flush()
+            last = self._last_batch()
+            if copy.has_batch < last:
+                copy.awaits_batch = last
+                return
+        self._is_in_sync(mirror, copy)
 
     def _is_in_sync(self, mirror: str, copy: _Copy) -> None:
         if self.fenced:

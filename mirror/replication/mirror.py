@@ -266,6 +266,8 @@ class Mirror(PublishConfirms):
         out = {at + there: m for at, m in level.out(start, start + count).items()}
         self._retain_at += count
         self.retains.retain(level, out)
+        # Some of them may not be here.
+        self.retains.next_is(self._retain_at)
 
     def _keep(self, level: int, start: int, count: int, delivered: bool) -> None:
         """Take messages from the former copy. Raises `CopyLost`."""

@@ -393,3 +393,36 @@ def test_leader_that_was_not_in_sync_takes_what_the_leader_before_had_retained(
     cluster.clock.advance(60)
     assert record(cluster, "q", "c").in_sync == ["a"]
     assert of_leader(cluster) == of_mirror(cluster, "a") == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("carrier", ["gm", "log"])
+def test_leader_that_never_had_a_message_which_was_retained_does_not_have_it_dropped(
+    carrier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster("a", "b", "c", new_backing=backings_on({}))
+    by_hand = {"ha-mode": "nodes", "ha-params": ["a", "b"], "ha-sync-mode": "manual"}
+    by_hand |= {"ha-replication": carrier, **RETENTION}
+    set_policy(cluster, **by_hand)
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    cluster.kill("b")
+    cluster.clock.advance(10)
+    fill(cluster, client, b"1", b"2", b"3")
+    acknowledge(cluster, client, 2)
+    cluster.comes_back("b")
+    # As if the leader died before it was asked for more.
+    monkeypatch.setattr(cluster["b"].mirroring._retained_sync, "is_in_sync", lambda *about: None)
+    cluster.clock.advance(10)
+    client.sends(commands.Basic.Get, queue="q")
+    cluster.clock.advance(1)
+    client.acks(client.receives_content(commands.Basic.GetOk).method.delivery_tag)
+    cluster.clock.advance(5)
+    assert record(cluster, "q", "c").in_sync == ["b"]
+    assert of_mirror(cluster, "b") == []
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(30)
+    assert record(cluster, "q", "c").leader == "b"
+    cluster.comes_back("a")
+    cluster.clock.advance(60)
+    assert of_leader(cluster) == of_mirror(cluster, "a") == [b"1", b"2", b"3"]
