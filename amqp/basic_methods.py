@@ -83,8 +83,11 @@ async def consume(channel: Channel, method: commands.Basic.Consume) -> None:
 def cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
     tag = method.consumer_tag or ""
     consumer = channel.consumers.pop(tag, None)
+    connection = channel.connection
     if consumer is not None:
-        consumer.queue.remove_consumer(consumer)
+        with connection.held.leaving(connection.node.metadata, connection.output) as left:
+            event = consumer.queue.remove_consumer(consumer)
+            left += [event] if event is not None else []
     elif channel.reply_consumer is not None and channel.reply_consumer.tag == tag:
         channel.reply_consumer.end()
         channel.reply_consumer = None

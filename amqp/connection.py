@@ -95,7 +95,7 @@ from warren.core.messages.message import Message
 from warren.core.node import Node
 from warren.core.ports import Timer
 from warren.core.queues.queue import Queue
-from warren.core.scheduling.waiting import Waiting, at_risk
+from warren.core.scheduling.waiting import Event, Waiting, at_risk
 from warren.core.vhosts.vhost import VirtualHost
 
 log = logging.getLogger("warren.connection")
@@ -711,9 +711,8 @@ class Connection:
         self._note(log, logging.INFO, "connection_opened", tls=self.peer.tls)
 
     def _close_by_client(self, _: commands.Connection.Close) -> None:
-        before = self.node.metadata.uncommitted()
-        self._end_channels()
-        self.held.hold_undecided(before, self.node.metadata.uncommitted(), self.output)
+        with self.held.leaving(self.node.metadata, self.output) as left:
+            left += self._end_channels()
         self._enter(Transition.CLOSE_BY_CLIENT)
         self._note(log, logging.INFO, "connection_closed", by="client")
         self.send(0, make(commands.Connection.CloseOk))
@@ -752,7 +751,7 @@ class Connection:
         self._buffer = b""
         self._enter(Transition.LOSE)
 
-    def _end_channels(self) -> None:
+    def _end_channels(self) -> list[Event]:
         """Leave the node, which tells the other nodes once; then end channels, exclusive queues."""
         if self._waiting is not None:
             self._waiting.close()
@@ -760,11 +759,12 @@ class Connection:
         if self.vhost is not None and self in self.node.clients:
             self.vhost.connection_ended(self.received_octets, self.sent_octets)
             self.node.connection_ended(self)
-        end_all(list(self.channels.values()), self.node.turns)
+        left = end_all(list(self.channels.values()), self.node.turns)
         self.channels.clear()
         self._closing_channels.clear()
         if self.vhost is not None:
             self.vhost.delete_exclusive_queues(self)
+        return left
 
     def channel_closed(self, number: int) -> None:
         """The client closed this channel and it has ended."""

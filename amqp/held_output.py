@@ -8,9 +8,11 @@ written after it, which keeps the order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from warren.core.ports import Commit
+from warren.core.ports import Commit, MetadataStore
+from warren.core.scheduling.waiting import Event
 
 HELD_OCTETS_MAX = 256 * 1024
 """Octets that may wait before the peer is read no further; some 8,000 replies."""
@@ -24,7 +26,7 @@ class HeldOutput:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._gate: Commit | None = None
-        self._segments: deque[tuple[Commit | None, bytes]] = deque()
+        self._segments: deque[tuple[Commit | Event | None, bytes]] = deque()
         self._octets = 0
 
     @property
@@ -36,13 +38,23 @@ class HeldOutput:
         """Whether output has to pass through `release`."""
         return self._gate is not None or bool(self._segments)
 
-    def hold_undecided(
-        self, before: Commit | None, commit: Commit | None, written: list[bytes]
-    ) -> None:
-        """Hold it until a commit that came after another one is visible, which takes other nodes to
-        decide: what a client leaves behind is gone for all when it hears that it has left."""
+    @contextmanager
+    def leaving(self, metadata: MetadataStore, written: list[bytes]) -> Iterator[list[Event]]:
+        """Hold what is written after the block until what ends in it is gone, which takes other
+        nodes to decide: what a client leaves behind is gone when it hears that it has left.
+
+        What happens elsewhere is added to the list.
+        """
+        before = metadata.uncommitted()
+        left: list[Event] = []
+        yield left
+        commit = metadata.uncommitted()
         if commit is not before and commit is not None and not commit.visible:
             self.hold(commit, written)
+        for event in left:
+            self._append(written)
+            self._segments.append((event, b""))
+            event.then(self._wake)
 
     def hold(self, commit: Commit | None, written: list[bytes]) -> None:
         """Hold what is written after `written` until the commit is done, if there is one."""

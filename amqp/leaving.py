@@ -11,7 +11,7 @@ from typing import Protocol
 
 from warren.core.queues.consumers import ConsumedQueue, Consumer
 from warren.core.scheduling.turns import Turns
-from warren.core.scheduling.waiting import Waiting, run
+from warren.core.scheduling.waiting import Event, Waiting, run
 
 GIVE_BACK_US = 40
 """What the end of a channel costs, besides the messages it gives back."""
@@ -33,12 +33,13 @@ class EndingChannel(Protocol):
         ...
 
 
-def end_all(channels: Sequence[EndingChannel], turns: Turns) -> None:
-    """End channels that are closed, or whose connection ends."""
-    leave([one for channel in channels for one in channel.without_consumers()], turns)
+def end_all(channels: Sequence[EndingChannel], turns: Turns) -> list[Event]:
+    """End channels that are closed, or whose connection ends. Returns what `leave` does."""
+    left = leave([one for channel in channels for one in channel.without_consumers()], turns)
     for channel in channels:
         channel.stop()
     run(_give_back(channels, turns), lambda result: result())
+    return left
 
 
 async def _give_back(channels: Sequence[EndingChannel], turns: Turns) -> None:
@@ -49,11 +50,12 @@ async def _give_back(channels: Sequence[EndingChannel], turns: Turns) -> None:
         run(channel.give_back(), lambda result: result())
 
 
-def leave(consumers: list[Consumer], turns: Turns) -> None:
-    """Have the queues forget consumers that their channels have forgotten."""
+def leave(consumers: list[Consumer], turns: Turns) -> list[Event]:
+    """Have the queues forget consumers that their channels have forgotten. Returns what happens
+    when the auto-delete queues of other nodes are gone that have lost their last consumer."""
     by_queue: dict[ConsumedQueue, list[Consumer]] = {}
     for consumer in consumers:
         by_queue.setdefault(consumer.queue, []).append(consumer)
-    for queue, of_queue in by_queue.items():
-        queue.remove_consumers(of_queue)
+    left = [queue.remove_consumers(of_queue) for queue, of_queue in by_queue.items()]
     turns.let_go(consumers)
+    return [event for event in left if event is not None]

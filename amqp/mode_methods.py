@@ -38,10 +38,9 @@ def channel_close(channel: Channel, _: commands.Channel.Close) -> None:
     if confirms:
         channel.connection.output.append(confirms)
     connection = channel.connection
-    metadata = connection.node.metadata
-    before = metadata.uncommitted()
-    end_all([channel], channel.connection.node.turns)
-    connection.held.hold_undecided(before, metadata.uncommitted(), connection.output)
+    node = connection.node
+    with connection.held.leaving(node.metadata, connection.output) as left:
+        left += end_all([channel], node.turns)
     connection.channel_closed(channel.number)
     channel.reply(make(commands.Channel.CloseOk))
 

@@ -8,9 +8,11 @@ AREA = "Order and requeue"
 
 
 def filled(ch: RawChannel, count: int) -> str:
+    """A queue with the messages 0, 1, 2 ..., for other channels as well."""
     queue = ch.own_queue()
     for number in range(count):
         ch.publish(b"%d" % number, queue)
+    ch.ping()
     return queue
 
 

@@ -110,6 +110,16 @@ class Peers:
         """The nodes that are up, as etcd says, and cannot be reached from here."""
         return sorted(set(self.up()) - {self._managed.name, *self.linked()})
 
+    def once(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Rows of what nodes listen at. Processes of one broker share their listeners: of each the
+        first row is kept."""
+        machine_of = self._cluster.membership.machine_of
+        kept: dict[object, dict[str, Any]] = {}
+        for row in rows:
+            place = machine_of(row["node"]), row.get("protocol"), row.get("ip_address"), row["port"]
+            kept.setdefault(place, row)
+        return list(kept.values())
+
     def standing(self, node: str) -> str:
         """How another member is that has not answered."""
         if node in self.linked():

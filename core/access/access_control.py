@@ -230,19 +230,23 @@ class AccessControl:
         tags: Iterable[str],
         *,
         password: str | None = None,
-        password_hash: bytes = b"",
+        password_hash: bytes | None = None,
         hashing_algorithm: str = DEFAULT_ALGORITHM,
     ) -> Commit:
         """Make or overwrite a user, as HTTP and imports do; its limits stay.
 
-        Without a password and a hash the user cannot log in with a password any more.
+        Without a password and a hash, or with an empty one, the user cannot log in with a password.
+        A rule for passwords refuses the empty one, and a new user that has neither. Raises
+        `ValidationFailed`.
         """
-        if password is not None:
+        if password:
             password_hash, hashing_algorithm = self._hashed(password), self._passwords.algorithm
+        elif password is not None or (password_hash is None and self._record(name) is None):
+            self._passwords.check("")
         return self._put_user(
             name,
             UserRecord(
-                password_hash,
+                password_hash or b"",
                 check_algorithm(hashing_algorithm),
                 list(tags),
                 dict(self.user_limits(name)),

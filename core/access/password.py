@@ -43,13 +43,17 @@ class Passwords:
     def hashed(self, password: str, salt: bytes) -> bytes:
         """The hash to keep. Raises `ValidationFailed`."""
         hashed = hash_password(password, salt, self.algorithm)
+        self.check(password)
+        return hashed
+
+    def check(self, password: str) -> None:
+        """Raise `ValidationFailed` unless it is what a password must be like."""
         if len(password) < self._length_min:
             raise ValidationFailed(
                 f"passwords need {self._length_min} characters or more, this has {len(password)}"
             )
         if self._pattern is not None and not self._pattern.search(password):
             raise ValidationFailed("the password is not like this node's rule for passwords")
-        return hashed
 
 
 def hash_password(password: str, salt: bytes, algorithm: str = DEFAULT_ALGORITHM) -> bytes:

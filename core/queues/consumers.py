@@ -17,6 +17,7 @@ from warren.core.field import Table
 from warren.core.messages.message import Envelope, HeldQueue, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.scheduling.waiting import Event
 
 
 class Blocked:
@@ -51,9 +52,14 @@ class ConsumedQueue(HeldQueue, Protocol):
     @property
     def active_consumer(self) -> Consumer | None: ...
 
-    def remove_consumer(self, consumer: Consumer) -> None: ...
+    def remove_consumer(self, consumer: Consumer) -> Event | None:
+        """Unsubscribe. Returns what happens when an auto-delete queue of another node, whose last
+        consumer that may have been, is gone or known to stay."""
+        ...
 
-    def remove_consumers(self, consumers: Collection[Consumer]) -> None: ...
+    def remove_consumers(self, consumers: Collection[Consumer]) -> Event | None:
+        """`remove_consumer` for one or more."""
+        ...
 
     def pause_delivery(self) -> None: ...
 

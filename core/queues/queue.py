@@ -443,16 +443,16 @@ class Queue:
         self._stop_expires()
         self.subscriptions.add(consumer, single_active=single_active)
 
-    def remove_consumer(self, consumer: Consumer) -> None:
+    def remove_consumer(self, consumer: Consumer) -> Event | None:
         """Unsubscribe. Its unacknowledged messages stay with the channel."""
-        self.subscriptions.remove(consumer)
-        self._unsubscribed((consumer,))
+        return self.remove_consumers((consumer,))
 
-    def remove_consumers(self, consumers: Collection[Consumer]) -> None:
+    def remove_consumers(self, consumers: Collection[Consumer]) -> Event | None:
         """`remove_consumer` for many: each looks at all consumers of the queue."""
         gone = frozenset(consumers)
         self.subscriptions.remove_all(gone)
         self._unsubscribed(gone)
+        return None
 
     def _unsubscribed(self, gone: Collection[Consumer]) -> None:
         subscriptions = self.subscriptions

@@ -51,15 +51,8 @@ class Subscriptions:
             else:
                 consumer.block(Blocked.NOT_ACTIVE)
 
-    def remove(self, consumer: Consumer) -> None:
-        """Unsubscribe one."""
-        self.consumers.remove(consumer)
-        if not consumer.blocked:
-            self.ring.remove(consumer)
-        self._bar((consumer,))
-
     def remove_all(self, gone: Collection[Consumer]) -> None:
-        """Unsubscribe many: each of them alone would look at all consumers of the queue."""
+        """Unsubscribe these: each of them alone would look at all consumers of the queue."""
         self.consumers[:] = [consumer for consumer in self.consumers if consumer not in gone]
         self.ring.remove_all(gone)
         self._bar(gone)

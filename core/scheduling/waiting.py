@@ -63,6 +63,11 @@ class Event:
         self.happened = False
         self._callbacks: list[Callable[[], None]] = []
 
+    @property
+    def done(self) -> bool:
+        """As a commit is."""
+        return self.happened
+
     def then(self, callback: Callable[[], None]) -> None:
         if self.happened:
             callback()

@@ -8,6 +8,7 @@ import binascii
 import re
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from warren.amqp.consumer import short_string
@@ -276,6 +277,14 @@ async def get(request: ApiRequest) -> Any:
             )
         )
         settle(got)
+    return await _when_settled(queue, rows)
+
+
+async def _when_settled(queue: Queue, rows: list[Row]) -> AsyncIterator[list[Row]]:
+    """The rows, when what became of the messages has reached the leader of their queue."""
+    if not queue.is_here:
+        with suppress(BrokerError):
+            await through(queue.counts())
     return _in_slices(rows)
 
 

@@ -97,7 +97,7 @@ async def overview(request: ApiRequest) -> Any:
         for one in node_connections(node)
         if request.caller.is_monitor or one.user_name == request.caller.name
     ]
-    row = {
+    row: dict[str, Any] = {
         "management_version": RABBITMQ_VERSION,
         "rates_mode": managed.config.rates_mode,
         "sample_retention_policies": {
@@ -134,6 +134,9 @@ async def overview(request: ApiRequest) -> Any:
     }
     for other in others.values():
         _add_node(row, other)
+    if peers is not None:
+        for name in ("listeners", "contexts"):
+            row[name] = peers.once(row[name])
     return chosen_columns(row, columns_of(request))
 
 

@@ -90,11 +90,12 @@ class Shown:
         self._wall_offset_s = wall_offset_s
 
     def message_stats(self) -> dict[str, Any]:
-        """Empty when nothing ever happened."""
+        """Empty when nothing has happened, neither since the start nor, as samples tell, before."""
         shown: dict[str, Any] = {}
+        latest = self._samples[0].figures if self._samples else self._current
         for family in FAMILIES:
             values = [(name, self._places(name)) for name in family]
-            if any(self._sum(self._current, places) for _, places in values):
+            if any(self._sum(of, places) for _, places in values for of in (self._current, latest)):
                 for name, places in values:
                     self._put(shown, name, places)
         return shown

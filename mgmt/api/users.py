@@ -57,18 +57,18 @@ async def put_user(request: ApiRequest) -> Reply:
     if body.get("tags") is None:
         raise BadRequest("tags_not_present")
     tags = items.tags(body["tags"], where)
-    password = body.get("password")
-    if password is not None and body.get("password_hash") is not None:
+    password, hashed = body.get("password"), body.get("password_hash")
+    if password is not None and hashed is not None:
         raise BadRequest("both_password_and_password_hash_are_provided")
     limits = validate_user_limits(body.get("limits") or {})
     new = request.node.metadata.get(("user", name)) is None
-    if password is not None and text(body, "password"):
-        commit = access.put_user(name, tags, password=password)
+    if password is not None:
+        commit = access.put_user(name, tags, password=text(body, "password"))
     else:
         commit = access.put_user(
             name,
             tags,
-            password_hash=items.password_hash(body.get("password_hash") or "", name),
+            password_hash=None if hashed is None else items.password_hash(hashed, name),
             hashing_algorithm=text(body, "hashing_algorithm", DEFAULT_ALGORITHM),
         )
     await visible(commit)

@@ -130,10 +130,13 @@ class Importer:
         if "password" in item:
             return access.put_user(name, tags, password=items.text(item, "password", where))
         algorithm = item.get("hashing_algorithm") or self._default_algorithm
+        hashed = None
+        if "password_hash" in item:
+            hashed = items.password_hash(item["password_hash"], name)
         return access.put_user(
             name,
             tags,
-            password_hash=items.password_hash(item.get("password_hash", ""), name),
+            password_hash=hashed,
             hashing_algorithm=str(algorithm),
         )
 

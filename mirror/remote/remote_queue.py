@@ -50,6 +50,7 @@ from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import Call, NodeDown
 from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, CarriedMessages, Packer
 from warren.mirror.messages.post import Kind
+from warren.mirror.remote.queue_end import QueueEnd, QueueMoved
 from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport, pack_numbers
 
 if TYPE_CHECKING:
@@ -76,14 +77,6 @@ NEW_LEADER_S = 30.0
 """How long clients of a mirrored queue wait for a new leader before they are refused."""
 
 RESUME_AGAIN_S = 0.1
-
-
-class QueueMoved(BrokerError):
-    """The queue has another leader, and another object stands for it."""
-
-    def __init__(self, queue: Queue) -> None:
-        super().__init__(f"queue '{queue.name}' has moved")
-        self.queue = queue
 
 
 class _TellingRing(ConsumerRing):
@@ -169,7 +162,7 @@ class RemoteQueue(Queue):
         self._changed: dict[Consumer, None] = {}
         # Numbers of consumers of which the leader was asked to hold what it has for them.
         self._returning: set[int] = set()
-        self._gone = Event()
+        self._gone = QueueEnd()
         super().__init__(
             vhost,
             name,
@@ -328,18 +321,21 @@ class RemoteQueue(Queue):
         if bool(consumer.blocked & _ELSEWHERE_REASONS) is not blocked:
             self.consumer_changed(consumer)
 
-    def remove_consumer(self, consumer: Consumer) -> None:
+    def remove_consumer(self, consumer: Consumer) -> Event | None:
         if consumer in self.consumers:
             self.consumers.remove(consumer)
         number = self._forget_consumer(consumer)
         consumer.blocked |= Blocked.NOT_ACTIVE
-        if number is not None and not self.deleted:
-            self.flush()
-            self._queues.send(self.leader, Kind.CANCEL, _CONSUMER.pack(self.queue_id, number))
+        if number is None or self.deleted:
+            return None
+        self.flush()
+        self._queues.send(self.leader, Kind.CANCEL, _CONSUMER.pack(self.queue_id, number))
+        if self._told or self._waiting or not self.auto_delete:
+            return None
+        return self._gone.unless_used(self._ask("delete", True, False))
 
-    def remove_consumers(self, consumers: Collection[Consumer]) -> None:
-        for consumer in consumers:
-            self.remove_consumer(consumer)
+    def remove_consumers(self, consumers: Collection[Consumer]) -> Event | None:
+        return [self.remove_consumer(consumer) for consumer in consumers][-1]
 
     def consumer_changed(self, consumer: Consumer) -> None:
         """Something stops the consumer, or does not any more; the leader is told in a moment."""

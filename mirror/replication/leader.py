@@ -20,7 +20,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from warren.core.backing.peeking import first_positions
 from warren.core.messages.message import Envelope
@@ -31,6 +31,7 @@ from warren.mirror.replication.awaited_confirms import AwaitedConfirms
 from warren.mirror.replication.confirm_rule import ALL, can_shrink, confirmed_upto
 from warren.mirror.replication.former_copy import Kept
 from warren.mirror.replication.instructions import NEVER, Op, Script
+from warren.mirror.replication.known_copy import KnownCopy, SyncProgress
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import NOWHERE
 from warren.mirror.replication.refusals import Refusals
@@ -92,50 +93,6 @@ class LeaderEffects(Protocol):
         ...
 
 
-class SyncProgress(NamedTuple):
-    """How many messages a mirror was sent, of how many there are to send, and since when."""
-
-    sent: int
-    total: int
-    began_at: float
-
-    def seconds_left(self, now: float) -> float | None:
-        """An estimate by what was sent so far; None before anything was."""
-        if not self.sent:
-            return None
-        return round((now - self.began_at) * max(self.total - self.sent, 0) / self.sent, 1)
-
-
-class _Copy:
-    """What the leader knows of one mirror."""
-
-    def __init__(self, has_batch: int) -> None:
-        self.has_batch = has_batch
-        # It has everything from these positions on; None before it was told to start.
-        self.firsts: list[int] | None = None
-        self.in_sync = False
-        # Whether the definition says so, and whether it is about to say so no more.
-        self.is_named = False
-        self.is_leaving = False
-        # The batch that tells it to start.
-        self.begins_with = 0
-        # While it is sent the rest: per level, up to which position it was sent everything.
-        self.sync: list[int] | None = None
-        self.awaits_batch = 0
-        # The last slice it was sent, until it has the batch with its marker.
-        self.slice = b""
-        self.slice_batch = 0
-        self.slice_bytes = 0
-        # Batches so far that were no slices.
-        self.used = 0
-        self.sent = 0
-        self.began_at = 0.0
-        # What it has from before; and what of that is still in the queue, per level: from which
-        # position up to which.
-        self.has_kept: Kept | None = None
-        self.kept: list[tuple[int, int]] = []
-
-
 class Leader:
     """Implements `leader_level.InstructionLog`."""
 
@@ -165,7 +122,7 @@ class Leader:
         self._batch = 1
         self._flushing = False
         self._silent = False
-        self._copies: dict[str, _Copy] = {}
+        self._copies: dict[str, KnownCopy] = {}
         # How many whole copies confirm a publish; None: every mirror there is, whole or not.
         self.acks: int | None = None
         # The number that the definition has, with which an election counts.
@@ -514,7 +471,7 @@ class Leader:
         `kept` is what its node has from a former copy.
         """
         self.flush()
-        self._copies[mirror] = copy = _Copy(self._batch - 1)
+        self._copies[mirror] = copy = KnownCopy(self._batch - 1)
         copy.has_kept = kept
         self._left_with_all.pop(mirror, None)
 
@@ -576,7 +533,7 @@ class Leader:
         elif whole:
             copy.awaits_batch = copy.begins_with
 
-    def _find_kept(self, copy: _Copy) -> list[int]:
+    def _find_kept(self, copy: KnownCopy) -> list[int]:
         """Note what the mirror need not be sent; returns by what its positions have moved."""
         copy.kept = []
         kept = copy.has_kept
@@ -598,7 +555,7 @@ class Leader:
 
     def follows(self, mirror: str) -> None:
         """A mirror of the leader before us has all that we have, and counts from the start."""
-        self._copies[mirror] = copy = _Copy(0)
+        self._copies[mirror] = copy = KnownCopy(0)
         copy.in_sync = True
         copy.firsts = [0] * len(self.levels)
 
@@ -691,7 +648,7 @@ class Leader:
             ):
                 self._is_in_sync_when_told(mirror, copy)
 
-    def _is_in_sync_when_told(self, mirror: str, copy: _Copy) -> None:
+    def _is_in_sync_when_told(self, mirror: str, copy: KnownCopy) -> None:
         """A mirror lacks nothing that is in the queue. Where acknowledged messages are retained, it
         has to hear of those first that it lacked: of what it has not heard when it takes the lead,
         it takes for granted that it is in its queue."""
@@ -703,24 +660,24 @@ class Leader:
                 return
         self._is_in_sync(mirror, copy)
 
-    def _is_in_sync(self, mirror: str, copy: _Copy) -> None:
+    def _is_in_sync(self, mirror: str, copy: KnownCopy) -> None:
         if self.fenced:
             return
         copy.in_sync = True
         self._effects.now_in_sync(mirror)
 
-    def _pause_s(self, copy: _Copy) -> float:
+    def _pause_s(self, copy: KnownCopy) -> float:
         used = self._batch - self._slices
         is_busy = used != copy.used
         copy.used = used
         pause_s = BUSY_PAUSE_S if is_busy else SLICE_PAUSE_S
         return max(pause_s, copy.slice_bytes / self._slice_rate) if self._slice_rate else pause_s
 
-    def _go_on_sending(self, mirror: str, copy: _Copy) -> None:
+    def _go_on_sending(self, mirror: str, copy: KnownCopy) -> None:
         if self._copies.get(mirror) is copy and copy.sync is not None and not self.fenced:
             self._send_slice(mirror, copy)
 
-    def _send_slice(self, mirror: str, copy: _Copy) -> None:
+    def _send_slice(self, mirror: str, copy: KnownCopy) -> None:
         """Send what comes next; the mirror answers by having the batch that marks its place."""
         assert copy.sync is not None
         self.flush()
@@ -753,7 +710,7 @@ class Leader:
         if copy is not None and copy.slice and not self.fenced:
             self._effects.send_slice(mirror, copy.slice)
 
-    def _write_kept(self, script: Script, copy: _Copy, number: int, start: int) -> int | None:
+    def _write_kept(self, script: Script, copy: KnownCopy, number: int, start: int) -> int | None:
         """Name messages the mirror has; returns up to where it was told, None if it lacks some."""
         kept_from, kept_to = copy.kept[number] if copy.kept else (0, 0)
         if not kept_from <= start < kept_to:
@@ -778,7 +735,7 @@ class Leader:
         copy.sent += len(positions)
         return end
 
-    def _write_messages(self, script: Script, copy: _Copy, number: int, start: int) -> int:
+    def _write_messages(self, script: Script, copy: KnownCopy, number: int, start: int) -> int:
         """Send messages; returns up to where."""
         level = self.levels[number]
         peeked = level.peek(start, self._slice_count, SLICE_BYTES)

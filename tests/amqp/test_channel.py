@@ -117,6 +117,17 @@ class TestPrefetch:
         filled.sets_prefetch(0, whole_channel=True)
         assert len(filled.receives_deliveries()) == 1
 
+    def test_what_is_requeued_comes_before_what_is_behind_it(self, filled: Client) -> None:
+        """RabbitMQ delivers the next one before it now and then."""
+        filled.sets_prefetch(1, whole_channel=True)
+        filled.consumes("q")
+        assert filled.receives_bodies() == [b"1"]
+        filled.nacks(1)
+        again = filled.receives_content()
+        assert (again.body, again.method.redelivered) == (b"1", True)
+        filled.acks(2)
+        assert filled.receives_bodies() == [b"2"]
+
     def test_a_prefetch_for_consumers_ends_the_limit_of_the_channel(self, filled: Client) -> None:
         filled.sets_prefetch(1, whole_channel=True)
         filled.consumes("q")

@@ -10,6 +10,7 @@ import pytest
 from api_client import EVERYTHING, NOT_FOUND, ApiClient, reason
 
 from warren import Broker
+from warren.config import PasswordRule
 from warren.core.access.password import hash_password
 
 
@@ -56,6 +57,35 @@ def test_without_a_password_nobody_logs_in(
     assert api.put("/users/ann", body) == (204, None)
     assert reason(ApiClient(broker, "ann", "secret").get("/whoami")) == (401, "Login failed")
     assert api.get("/users/ann?columns=password_hash") == (200, {"password_hash": ""})
+
+
+@pytest.mark.parametrize("rule", [PasswordRule(length_min=6), PasswordRule(pattern="[0-9]$")])
+def test_an_empty_password_is_refused_where_passwords_have_a_rule(rule: PasswordRule) -> None:
+    """As by RabbitMQ: a user that is there may lose its password, a new one needs one."""
+    with Broker(http_port=0, password_rule=rule) as broker:
+        api = ApiClient(broker)
+        none, empty = {"name": "ann", "tags": ""}, {"name": "ann", "tags": "", "password": ""}
+        empty_hash = {"name": "ann", "tags": "", "password_hash": ""}
+        for refused in (none, empty):
+            assert api.put("/users/ann", refused)[0] == 400
+            assert api.post("/definitions", {"users": [refused]})[0] == 400
+            assert api.get("/users/ann")[0] == 404
+        assert api.put("/users/ann", {"tags": "management", "password": "secret1"})[0] == 201
+        assert api.put("/users/ann", empty)[0] == 400
+        assert ApiClient(broker, "ann", "secret1").get("/whoami")[0] == 200
+        for taken in (none, empty_hash):
+            assert api.put("/users/ann", {"tags": "management", "password": "secret1"})[0] == 204
+            assert api.put("/users/ann", taken)[0] == 204
+            assert ApiClient(broker, "ann", "secret1").get("/whoami")[0] == 401
+        assert api.delete("/users/ann")[0] == 204
+        assert api.post("/definitions", {"users": [empty_hash]})[0] == 204
+        assert api.get("/users/ann")[1]["password_hash"] == ""
+
+
+def test_an_empty_password_is_imported_as_none(broker: Broker, api: ApiClient) -> None:
+    ann = {"name": "ann", "tags": "management", "password": ""}
+    assert api.post("/definitions", {"users": [ann]})[0] == 204
+    assert ApiClient(broker, "ann", "").get("/whoami")[0] == 401
 
 
 def test_tags_are_a_list_or_between_commas(api: ApiClient) -> None:

@@ -321,6 +321,53 @@ def test_the_last_consumer_takes_an_auto_delete_queue_with_it_from_afar(cluster:
     assert "q" not in cluster["c"].vhost.queues
 
 
+@pytest.mark.parametrize("how", ["cancel", "channel.close", "connection.close"])
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_an_auto_delete_queue_is_gone_when_its_last_consumer_hears_that_it_has_left(
+    how: str, node: str
+) -> None:
+    delays = {"links": 0.0}
+    cluster = Cluster("a", "b", delay=lambda: delays["links"])
+    a, b = cluster["a"].connects(), cluster[node].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q", auto_delete=True)
+    a.declares("used", auto_delete=True)
+    a.consumes("used")
+    b.consumes("q", "tag")
+    b.consumes("used", "other")
+    delays["links"] = 0.01
+    if how == "cancel":
+        b.sends(commands.Basic.Cancel, consumer_tag="tag")
+    elif how == "channel.close":
+        b.sends(commands.Channel.Close)
+    else:
+        b.sends(commands.Connection.Close, channel=0)
+    waited_s = 0.0
+    while not b.pipe.written:
+        cluster.clock.advance(0.001)
+        waited_s += 0.001
+        assert waited_s < 1
+    assert "q" not in cluster["a"].vhost.queues
+    assert "q" not in cluster[node].vhost.queues
+    cluster.clock.advance(1)
+    assert "used" in cluster["a"].vhost.queues
+
+
+def test_who_leaves_an_auto_delete_queue_is_answered_when_its_leader_is_away(
+    cluster: Cluster,
+) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q", auto_delete=True)
+    b.consumes("q")
+    cluster.cut("a", "b")
+    b.sends(commands.Channel.Close)
+    b.receives(commands.Basic.Cancel)
+    b.receives(commands.Channel.CloseOk)
+
+
 def test_deleting_a_queue_cancels_consumers_of_other_nodes(cluster: Cluster) -> None:
     a, b = cluster["a"].connects(), cluster["b"].connects()
     for client in (a, b):

@@ -77,6 +77,10 @@ class Rabbitmq:
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/%2F"
 
+    @property
+    def config(self) -> Path:
+        return self._directory / "rabbitmq.conf"
+
     def start(self) -> None:
         (self._directory / "pid").unlink(missing_ok=True)
         command = ["bash", "-c", f"ulimit -Sn 20000; exec {self._server}"]

@@ -8,7 +8,6 @@ Nodes keep their data directories and their ports.
 
 from __future__ import annotations
 
-import os
 import re
 import select
 import signal
@@ -23,6 +22,7 @@ from typing import Any
 import pika
 from cut_network import CutNetwork, Place
 from etcd_server import EtcdServer
+from fork_server import ForkedProcess
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 from reserved_port import reserve_port
@@ -42,6 +42,10 @@ HERE = Place()
 READY = re.compile(r"ready: amqp (\d+).*http (\d+)")
 
 
+NodeProcess = ForkedProcess | subprocess.Popen[bytes]
+"""The latter in another network."""
+
+
 class ClusterProcess:
     """One node of the cluster; `start` it."""
 
@@ -55,25 +59,31 @@ class ClusterProcess:
         self._directory = directory
         self._place = place
         self._log = directory / f"{name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: NodeProcess | None = None
         self._connections: list[pika.BlockingConnection] = []
 
     # Its process
 
-    def launch(self) -> subprocess.Popen[bytes]:
+    def launch(self) -> NodeProcess:
         """Start it without waiting."""
         config = self._directory / f"{self._log.stem}.conf"
         config.write_text(self.config, encoding="utf-8")
         host = self._place.client_host
-        command = [*self._place.command, sys.executable, "-P", "-m", "warren", "server"]
-        command += ["--config", str(config)]
-        command += ["--data-dir", str(self.data_directory), "--node-name", self.name]
-        command += ["--amqp", f"{host}:{self.amqp_port}"]
-        command += ["--http", f"{host}:{self.http_port}"]
+        arguments = ["server", "--config", str(config)]
+        arguments += ["--data-dir", str(self.data_directory), "--node-name", self.name]
+        arguments += ["--amqp", f"{host}:{self.amqp_port}"]
+        arguments += ["--http", f"{host}:{self.http_port}"]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, cwd=self._directory, stdout=subprocess.PIPE, stderr=log, bufsize=0
-            )
+            if self._place is HERE:
+                self._process = ForkedProcess(arguments, self._directory, log)
+            else:
+                self._process = subprocess.Popen(
+                    [*self._place.command, sys.executable, "-P", "-m", "warren", *arguments],
+                    cwd=self._directory,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    bufsize=0,
+                )
         return self._process
 
     def wait_until_ready(self) -> None:
@@ -119,8 +129,7 @@ class ClusterProcess:
 
     def stand_still(self) -> None:
         self.signal(signal.SIGSTOP)
-        assert self._process is not None
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+        wait_until(lambda: "State:\tT" in self._status)
 
     def go_on(self) -> None:
         self.signal(signal.SIGCONT)
@@ -130,7 +139,7 @@ class ClusterProcess:
         return self._process is not None and self._process.poll() is None
 
     @property
-    def launched(self) -> subprocess.Popen[bytes]:
+    def launched(self) -> NodeProcess:
         """Its process, which may have ended by itself."""
         assert self._process is not None
         return self._process
@@ -139,10 +148,14 @@ class ClusterProcess:
     def can_be_told_to_stop(self) -> bool:
         """Whether it stops in order on SIGTERM. A process that was launched just now would end at
         once: its interpreter is still loading."""
-        status = Path(f"/proc/{self.launched.pid}/status").read_text(encoding="ascii")
-        caught = re.search(r"^SigCgt:\s+([0-9a-f]+)$", status, re.MULTILINE)
-        assert caught is not None, status
+        caught = re.search(r"^SigCgt:\s+([0-9a-f]+)$", self._status, re.MULTILINE)
+        assert caught is not None
         return bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+    @property
+    def _status(self) -> str:
+        """What the system says of its process."""
+        return Path(f"/proc/{self.launched.pid}/status").read_text(encoding="ascii")
 
     @property
     def exit_code(self) -> int | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import resource
 import select
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import IO
+
+from fork_server import ForkedProcess
 
 PATIENCE_S = 30.0
 """How long a test waits for something that must come; the machine may be busy."""
@@ -18,21 +17,9 @@ PATIENCE_S = 30.0
 
 def launch(
     arguments: list[str], directory: Path, log: IO[bytes], descriptors: int | None = None
-) -> subprocess.Popen[bytes]:
+) -> ForkedProcess:
     """Start a server, with a limit of open files if one is given; returns at once."""
-
-    def limit() -> None:
-        if descriptors is not None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
-
-    command = [sys.executable, "-P", "-m", "warren", "server", "--http", "none", *arguments]
-    return subprocess.Popen(
-        command,
-        cwd=directory,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        preexec_fn=None if descriptors is None else limit,
-    )
+    return ForkedProcess(["server", "--http", "none", *arguments], directory, log, descriptors)
 
 
 class ServerProcess:
@@ -95,17 +82,14 @@ class ServerProcess:
         """End it as a power cut would, as far as the process goes."""
         self.process.kill()
         self.process.wait()
-        assert self.process.stdout is not None
         self.process.stdout.close()
 
     def rest_of_output(self) -> str:
         """What it printed after the ready line; it must have ended."""
-        assert self.process.stdout is not None
         return self.process.stdout.read().decode()
 
     def _first_line(self, patience_s: float) -> str:
         output = self.process.stdout
-        assert output is not None
         readable, _, _ = select.select([output], [], [], patience_s)
         return output.readline().decode() if readable else ""
 

@@ -101,7 +101,6 @@ class Torture:
         time.sleep(after_s)
         process.kill()
         process.wait()
-        assert process.stdout is not None
         process.stdout.close()
 
     def _audit(self, port: int, chance: random.Random) -> str:

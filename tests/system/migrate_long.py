@@ -140,6 +140,19 @@ def try_it(rabbitmq: Rabbitmq, warren: Warren) -> None:
     assert [*refused(report)] == [("queues", "/", "stream")]
     step(f"dry run: {len(report['definitions'])} definitions, {3 * MESSAGES} messages")
 
+    command = [sys.executable, "-P", "-m", "warren", "server", "--check-config"]
+    checked = subprocess.run(
+        [*command, "--config", rabbitmq.config], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked
+    step("RabbitMQ's configuration can be taken over")
+
+    code, report = migrated(here, there, "--definitions-only")
+    assert code == 1 and [*refused(report)] == [("queues", "/", "stream")]
+    assert {row["name"] for row in side("target", there).get("queues")} >= {"plain", "lazy"}
+    assert [count_at(warren, name) for name in ("plain", "lazy", "quorum")] == [0, 0, 0]
+    step("definitions, and no message; the stream was named as left")
+
     began = time.monotonic()
     code, report = migrated(here, there)
     taken_s = time.monotonic() - began

@@ -220,6 +220,29 @@ def test_every_node_of_the_cluster_is_shown(
         ui.picture(f"{kind}-cluster-overview-down")
 
 
+def test_a_mirror_whose_node_is_dead_is_missing_and_not_in_sync(
+    browser: Browser, cluster: RunningCluster
+) -> None:
+    a, c = cluster["a"], cluster["c"]
+    declare(a, "ha.q", 3)
+    wait_until(lambda: len(c.in_sync("ha.q")) == 2)
+    with WebUi(browser, url(c)) as ui:
+        ui.enter()
+        ui.open("queues", "/", "ha.q")
+        part = ui.page.get_by_role("region", name="Mirrors", exact=True)
+        expect(part.locator(".finding.good")).to_have_text("All mirrors are in sync.")
+        cluster["b"].kill()
+        wait_until(lambda: [one["state"] for one in c.asks("nodes")][1] == "down")
+        ui.refresh()
+        expect(part.locator(".finding.warn")).to_contain_text("1 mirror is missing")
+        expect(part.locator(".finding.good")).to_have_count(0)
+        expect(ui.page.locator(".alarms")).to_have_text(f"Node {B} is down.")
+        for page in ("", "nodes", "queues"):
+            ui.open(*([page] if page else []))
+            expect(ui.page.locator(".alarms")).to_have_text(f"Node {B} is down.")
+            expect(ui.page.get_by_text("All mirrors are in sync")).to_have_count(0)
+
+
 def test_only_who_sets_policies_is_offered_to_synchronise(
     browser: Browser, cluster: RunningCluster
 ) -> None:

@@ -76,6 +76,13 @@ def test_it_is_one_broker(broker: Processes, until: Until) -> None:
     assert metrics.count("rabbitmq_identity_info{") == 3
     asked = [broker.get(f"/process/{number}/api/overview") for number in (1, 2, 3)]
     assert {json.loads(body)["node"] for _, body in asked} == set(channels)
+    # They share their listeners, so each is told once: as that of the process that answers.
+    for _, body in asked:
+        shown = json.loads(body)
+        listening = [one["port"] for one in shown["listeners"]]
+        assert sorted(listening) == sorted((broker.server.port, broker.http_port))
+        assert [one["port"] for one in shown["contexts"]] == [str(broker.http_port)]
+        assert {one["node"] for one in (*shown["listeners"], *shown["contexts"])} == {shown["node"]}
     assert broker.get("/process/4/api/overview")[0] == 503
     assert broker.get("/process/2/own/metrics")[0] == 404
     # After a restart all is there.
@@ -88,6 +95,47 @@ def test_it_is_one_broker(broker: Processes, until: Until) -> None:
         list(channels)[-1].encode()
     }
     assert broker.api.get("/policies/%2F/short")[0] == 200
+
+
+@pytest.mark.parametrize("how", ["cancel", "channel", "connection"])
+def test_an_auto_delete_queue_is_gone_for_all_when_its_last_consumer_hears_that_it_has_left(
+    broker: Processes, how: str
+) -> None:
+    broker.start()
+    channels = broker.channels()
+    for number in range(9):
+        leaving = broker.connect().channel()
+        leaving.queue_declare(f"q{number}", auto_delete=True)
+        tag = leaving.basic_consume(f"q{number}", lambda *_: None)
+        if how == "cancel":
+            leaving.basic_cancel(tag)
+        elif how == "channel":
+            leaving.close()
+        else:
+            leaving.connection.close()
+        for name in channels:
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="no queue"):
+                channels[name].queue_declare(f"q{number}", passive=True)
+            channels[name] = channels[name].connection.channel()
+
+
+def test_what_is_got_and_put_back_over_http_is_in_its_place_when_that_is_answered(
+    broker: Processes,
+) -> None:
+    broker.start()
+    channels = broker.channels()
+    body = {"count": 2, "ackmode": "ack_requeue_true", "encoding": "auto"}
+    for number, channel in enumerate(channels.values()):
+        channel.queue_declare(queue := f"q{number}")
+        # The leader's own clients come sooner to it than another process.
+        leader = channels[broker.queues()[queue]]
+        for _ in range(20):
+            for letter in (b"a", b"b", b"c"):
+                leader.basic_publish("", queue, letter)
+            status, rows = broker.api.post(f"/queues/%2F/{queue}/get", body)
+            assert status == 200 and [row["payload"] for row in rows] == ["a", "b"]
+            bodies = [leader.basic_get(queue, auto_ack=True)[2] for _ in range(3)]
+            assert bodies == [b"a", b"b", b"c"]
 
 
 def test_a_process_that_is_killed_is_back_with_all_that_was_confirmed(

@@ -58,15 +58,16 @@ def test_a_signal_ends_it_in_order_while_it_starts(tmp_path: Path, number: signa
         )
         arguments = ["--config", str(config), "--data-dir", "data", "--node-name", "a@127.0.0.1"]
         arguments += ["--amqp", "127.0.0.1:0"]
-        with launch(arguments, tmp_path, log) as process:
-            try:
-                connection, _ = etcd.accept()
-                with connection:
-                    process.send_signal(number)
-                    assert process.wait(PATIENCE_S) == 0
-            finally:
-                process.kill()
-            assert process.stdout is not None and process.stdout.read() == b""
+        process = launch(arguments, tmp_path, log)
+        try:
+            connection, _ = etcd.accept()
+            with connection:
+                process.send_signal(number)
+                assert process.wait(PATIENCE_S) == 0
+            assert process.stdout.read() == b""
+        finally:
+            process.kill()
+            process.stdout.close()
         log.seek(0)
         assert b"Traceback" not in log.read()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -197,6 +198,28 @@ class TestRulesForPasswords:
                     attempt(access)
             access.add_user("new", "12345678")
             access.delete_user("new")
+
+    @pytest.mark.parametrize("rule", [{"length_min": 8}, {"pattern": "^.{8,}$"}])
+    def test_an_empty_password_breaks_it_and_no_password_for_a_new_user(
+        self, store: VolatileMetadataStore, rule: dict[str, Any]
+    ) -> None:
+        AccessControl(store, random_bytes=os.urandom).add_user("ann", "12345678")
+        access = AccessControl(store, random_bytes=os.urandom, passwords=Passwords(**rule))
+        for name, given in (("ann", {"password": ""}), ("new", {"password": ""}), ("new", {})):
+            with pytest.raises(ValidationFailed):
+                access.put_user(name, [], **given)
+        access.authenticate("ann", "12345678", True)
+        # An empty hash, and a user that is there and gets no password, are no matter of the rule.
+        access.put_user("new", [], password_hash=b"")
+        access.put_user("ann", [])
+        for name in ("ann", "new"):
+            assert access.user(name).password_hash == b""
+
+    def test_without_a_rule_an_empty_password_is_none(self, store: VolatileMetadataStore) -> None:
+        access = AccessControl(store, random_bytes=os.urandom)
+        access.put_user("ann", [], password="")
+        with pytest.raises(LoginRefused):
+            access.authenticate("ann", "", True)
 
     def test_a_hash_and_a_password_of_before_are_not_looked_at(
         self, store: VolatileMetadataStore

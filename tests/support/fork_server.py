@@ -1,0 +1,187 @@
+"""Brokers that are forked off a process that has imported everything they need.
+
+To start Python and to import the broker takes four tenths of a second of a core, and a run of all
+tests starts some seven hundred. So each process of tests has one *fork server*, started when it is
+first needed. It forks a *keeper* for each broker, which forks the broker, and reports its process
+id and how it ended. The broker runs `warren`'s own main function, in a directory, with an
+environment and with files of its own, as if Python had been started for it. That is done where a
+test is about the start itself: in `tests/warren/test_service_manager.py`, `run_server` of
+`tests/system/test_server_process.py` and where brokers run in networks of their own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from functools import cache
+from importlib import import_module
+from math import inf
+from typing import IO, Any
+
+REPORT = struct.Struct("q")
+"""A process id, then an exit code as `subprocess` has them: negative numbers are signals."""
+
+MESSAGE_BYTES = 1 << 20
+
+IMPORTED = ("warren.mgmt.server_command", "warren.node", "warren.management")
+
+
+class ForkedProcess:
+    """What tests use of a `subprocess.Popen`. `stdout` is not buffered."""
+
+    def __init__(
+        self,
+        arguments: list[str],
+        directory: os.PathLike[str],
+        log: IO[bytes],
+        descriptors: int | None = None,
+    ) -> None:
+        """Run `warren` with these arguments; `descriptors` is a limit of open files."""
+        ours, theirs = socket.socketpair()
+        output, end_of_output = os.pipe()
+        what = {
+            "arguments": arguments,
+            "directory": os.fspath(directory),
+            "environment": dict(os.environ),
+            "descriptors": descriptors,
+        }
+        files = [end_of_output, log.fileno(), theirs.fileno()]
+        socket.send_fds(_fork_server().socket, [json.dumps(what).encode()], files)
+        os.close(end_of_output)
+        theirs.close()
+        self._reports = ours
+        self._looking = threading.Lock()
+        self.args = ["warren", *arguments]
+        self.stdout: IO[bytes] = open(output, "rb", buffering=0)
+        self.returncode: int | None = None
+        self.pid = self._report()
+
+    def poll(self) -> int | None:
+        """How it ended; None while it runs."""
+        self._look(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises `subprocess.TimeoutExpired` when it still runs after so many seconds."""
+        end = inf if timeout is None else time.monotonic() + timeout
+        self._look(0.0)
+        while self.returncode is None:
+            left = end - time.monotonic()
+            if left <= 0.0:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            self._look(min(left, 0.1))
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _report(self) -> int:
+        number: int
+        (number,) = REPORT.unpack(self._reports.recv(REPORT.size, socket.MSG_WAITALL))
+        return number
+
+    def _look(self, seconds: float) -> None:
+        """See whether it ends in that time; the lock is for tests that wait in several threads."""
+        with self._looking:
+            if self.returncode is None and select.select([self._reports], [], [], seconds)[0]:
+                self.returncode = self._report()
+                self._reports.close()
+
+
+class _ForkServer:
+    """The process that forks brokers. It ends when its socket is closed, as with this process."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-P", __file__, str(theirs.fileno())]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+        )
+        theirs.close()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self.socket.close()
+        self._process.wait()
+
+
+_fork_server = cache(_ForkServer)
+
+
+# In the fork server
+
+
+def _serve(requests: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request. Returns in the broker, with what was asked for, and in this process,
+    with None, when the tests are over."""
+    while True:
+        asked, files, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 3)
+        if not asked:
+            return None
+        if os.fork() == 0:
+            requests.close()
+            return _keep(json.loads(asked), files)
+        for file in files:
+            os.close(file)
+
+
+def _keep(what: dict[str, Any], files: list[int]) -> dict[str, Any]:
+    """Fork the broker and report on it; returns in the broker."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    output, log, report = files
+    broker = os.fork()
+    if broker == 0:
+        os.dup2(output, 1)
+        os.dup2(log, 2)
+        os.closerange(3, max(files) + 1)
+        return what
+    os.close(output)
+    os.close(log)
+    os.write(report, REPORT.pack(broker))
+    _, status = os.waitpid(broker, 0)
+    os.write(report, REPORT.pack(os.waitstatus_to_exitcode(status)))
+    os._exit(0)
+
+
+def _become(what: dict[str, Any]) -> None:
+    """Be the process that was asked for, up to its main function."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(what["directory"])
+    os.environ.clear()
+    os.environ.update(what["environment"])
+    if what["descriptors"] is not None:
+        limits = (what["descriptors"], what["descriptors"])
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    sys.argv[1:] = what["arguments"]
+    sys.orig_argv[1:] = ["-P", "-m", "warren", *what["arguments"]]
+
+
+if __name__ == "__main__":
+    # Keepers are nobody's concern, and outlive an interrupt until their broker ends.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in IMPORTED:
+        import_module(name)
+    request = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if request is not None:
+        _become(request)
+        from warren.mgmt.command_line import warren
+
+        warren(prog_name="warren")
