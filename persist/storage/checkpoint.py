@@ -242,6 +242,8 @@ class Checkpointer:
         self.taken += 1
         self._remove_dead()
         self._on_done()
+        if self.wanted:
+            self._journal.flush()
 
     # What nobody needs any more
 
@@ -272,7 +274,7 @@ class Checkpointer:
             return
         for path in paths:
             self._indexes.discarded.pop(path, None)
-        if self._running:
+        if self._running or self.wanted:
             self._journal.flush()
 
     def _remove_dead(self) -> None:

@@ -514,6 +514,38 @@ def test_a_checkpoint_is_taken_in_short_turns(node: Node, queues: int, messages:
         assert turns < 100
 
 
+def test_a_checkpoint_is_taken_that_was_asked_for_while_files_were_removed(node: Node) -> None:
+    queue = node.queues[QUEUE]
+    node.publish(b"m")
+    node.checkpoint()
+    queue.ack(queue.fetch_many(1))
+    node.checkpoint()
+    node.stop()
+    # Goes on in another segment, and so the file of the one before goes.
+    again = Node(node.disk)
+    again.publish(b"m")
+    for _ in range(10):
+        again.turn()
+        if again.jobs.waiting("background"):
+            break
+        again.jobs.step_lane("journal")
+    assert again.jobs.waiting("background")
+    again.checkpoint()
+
+
+def test_a_checkpoint_is_taken_that_was_asked_for_while_another_one_was(node: Node) -> None:
+    node.publish(b"m")
+    checkpointer = node.storage.checkpointer
+    checkpointer.request()
+    node.turn()
+    node.jobs.step_lane("journal")
+    node.turn()
+    assert node.jobs.waiting("background")
+    checkpointer.request()
+    node.rest()
+    assert checkpointer.taken == 2
+
+
 def test_what_is_said_of_damage_is_one_value_of_a_line(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
