@@ -26,6 +26,7 @@ import time
 from functools import cache
 from importlib import import_module
 from math import inf
+from pathlib import Path
 from typing import IO, Any
 
 REPORT = struct.Struct("q")
@@ -68,23 +69,26 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         """How it ended; None while it runs."""
-        self._look(0.0)
+        # Of one that has ended the report comes at once.
+        self._look(0.0 if self._runs else None)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Raises `subprocess.TimeoutExpired` when it still runs after so many seconds."""
         end = inf if timeout is None else time.monotonic() + timeout
-        self._look(0.0)
-        while self.returncode is None:
+        while self.poll() is None:
             left = end - time.monotonic()
             if left <= 0.0:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
             self._look(min(left, 0.1))
+        assert self.returncode is not None
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
+        # Before its report is read, nobody else has its process id.
+        with self._looking:
+            if self.returncode is None:
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -97,7 +101,15 @@ class ForkedProcess:
         (number,) = REPORT.unpack(self._reports.recv(REPORT.size, socket.MSG_WAITALL))
         return number
 
-    def _look(self, seconds: float) -> None:
+    @property
+    def _runs(self) -> bool:
+        try:
+            status = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return not status.rpartition(")")[2].startswith(" Z")
+
+    def _look(self, seconds: float | None) -> None:
         """See whether it ends in that time; the lock is for tests that wait in several threads."""
         with self._looking:
             if self.returncode is None and select.select([self._reports], [], [], seconds)[0]:
@@ -155,8 +167,13 @@ def _keep(what: dict[str, Any], files: list[int]) -> dict[str, Any]:
     os.close(output)
     os.close(log)
     os.write(report, REPORT.pack(broker))
-    _, status = os.waitpid(broker, 0)
-    os.write(report, REPORT.pack(os.waitstatus_to_exitcode(status)))
+    ended = os.waitid(os.P_PID, broker, os.WEXITED | os.WNOWAIT)
+    assert ended is not None
+    code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+    os.write(report, REPORT.pack(code))
+    # Its process id is not free before the report is read.
+    os.read(report, 1)
+    os.waitpid(broker, 0)
     os._exit(0)
 
 
