@@ -1,12 +1,13 @@
 """Brokers that are forked off a process that has imported everything they need.
 
 To start Python and to import the broker takes four tenths of a second of a core, and a run of all
-tests starts some seven hundred. So each process of tests has one *fork server*, started when it is
-first needed. It forks a *keeper* for each broker, which forks the broker, and reports its process
-id and how it ended. The broker runs `warren`'s own main function, in a directory, with an
-environment and with files of its own, as if Python had been started for it. That is done where a
-test is about the start itself: in `tests/warren/test_service_manager.py`, `run_server` of
-`tests/system/test_server_process.py` and where brokers run in networks of their own.
+tests starts some seven hundred brokers. So each process of tests has one *fork server*, started
+when it is first needed. For each broker the fork server forks a *keeper*. The keeper forks the
+broker, and reports the broker's process id and how it ended. The broker runs `warren`'s own main
+function, in a directory, with an environment and with files of its own, as if Python had been
+started for it. Python is really started where a test is about the start itself
+(`tests/warren/test_service_manager.py`, `run_server` of `tests/system/test_server_process.py`), and
+for brokers in networks of their own.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from pathlib import Path
 from typing import IO, Any
 
 REPORT = struct.Struct("q")
-"""A process id, then an exit code as `subprocess` has them: negative numbers are signals."""
+"""One number. A keeper sends two: the broker's process id, and when it has ended its exit code,
+which is negative if a signal ended it, as in `subprocess`."""
 
-MESSAGE_BYTES = 1 << 20
+REQUEST_BYTES_MAX = 1 << 20
+"""Arguments and environment of one broker are less than this."""
 
 IMPORTED = ("warren.mgmt.server_command", "warren.node", "warren.management")
 
@@ -69,7 +72,7 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         """How it ended; None while it runs."""
-        # Of one that has ended the report comes at once.
+        # A broker that has ended may be gone a moment before its report is here: wait for that.
         self._look(0.0 if self._runs else None)
         return self.returncode
 
@@ -85,7 +88,8 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        # Before its report is read, nobody else has its process id.
+        # The keeper keeps the process id from being used again until the exit code is read, which
+        # needs the lock; so no other process is signalled.
         with self._looking:
             if self.returncode is None:
                 os.kill(self.pid, number)
@@ -103,6 +107,7 @@ class ForkedProcess:
 
     @property
     def _runs(self) -> bool:
+        """Whether the system still runs it, reported or not."""
         try:
             status = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
         except (FileNotFoundError, ProcessLookupError):
@@ -144,7 +149,7 @@ def _serve(requests: socket.socket) -> dict[str, Any] | None:
     """Fork for each request. Returns in the broker, with what was asked for, and in this process,
     with None, when the tests are over."""
     while True:
-        asked, files, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 3)
+        asked, files, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 3)
         if not asked:
             return None
         if os.fork() == 0:
@@ -171,7 +176,7 @@ def _keep(what: dict[str, Any], files: list[int]) -> dict[str, Any]:
     assert ended is not None
     code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
     os.write(report, REPORT.pack(code))
-    # Its process id is not free before the report is read.
+    # The test closes its end when it has read that: only then may the process id be used again.
     os.read(report, 1)
     os.waitpid(broker, 0)
     os._exit(0)
@@ -191,7 +196,8 @@ def _become(what: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    # Keepers are nobody's concern, and outlive an interrupt until their broker ends.
+    # Nobody waits for keepers. An interrupt (Ctrl-C) reaches the fork server and keepers too: they
+    # ignore it, since keepers still have to report how their brokers end.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in IMPORTED:

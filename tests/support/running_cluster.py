@@ -43,7 +43,7 @@ READY = re.compile(r"ready: amqp (\d+).*http (\d+)")
 
 
 NodeProcess = ForkedProcess | subprocess.Popen[bytes]
-"""The latter in another network."""
+"""Forked off the fork server; or started, where the node is in a network of its own."""
 
 
 class ClusterProcess:
