@@ -16,7 +16,6 @@ the queue goes on serving.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,13 +28,14 @@ from warren.core.ports import Clock
 from warren.mirror.carriers.batch import Position
 from warren.mirror.replication.awaited_confirms import AwaitedConfirms
 from warren.mirror.replication.confirm_rule import ALL, can_shrink, confirmed_upto
-from warren.mirror.replication.former_copy import Kept
+from warren.mirror.replication.former_copy import Kept, Tail
 from warren.mirror.replication.instructions import NEVER, Op, Script
 from warren.mirror.replication.known_copy import KnownCopy, SyncProgress
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import NOWHERE
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering, Step
+from warren.mirror.replication.slices import pack_slice
 from warren.mirror.replication.unasked import Unasked
 from warren.mirror.replication.unreported import Unreported
 
@@ -60,9 +60,6 @@ KEEP_COUNT = 1024
 SOME_ORIGINS = ""
 """Stands among the origins of a queue when others may have published to it of which nobody knows:
 its leader was away, or it was not mirrored then."""
-
-_SLICE = struct.Struct("<QQQ")
-"""Queue, epoch and number of a slice."""
 
 
 class LeaderEffects(Protocol):
@@ -454,6 +451,11 @@ class Leader:
         count = 1 + sum([copy.is_named for copy in copies]) + self._missing - by
         return can_shrink(self.written_acks, copies, count, self._confirmed)
 
+    def tail(self) -> Tail:
+        """What another leader may lack of ours."""
+        unasked = [self.unasked.runs(level) for level in range(len(self.levels))]
+        return Tail(unasked, has_confirmed=not self.have_all_confirmed(self._copies))
+
     def have_all_confirmed(self, mirrors: Collection[str]) -> bool:
         """Whether each of these mirrors has all that was confirmed."""
         copies = [self._copies.get(mirror) for mirror in mirrors]
@@ -694,8 +696,7 @@ class Leader:
             end = self._write_messages(script, copy, number, start)
         copy.sync[number] = NOWHERE if end >= level.next_position else end
         self._slices += 1
-        head = _SLICE.pack(self.queue_id, self.epoch, self._slices)
-        copy.slice = head + script.take(self.epoch, 0)
+        copy.slice = pack_slice(self.queue_id, self.epoch, self._slices, script.take(self.epoch, 0))
         copy.slice_bytes = len(copy.slice)
         self._effects.send_slice(mirror, copy.slice)
         # Behind the last message there may have been others, which are gone.
@@ -739,10 +740,8 @@ class Leader:
         """Send messages; returns up to where."""
         level = self.levels[number]
         peeked = level.peek(start, self._slice_count, SLICE_BYTES)
-        end = peeked.next_position
-        ready = {message.position: message for message in peeked.messages}
-        pending, end = self._pending_between(level, start, end)
-        ready = {at: message for at, message in ready.items() if at < end}
+        pending, end = self._pending_between(level, start, peeked.next_position)
+        ready = {message.position: message for message in peeked.messages if message.position < end}
         loaded = {m.position: m for m in level.load([level.pending[p] for p in pending])}
         positions = sorted((*ready, *loaded))
         for position in positions:

@@ -6,7 +6,6 @@ decided elsewhere; instructions of an earlier epoch than its own are passed over
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +16,6 @@ from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
 from warren.mirror.carriers.batch import epoch_and_batch
 from warren.mirror.messages.cargo import Unpacker
-from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.instructions import Op, perform
 from warren.mirror.replication.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
@@ -483,15 +481,3 @@ class Mirror(PublishConfirms):
             level.put_all_back()
         backings = [level.backing for level in self.levels]
         return FormerCopy(storage_id, self.epoch, backings, self.deltas(), safe_only=False)
-
-
-_SLICE = struct.Struct("<QQQ")
-
-
-def unpack_slice(payload: bytes) -> tuple[int, int, int, bytes]:
-    """Queue, epoch, number and what is in it. Raises `Undeliverable`."""
-    try:
-        queue_id, epoch, number = _SLICE.unpack_from(payload)
-    except struct.error as error:
-        raise Undeliverable(f"a slice that cannot be read: {error}") from None
-    return queue_id, epoch, number, payload[_SLICE.size :]

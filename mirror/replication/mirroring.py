@@ -61,7 +61,7 @@ from warren.mirror.replication.last_words import at_stop
 from warren.mirror.replication.leader import SOME_ORIGINS
 from warren.mirror.replication.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.replication.lost_and_found import LostAndFound
-from warren.mirror.replication.mirror import Mirror, unpack_slice
+from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.new_queues import NewQueues
 from warren.mirror.replication.observed_copy import observer_of
 from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotion
@@ -81,6 +81,7 @@ from warren.mirror.replication.replicas import (
 from warren.mirror.replication.retained_copies import RetainedCopies, retains_at
 from warren.mirror.replication.retained_sync import RetainedSync
 from warren.mirror.replication.returned_leader import RECLAIM_S, ReturnedLeader
+from warren.mirror.replication.slices import unpack_slice
 
 log = logging.getLogger("warren.queue")
 
@@ -473,8 +474,7 @@ class Mirroring:
         lacks = reason is Promotion.LEADER_DOWN_NOT_IN_SYNC
         own = copy.mirror
         self.retained.superseded(queue.queue_id, own.renumbering.retained)
-        later = record.epoch - own.epoch
-        retained = self.retained.begin_generation(queue, later, lacks=lacks)
+        retained = self.retained.begin_generation(queue, record.epoch - own.epoch, lacks=lacks)
         for level, ours in zip(led.leader.levels, own.levels, strict=True):
             level.again = {position + ours.delta for position in ours.again | ours.taken}
         firsts = own.firsts() if lacks else ()
@@ -722,7 +722,7 @@ class Mirroring:
             [0] * len(levels),
             safe_only=False,
             led=True,
-            unasked=[led.leader.unasked.runs(number) for number in range(len(levels))],
+            tail=led.leader.tail(),
             renumbering=led.leader.renumbering,
         )
         self._formers.keep(led.queue.queue_id, former)

@@ -40,7 +40,7 @@ LONG_FILES: dict[str, int] = {
     "core/queues/queue.py": 1165,
     "core/vhosts/vhost.py": 925,
     "mirror/remote/remote_queue.py": 752,
-    "mirror/replication/leader.py": 789,
+    "mirror/replication/leader.py": 788,
     "mirror/replication/led_queue.py": 734,
     "mirror/replication/mirroring.py": 1369,
     "persist/layout/format.py": 623,
