@@ -6,8 +6,8 @@ The stores of the queue say who waits until such a message is safe, and where it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Protocol, cast
 
 from warren.core.backing.backing_queue import BackingQueue
@@ -22,8 +22,9 @@ class Followed(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def retained(self, messages: Sequence[Message]) -> None:
-        """These messages are kept after they are acknowledged: others are to do the same."""
+    def retained(self, messages: Sequence[Message], first: int) -> None:
+        """These messages are kept after they are acknowledged, at positions from `first` on: others
+        are to do the same."""
 
 
 class HasStore(Protocol):
@@ -33,22 +34,27 @@ class HasStore(Protocol):
     def store(self) -> QueueStore | None: ...
 
 
-def hand_over(backing: BackingQueue, messages: Sequence[Message]) -> list[Handed]:
-    """These pending messages of the queue are about to be kept elsewhere and acknowledged here."""
-    if isinstance(backing, PriorityQueue):
-        by_level: defaultdict[BackingQueue, list[Message]] = defaultdict(list)
-        for message in messages:
-            by_level[backing.level_of(message.envelope)].append(message)
-        handed: dict[Message, Handed] = {}
-        for level, of_level in by_level.items():
-            handed.update(zip(of_level, _of_level(level, of_level), strict=True))
-        return [handed[message] for message in messages]
-    return _of_level(backing, messages)
+def hand_over(backing: BackingQueue, messages: Sequence[Message], first: int) -> list[Handed]:
+    """These pending messages of the queue are about to be kept elsewhere, at positions from `first`
+    on, and acknowledged here."""
+    if not isinstance(backing, PriorityQueue):
+        return _of_level(backing, messages, first)
+    handed: list[Handed] = []
+    for level, some in groupby(messages, lambda one: backing.level_of(one.envelope)):
+        handed += _of_level(level, list(some), first + len(handed))
+    return handed
 
 
-def _of_level(level: BackingQueue, messages: Sequence[Message]) -> list[Handed]:
+def tell_next(backing: BackingQueue, position: int) -> None:
+    """What the queue retains next has this position."""
+    level = backing.levels[0] if isinstance(backing, PriorityQueue) else backing
     if isinstance(level, Followed):
-        level.retained(messages)
+        level.retained((), position)
+
+
+def _of_level(level: BackingQueue, messages: Sequence[Message], first: int) -> list[Handed]:
+    if isinstance(level, Followed):
+        level.retained(messages, first)
     store = cast(HasStore, level).store
     if store is None:
         return [NOT_HANDED] * len(messages)

@@ -9,6 +9,12 @@ it is safe here.
 Positions are given in the order of the acknowledgements, and never twice. A message has the moment
 at which it was acknowledged in the place of that at which it expires: it does not expire here.
 
+The log of a mirrored queue has its messages at the positions that its leader gave them, so a
+message has the same position at every node. A leader goes on in another *generation* of positions
+than the one before: a multiple of 2 to the power of `GENERATION_SHIFT`. So what only the leader
+before had retained keeps positions that no other message gets. Messages that a node lacks are
+filled in later, in any order.
+
 Unlike a stream, a log of this kind is trimmed message by message, and may become empty.
 """
 
@@ -36,6 +42,32 @@ however many they are."""
 ALL: Final = 1 << 62
 """More octets than there are."""
 
+GENERATION_SHIFT: Final = 32
+"""No leader retains 2 to this power of messages of which the next one has not heard."""
+
+FILLED_BYTES: Final = 64
+"""What a message that is filled in is thought to take beside header and body, until all is counted
+anew."""
+
+
+class Filled(PublishConfirms):
+    """Tells those who wait for messages that are filled in, and calls `done`, when all are safe."""
+
+    def __init__(self, last: int, handed: Sequence[Handed], done: Callable[[], None]) -> None:
+        self._last = last
+        self._handed = handed
+        self._done = done
+
+    def settle(self, publish_seq: int) -> None:
+        if publish_seq == self._last:
+            for confirms, number, _ in self._handed:
+                if confirms is not None:
+                    confirms.settle(number)
+            self._done()
+
+    def refuse(self, publish_seq: int) -> None:
+        raise AssertionError("a store keeps what it was given")
+
 
 class RetainedStore(StreamStore, Protocol):
     """The store of such a log; an index on disk is one."""
@@ -49,7 +81,7 @@ class RetainedStore(StreamStore, Protocol):
         messages: Sequence[Message],
         confirms: PublishConfirms,
         stored: Sequence[StoredBody | None],
-        acknowledged_at: float,
+        acknowledged_at: Sequence[float],
         *,
         awaited: bool,
     ) -> None:
@@ -65,9 +97,17 @@ class RetainedStore(StreamStore, Protocol):
 
 
 class RetainedLog(StreamLog):
-    """`retained` counts what was appended since the log is here."""
+    """`trimmed_below`: what had lower positions was too much, or too old. `clearings` counts how
+    often all was dropped."""
 
-    __slots__ = ("_retained", "_uncommitted_bytes")
+    __slots__ = (
+        "_appended",
+        "_counts_anew",
+        "_retained",
+        "_uncommitted_bytes",
+        "clearings",
+        "trimmed_below",
+    )
 
     def __init__(self, store: RetainedStore) -> None:
         super().__init__(store)
@@ -75,6 +115,10 @@ class RetainedLog(StreamLog):
         if not self.length:
             self.next_position = max(self.next_position, store.first_position())
         self.committed = self.next_position
+        self.trimmed_below = self.clearings = 0
+        self._counts_anew = False
+        # Behind the last message that was appended.
+        self._appended = 0
         # Octets of the bodies that were appended since all was committed.
         self._uncommitted_bytes = 0
 
@@ -103,7 +147,7 @@ class RetainedLog(StreamLog):
                 awaited = True
         stored = [one.stored for one in handed]
         octets = sum([len(message.body) for message in messages])
-        self.next_position = first + len(kept)
+        self.next_position = self._appended = first + len(kept)
         self._published += len(kept)
         self.length += len(kept)
         self.ready_bytes += octets
@@ -111,17 +155,94 @@ class RetainedLog(StreamLog):
         self._uncommitted_bytes += sum([len(one.body) for one, at in whole if at is None])
         # More waits behind what is uncommitted, where that is much.
         awaited = awaited or self.is_behind
-        self._retained.write_retained(kept, self, stored, now, awaited=awaited)
+        times = [now] * len(kept)
+        self._retained.write_retained(kept, self, stored, times, awaited=awaited)
 
     def settle(self, publish_seq: int) -> None:
         """`PublishConfirms`: the messages up to this position are on disk."""
-        if publish_seq + 1 >= self.next_position:
+        committed = publish_seq + 1
+        if committed >= self._appended:
             self._uncommitted_bytes = 0
+            committed = self.next_position
         waiting = self._waiting
-        while waiting and (first := next(iter(waiting))) < publish_seq:
+        while waiting and (first := next(iter(waiting))) <= publish_seq:
             confirms, number = waiting.pop(first)
             confirms.settle(number)
-        super().settle(publish_seq)
+        if committed > self.committed:
+            self.committed = committed
+            self.on_committed()
+
+    # Positions that mean the same at other nodes
+
+    def skip_to(self, position: int) -> None:
+        """What is appended next has this position, or a higher one where there are messages."""
+        if position > self.next_position or not self.length:
+            if self.committed == self.next_position:
+                self.committed = position
+            self.next_position = position
+            if not self.length:
+                self._first = None
+
+    def begin_generation(self, later: int) -> tuple[int, int]:
+        """Go on so many generations later. Returns from where to where there are positions that
+        only the leader before has given, if any."""
+        tail = self.next_position
+        self.skip_to(next_generation(tail, later))
+        return tail, self.next_position
+
+    def has(self, position: int) -> bool:
+        """Whether there is a message with this position, written or not."""
+        if position >= self.next_position:
+            return False
+        return bool(self._store.list_positions(position, position + 1, 1).positions)
+
+    def fill(
+        self,
+        messages: Sequence[Message],
+        handed: Sequence[Handed],
+        acknowledged_at: Sequence[float],
+        done: Callable[[], None],
+    ) -> None:
+        """Keep messages at the positions they have, in ascending order, which are free; `done` is
+        called when they are on disk."""
+        last = messages[-1].position
+        if self._first is not None:
+            self._first = min(self._first, messages[0].position)
+        if self._counted is not None:
+            # The others are counted when it is their turn.
+            passed = [one for one in messages if one.position < self._counted.position]
+            guess = sum([FILLED_BYTES + len(m.envelope.header) + len(m.body) for m in passed])
+            self._counted = self._counted._replace(octets=self._counted.octets + guess)
+        self.skip_to(max(last + 1, self.next_position))
+        self.length += len(messages)
+        self.ready_bytes += sum([len(message.body) for message in messages])
+        self.forget_chunks()
+        stored = [one.stored for one in handed]
+
+        def safe() -> None:
+            # Who has read meanwhile did not see them.
+            self.forget_chunks()
+            done()
+
+        filled = Filled(last, handed, safe)
+        self._retained.write_retained(messages, filled, stored, acknowledged_at, awaited=True)
+
+    def count_anew(self) -> None:
+        """How many messages there are, and their octets, is to be found out once more: some may
+        have been removed before they were on disk."""
+        self._counted = None
+        self._counts_anew = True
+
+    def drop(self, start: int, end: int) -> None:
+        """Remove the messages in [start, end), of which no leader knows any more."""
+        if start >= end or not self._store.list_positions(start, end, 1).positions:
+            return
+        walked = self._walked(start, end)
+        self._store.remove_range(start, end)
+        self.length = max(0, self.length - walked.messages)
+        self.ready_bytes = max(0, self.ready_bytes - walked.body_bytes)
+        self._first = self._counted = None
+        self.forget_chunks()
 
     # What is too much
 
@@ -132,6 +253,9 @@ class RetainedLog(StreamLog):
             self._counted = counted = self._further_to(counted, self.committed)
             if counted.position < self.committed:
                 return Trim(more=True)
+        if self._counts_anew and counted.position >= self.next_position:
+            self._counts_anew = False
+            self.length, self.ready_bytes = counted.messages, counted.body_bytes
         octets_max = limits.octets_max
         if octets_max is not None and counted.octets > octets_max:
             excess = counted.octets - octets_max
@@ -144,7 +268,7 @@ class RetainedLog(StreamLog):
     def _trim_by_age(self, age_max_s: int, wall_time: float) -> Trim:
         old = self._retained.end_of_old(self.first, self.committed, wall_time - age_max_s)
         if old > self.first:
-            self._drop(self._walked(old))
+            self._drop(self._walked(self.first, old))
             return Trim(more=True)
         arrived_at = self._store.arrived_at(self.first)
         if arrived_at is None:
@@ -153,9 +277,9 @@ class RetainedLog(StreamLog):
             return Trim(more=self.first < self.committed)
         return Trim(more=False, due_s=max(0.001, arrived_at + age_max_s - wall_time))
 
-    def _walked(self, end: int) -> Walked:
-        """Through all messages below this position."""
-        walked = NOTHING._replace(position=self.first)
+    def _walked(self, start: int, end: int) -> Walked:
+        """Through all messages in [start, end)."""
+        walked = NOTHING._replace(position=start)
         while walked.position < end:
             walked = self._further_to(walked, end)
         return walked
@@ -171,25 +295,32 @@ class RetainedLog(StreamLog):
 
     def _drop(self, walked: Walked) -> None:
         self._remove(walked)
+        self.trimmed_below = max(self.trimmed_below, self.first)
         self.forget_chunks()
 
     def clear(self) -> None:
         """Remove all there is, in turns: the queue retains nothing any more."""
         self._store.remove_range(self.first, self.next_position)
-        self._first = self.next_position
+        self._first = self.trimmed_below = self.next_position
+        self.clearings += 1
         self._counted = self._front = None
         self.length = self.ready_bytes = 0
         self.forget_chunks()
 
 
+def next_generation(position: int, later: int) -> int:
+    """Where the positions begin of a leader that comes so many leaders later than that of this
+    one."""
+    return (position >> GENERATION_SHIFT) + later << GENERATION_SHIFT
+
+
 def retained_log(
     backing: BackingQueue,
     call_soon: Callable[[Callable[[], None]], object],
-    wall_time: Callable[[], float],
 ) -> RetainedLog:
     """Takes the place of a new backing queue with all that is in its store, unless that is one."""
     if isinstance(backing, RetainedLog):
         return backing
     if isinstance(backing, VariableQueue):
         return RetainedLog(cast(RetainedStore, backing.store))
-    return RetainedLog(MemoryRetainedStore(call_soon, wall_time))
+    return RetainedLog(MemoryRetainedStore(call_soon))

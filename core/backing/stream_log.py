@@ -76,7 +76,6 @@ class StreamLog(PublishConfirms):
 
     def __init__(self, store: StreamStore) -> None:
         recovered = store.recovered()
-        store.few_in_memory()
         self._store = store
         self.next_position = self.committed = store.end_of_sequence()
         self.length = recovered.count

@@ -39,11 +39,6 @@ class StreamStore(Protocol):
         none."""
         ...
 
-    def few_in_memory(self) -> None:
-        """Many readers go through the messages, each at a place of its own: keep little of the
-        index in memory for each."""
-        ...
-
     def write(self, message: Message, confirms: PublishConfirms | None, publish_seq: int) -> None:
         """`write_many` of one message, which other queues may have too."""
         ...
@@ -111,9 +106,6 @@ class MemoryStreamStore:
 
     def end_of_sequence(self) -> int:
         return 0
-
-    def few_in_memory(self) -> None:
-        """All of it is in memory."""
 
     def write(self, message: Message, confirms: PublishConfirms | None, publish_seq: int) -> None:
         self.write_many((message,), confirms, (publish_seq,))

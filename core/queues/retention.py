@@ -15,11 +15,13 @@ A queue that retains nothing has no `Retention` that is active, and asks for it 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby
+from typing import Final, Protocol, TypeAlias
 
 from warren.core.backing.backing_queue import BackingQueue
 from warren.core.backing.handing_over import hand_over
+from warren.core.backing.queue_store import NOT_HANDED
 from warren.core.backing.retained_log import RetainedLog
 from warren.core.backing.stream_limits import KEEP_ALL, StreamLimits
 from warren.core.messages.message import Message
@@ -43,6 +45,8 @@ counts it."""
 
 LOOK_AGAIN_S: Final = 3600.0
 """The longest time between two looks at the age of the oldest message: clocks are set."""
+
+Done: TypeAlias = Callable[[], None]
 
 
 class RetainingQueue(Protocol):
@@ -157,8 +161,59 @@ class Retention:
         acknowledged."""
         kept = backing.load([one for one in messages if one.envelope.persistent])
         if kept:
-            self.log.keep(kept, hand_over(backing, kept), self._clock.wall_time())
+            handed = hand_over(backing, kept, self.log.next_position)
+            self.log.keep(kept, handed, self._clock.wall_time())
         self._turns.spend(KEEP_US * len(messages))
+
+    # What another node leads
+
+    def follow(self, backing: BackingQueue, messages: Mapping[int, Message]) -> None:
+        """The leader keeps these pending messages at these positions: keep those that are not here
+        yet, and had not come before they were acknowledged."""
+        log = self.log
+        wanted = {one.position: at for at, one in messages.items() if not log.has(at)}
+        kept = backing.load([one for one in messages.values() if one.position in wanted])
+        by_run = groupby(enumerate(kept), lambda one: wanted[one[1].position] - one[0])
+        for _, run in by_run:
+            some = [message for _, message in run]
+            first = wanted[some[0].position]
+            log.skip_to(first)
+            handed = hand_over(backing, some, first)
+            now = self._clock.wall_time()
+            if first == log.next_position:
+                log.keep(some, handed, now)
+            else:
+                placed = [
+                    Message(message.envelope, message.body, position)
+                    for position, message in enumerate(some, first)
+                ]
+                log.fill(placed, handed, [now] * len(some), _nothing)
+        self._turns.spend(KEEP_US * len(messages))
+
+    def fill(self, messages: Sequence[Message], ages_s: Sequence[float], done: Done) -> bool:
+        """Keep messages that another node has retained, at the positions they have, and call `done`
+        when they are safe: those that are not here, nor too old. False where there are none."""
+        oldest_s = self._limits.age_max_s
+        log, now = self.log, self._clock.wall_time()
+        wanted = [
+            (message, now - age_s)
+            for message, age_s in zip(messages, ages_s, strict=True)
+            if message.position >= log.trimmed_below
+            and (oldest_s is None or age_s < oldest_s)
+            and not log.has(message.position)
+        ]
+        if not wanted or self.deleted:
+            return False
+        chosen, times = zip(*wanted, strict=True)
+        log.fill(chosen, [NOT_HANDED] * len(chosen), times, done)
+        self._turns.spend(KEEP_US * len(chosen))
+        return True
+
+    def all_filled(self) -> None:
+        """Nothing more is filled in: find out what is too much."""
+        self.log.count_anew()
+        if self.active:
+            self._trim_soon()
 
     def _go_on_soon(self) -> None:
         if not self._going_on:
@@ -280,14 +335,16 @@ class Retention:
 
     def delete(self) -> None:
         """The queue is gone, or another object has taken its place."""
-        self._end()
-        self.log.delete()
+        if not self.ended:
+            self._end()
+            self.log.delete()
 
     def stop(self) -> None:
         """The node stops; what was acknowledged is to be found as it is."""
-        self.catch_up()
-        self._end()
-        self.log.stop()
+        if not self.ended:
+            self.catch_up()
+            self._end()
+            self.log.stop()
 
     def let_go(self) -> RetainedLog:
         """Another object is answerable for the log from now on, and the queue has another leader

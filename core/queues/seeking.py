@@ -21,11 +21,22 @@ async def offset_at(log: StreamLog, turns: Turns, since: float, is_over: Callabl
         turns.spend(SEEK_US)
         await turns.pause()
         middle = (low + high) // 2
-        at = middle
-        while at < high and (arrived_at := log.arrived_at(at)) is None:
-            at += 1
-        if at < high and arrived_at is not None and arrived_at < since:
+        at, arrived_at = _arrival(log, middle, high)
+        if arrived_at is not None and arrived_at < since:
             low = at + 1
         else:
             high = middle
-    return low
+    return next(iter(log.list_positions(low, log.committed, 1).positions), low)
+
+
+def _arrival(log: StreamLog, at: int, end: int) -> tuple[int, float | None]:
+    """The position of the first message there is in [at, end), and when it arrived. Gaps between
+    positions may be wide."""
+    while at < end:
+        positions = log.list_positions(at, end, 1).positions
+        for position in positions:
+            arrived_at = log.arrived_at(position)
+            if arrived_at is not None:
+                return position, arrived_at
+        at = positions[0] + 1 if positions else end
+    return end, None

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from warren.core.backing.backing_queue import RETAINED_LEVEL, BackingQueue, BackingSpec
 from warren.core.backing.due_queue import due_queue
+from warren.core.backing.handing_over import tell_next
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.backing.retained_log import retained_log
 from warren.core.backing.stream_log import stream_log
@@ -103,7 +104,8 @@ def follow_retention(makings: Makings, queue: Queue) -> None:
 def _retention(makings: Makings, queue: Queue) -> Retention:
     clock = makings.vhost.clock
     spec = BackingSpec(queue.queue_id + RETAINED_LEVEL, durable=True, mode="default", retained=True)
-    log = retained_log(makings.new_backing_queue(spec), clock.call_soon, clock.wall_time)
+    log = retained_log(makings.new_backing_queue(spec), clock.call_soon)
+    tell_next(queue.backing, log.next_position)
 
     def on_full(full: bool) -> None:
         (queue.pause_delivery if full else queue.resume_delivery)()

@@ -15,6 +15,8 @@ are in sync stands in the queue's definition, which changes by compare-and-set o
 | `replicas`, `promotion` | who is to have mirrors, and who leads next |
 | `former_copy`, `former_copies`, `copy_cards` | what a node has of a queue from before |
 | `retained_copies` | what a node keeps of messages that were acknowledged |
+| `retained_sync` | how a node is sent retained messages that it lacks |
+| `last_words` | what a leader that stops leaves in the definition |
 | `renumbering` | how positions change from leader to leader |
 | `lost_and_found` | what only a superseded leader has |
 | `awaited_confirms` | publishes that wait for the store and the mirrors |

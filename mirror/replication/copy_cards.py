@@ -38,7 +38,7 @@ class Card(msgspec.Struct, frozen=True):
     epoch: int
     deltas: list[int]
     first_epoch: int
-    steps: list[tuple[int, list[int], list[int], list[int]]]
+    steps: list[tuple[int | list[int], ...]]
     led: bool = False
     searched: bool = False
 

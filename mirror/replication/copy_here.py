@@ -100,7 +100,7 @@ class CopyHere:
         self.queue_id = queue_id
         self.storage_id = storage_id
         self.mirror = mirror
-        mirror.on_retained = partial(effects.retained.retain, queue_id)
+        mirror.retains = effects.retained.of_copy(queue_id)
         self.member: CarrierMember
         # Whether the definition of the queue has named this mirror.
         self.listed = False

@@ -11,7 +11,7 @@ from warren.core.ports import Key
 from warren.core.queues.queue import Queue
 from warren.mirror.gm.ring_view import Shown, shown_ring, shown_star
 from warren.mirror.replication.copy_here import CopyHere
-from warren.mirror.replication.leader import SyncProgress
+from warren.mirror.replication.known_copy import SyncProgress
 from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.promotion import Promotion
 

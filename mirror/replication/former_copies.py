@@ -86,7 +86,9 @@ class FormerCopies:
         card = self._led.pop(queue_id, None)
         if card is None or card.epoch != epoch:
             return None
-        return Renumbering.told(card.first_epoch, card.steps)
+        known = Renumbering.told(card.first_epoch, card.steps)
+        self.retained.superseded(queue_id, known.retained, led=True)
+        return known
 
     def stop(self) -> None:
         """The node stops; what is here is for its next start."""
@@ -178,11 +180,7 @@ class FormerCopies:
         """
         if self._cards.is_of(storage_id, epoch):
             return self._cards.written(storage_id)
-        first_epoch, steps = renumbering.plain()
-        plain = [
-            (step.epoch, list(step.shifts), list(step.tails), list(step.firsts)) for step in steps
-        ]
-        card = Card(queue_id, epoch, deltas, first_epoch, plain, led)
+        card = Card(queue_id, epoch, deltas, *renumbering.plain(), led)
         return self._cards.write(storage_id, card)
 
     def remove_card(self, storage_id: int) -> None:

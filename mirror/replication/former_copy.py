@@ -35,13 +35,24 @@ Runs = Sequence[tuple[int, int]]
 """First positions, and ends behind the last."""
 
 
+class Tail(NamedTuple):
+    """What a leader knew of those of its messages that some mirror may not have got.
+
+    `unasked`, a level each, are those that nobody sends again: nobody waits for their confirms.
+    With `has_confirmed` there are some among the others that were confirmed, and are not sent again
+    either.
+    """
+
+    unasked: Sequence[Runs]
+    has_confirmed: bool
+
+
 class FormerCopy:
     """`levels` have positions that differ by `deltas` from those the leader had in `epoch`, and
     `renumbering` is what is known of epochs before.
 
     A copy that `led` the queue may have what no other has, and stays until it was searched for
-    that. `unasked`, a level each, are positions of messages that nobody sends again, among those
-    that its mirrors may not have got; None where nobody knows, as after a restart.
+    that. `tail` is None where nobody knows, as after a restart.
     """
 
     def __init__(
@@ -53,7 +64,7 @@ class FormerCopy:
         *,
         safe_only: bool,
         led: bool = False,
-        unasked: Sequence[Runs] | None = None,
+        tail: Tail | None = None,
         renumbering: Renumbering | None = None,
     ) -> None:
         self.storage_id = storage_id
@@ -62,7 +73,7 @@ class FormerCopy:
         self.led = led
         self.to_be_searched = led
         self.is_wanted = True
-        self._unasked = unasked
+        self._tail = tail
         self._deltas = deltas
         self.safe_only = safe_only
         self._renumbering = renumbering
@@ -131,7 +142,8 @@ class FormerCopy:
         leader had taken over counts.
 
         Without messages that somebody sends again. Where nobody knows which these are,
-        and the next leader was in sync, there may be none but these, and none are told.
+        and the next leader was in sync, there may be none but these, and none are told. One that
+        was not may lack confirmed ones, and then all are told.
         """
         delta, beyond = self._deltas[level], self.levels[level].next_position
         there = delta + moved - step.shifts[level]
@@ -142,10 +154,11 @@ class FormerCopy:
             runs.append((start, min(step.firsts[level] + there, tail)))
         if not with_tail:
             return _joined(runs)
-        if self._unasked is not None:
-            runs += [(max(start + delta, tail), end + delta) for start, end in self._unasked[level]]
-        elif step.firsts:
+        known = self._tail
+        if step.firsts and (known is None or known.has_confirmed):
             runs.append((tail, beyond))
+        elif known is not None:
+            runs += [(max(start + delta, tail), end + delta) for start, end in known.unasked[level]]
         return _joined(runs)
 
     def end_at(self, step: Step, level: int, moved: int) -> int:
@@ -157,7 +170,8 @@ class FormerCopy:
     @property
     def may_have_more(self) -> bool:
         """Whether there may be anything at all."""
-        return self.messages > 0 and (self._unasked is None or any(self._unasked))
+        known = self._tail
+        return self.messages > 0 and (known is None or known.has_confirmed or any(known.unasked))
 
     def stop(self) -> None:
         """The node stops; the copy is for its next start."""

@@ -58,6 +58,7 @@ class Op(IntEnum):
     DEAD = 19
     TAKE = 20
     RETAIN = 21
+    RETAIN_AT = 22
 
 
 RUNS = frozenset(
@@ -73,7 +74,7 @@ RUNS = frozenset(
         Op.RETAIN,
     }
 )
-NOTES = frozenset({Op.HAND_OUT, Op.COUNTED, Op.DEAD})
+NOTES = frozenset({Op.HAND_OUT, Op.COUNTED, Op.DEAD, Op.RETAIN_AT})
 PUBLISHES = frozenset({Op.PUBLISH, Op.PUBLISH_DELIVERED})
 CONTROLS = frozenset({Op.START, Op.SLICE, Op.EPOCH, Op.REFUSED, Op.HEARD})
 
@@ -117,14 +118,15 @@ class Performer(Protocol):
         AGAIN: messages that are published next may have been delivered by another leader.
         RETURN: messages of a quorum queue came back, which is counted.
         TAKE: messages were taken from the middle, to be moved elsewhere.
-        RETAIN: messages are about to be acknowledged, and to be retained.
+        RETAIN: messages are about to be acknowledged, and to be retained, in this order.
         """
         ...
 
     def note(self, op: Op, level: int, position: int, number: int) -> None:
         """HAND_OUT: messages below the position may be handed out from now on, or have been.
         COUNTED: the message was returned so often. DEAD: it is dead, for the reason with that
-        number, and stays until its dead letter is safe."""
+        number, and stays until its dead letter is safe. RETAIN_AT: what is retained next has that
+        position among retained messages."""
         ...
 
     def purge(self, level: int) -> None: ...

@@ -16,11 +16,10 @@ the queue goes on serving.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from warren.core.backing.peeking import first_positions
 from warren.core.messages.message import Envelope
@@ -29,12 +28,14 @@ from warren.core.ports import Clock
 from warren.mirror.carriers.batch import Position
 from warren.mirror.replication.awaited_confirms import AwaitedConfirms
 from warren.mirror.replication.confirm_rule import ALL, can_shrink, confirmed_upto
-from warren.mirror.replication.former_copy import Kept
+from warren.mirror.replication.former_copy import Kept, Tail
 from warren.mirror.replication.instructions import NEVER, Op, Script
+from warren.mirror.replication.known_copy import KnownCopy, SyncProgress
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import NOWHERE
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering, Step
+from warren.mirror.replication.slices import pack_slice
 from warren.mirror.replication.unasked import Unasked
 from warren.mirror.replication.unreported import Unreported
 
@@ -59,9 +60,6 @@ KEEP_COUNT = 1024
 SOME_ORIGINS = ""
 """Stands among the origins of a queue when others may have published to it of which nobody knows:
 its leader was away, or it was not mirrored then."""
-
-_SLICE = struct.Struct("<QQQ")
-"""Queue, epoch and number of a slice."""
 
 
 class LeaderEffects(Protocol):
@@ -92,50 +90,6 @@ class LeaderEffects(Protocol):
         ...
 
 
-class SyncProgress(NamedTuple):
-    """How many messages a mirror was sent, of how many there are to send, and since when."""
-
-    sent: int
-    total: int
-    began_at: float
-
-    def seconds_left(self, now: float) -> float | None:
-        """An estimate by what was sent so far; None before anything was."""
-        if not self.sent:
-            return None
-        return round((now - self.began_at) * max(self.total - self.sent, 0) / self.sent, 1)
-
-
-class _Copy:
-    """What the leader knows of one mirror."""
-
-    def __init__(self, has_batch: int) -> None:
-        self.has_batch = has_batch
-        # It has everything from these positions on; None before it was told to start.
-        self.firsts: list[int] | None = None
-        self.in_sync = False
-        # Whether the definition says so, and whether it is about to say so no more.
-        self.is_named = False
-        self.is_leaving = False
-        # The batch that tells it to start.
-        self.begins_with = 0
-        # While it is sent the rest: per level, up to which position it was sent everything.
-        self.sync: list[int] | None = None
-        self.awaits_batch = 0
-        # The last slice it was sent, until it has the batch with its marker.
-        self.slice = b""
-        self.slice_batch = 0
-        self.slice_bytes = 0
-        # Batches so far that were no slices.
-        self.used = 0
-        self.sent = 0
-        self.began_at = 0.0
-        # What it has from before; and what of that is still in the queue, per level: from which
-        # position up to which.
-        self.has_kept: Kept | None = None
-        self.kept: list[tuple[int, int]] = []
-
-
 class Leader:
     """Implements `leader_level.InstructionLog`."""
 
@@ -145,6 +99,8 @@ class Leader:
         self.renumbering = Renumbering(epoch)
         self.levels: list[LeaderLevel] = []
         self.fenced = False
+        # At which position the queue retains the next message.
+        self.retains_at: Callable[[], int | None] = lambda: None
         # Whether its node will know after a restart that it leads: nothing is confirmed before.
         self.is_noted = True
         self.again = False
@@ -163,7 +119,7 @@ class Leader:
         self._batch = 1
         self._flushing = False
         self._silent = False
-        self._copies: dict[str, _Copy] = {}
+        self._copies: dict[str, KnownCopy] = {}
         # How many whole copies confirm a publish; None: every mirror there is, whole or not.
         self.acks: int | None = None
         # The number that the definition has, with which an election counts.
@@ -495,6 +451,11 @@ class Leader:
         count = 1 + sum([copy.is_named for copy in copies]) + self._missing - by
         return can_shrink(self.written_acks, copies, count, self._confirmed)
 
+    def tail(self) -> Tail:
+        """What another leader may lack of ours."""
+        unasked = [self.unasked.runs(level) for level in range(len(self.levels))]
+        return Tail(unasked, has_confirmed=not self.have_all_confirmed(self._copies))
+
     def have_all_confirmed(self, mirrors: Collection[str]) -> bool:
         """Whether each of these mirrors has all that was confirmed."""
         copies = [self._copies.get(mirror) for mirror in mirrors]
@@ -512,7 +473,7 @@ class Leader:
         `kept` is what its node has from a former copy.
         """
         self.flush()
-        self._copies[mirror] = copy = _Copy(self._batch - 1)
+        self._copies[mirror] = copy = KnownCopy(self._batch - 1)
         copy.has_kept = kept
         self._left_with_all.pop(mirror, None)
 
@@ -557,6 +518,9 @@ class Leader:
         for number, level in enumerate(self.levels):
             self._script.note(Op.HAND_OUT, number, level.hand_outs.announced)
             self._script.runs(Op.AGAIN, number, sorted(level.again))
+        retains_at = self.retains_at()
+        if retains_at is not None:
+            self._script.note(Op.RETAIN_AT, 0, retains_at)
         for name, number in self.origins.items():
             self._script.origin(name, number)
         for name, numbers in self.refusals:
@@ -571,7 +535,7 @@ class Leader:
         elif whole:
             copy.awaits_batch = copy.begins_with
 
-    def _find_kept(self, copy: _Copy) -> list[int]:
+    def _find_kept(self, copy: KnownCopy) -> list[int]:
         """Note what the mirror need not be sent; returns by what its positions have moved."""
         copy.kept = []
         kept = copy.has_kept
@@ -593,7 +557,7 @@ class Leader:
 
     def follows(self, mirror: str) -> None:
         """A mirror of the leader before us has all that we have, and counts from the start."""
-        self._copies[mirror] = copy = _Copy(0)
+        self._copies[mirror] = copy = KnownCopy(0)
         copy.in_sync = True
         copy.firsts = [0] * len(self.levels)
 
@@ -684,26 +648,38 @@ class Leader:
             if has_begun and all(
                 first <= there for first, there in zip(copy.firsts, oldest, strict=True)
             ):
-                self._is_in_sync(mirror, copy)
+                self._is_in_sync_when_told(mirror, copy)
 
-    def _is_in_sync(self, mirror: str, copy: _Copy) -> None:
+    def _is_in_sync_when_told(self, mirror: str, copy: KnownCopy) -> None:
+        """A mirror lacks nothing that is in the queue. Where acknowledged messages are retained, it
+        has to hear of those first that it lacked: of what it has not heard when it takes the lead,
+        it takes for granted that it is in its queue."""
+        if self.retains_at() is not None:
+            self.flush()
+            last = self._last_batch()
+            if copy.has_batch < last:
+                copy.awaits_batch = last
+                return
+        self._is_in_sync(mirror, copy)
+
+    def _is_in_sync(self, mirror: str, copy: KnownCopy) -> None:
         if self.fenced:
             return
         copy.in_sync = True
         self._effects.now_in_sync(mirror)
 
-    def _pause_s(self, copy: _Copy) -> float:
+    def _pause_s(self, copy: KnownCopy) -> float:
         used = self._batch - self._slices
         is_busy = used != copy.used
         copy.used = used
         pause_s = BUSY_PAUSE_S if is_busy else SLICE_PAUSE_S
         return max(pause_s, copy.slice_bytes / self._slice_rate) if self._slice_rate else pause_s
 
-    def _go_on_sending(self, mirror: str, copy: _Copy) -> None:
+    def _go_on_sending(self, mirror: str, copy: KnownCopy) -> None:
         if self._copies.get(mirror) is copy and copy.sync is not None and not self.fenced:
             self._send_slice(mirror, copy)
 
-    def _send_slice(self, mirror: str, copy: _Copy) -> None:
+    def _send_slice(self, mirror: str, copy: KnownCopy) -> None:
         """Send what comes next; the mirror answers by having the batch that marks its place."""
         assert copy.sync is not None
         self.flush()
@@ -720,8 +696,7 @@ class Leader:
             end = self._write_messages(script, copy, number, start)
         copy.sync[number] = NOWHERE if end >= level.next_position else end
         self._slices += 1
-        head = _SLICE.pack(self.queue_id, self.epoch, self._slices)
-        copy.slice = head + script.take(self.epoch, 0)
+        copy.slice = pack_slice(self.queue_id, self.epoch, self._slices, script.take(self.epoch, 0))
         copy.slice_bytes = len(copy.slice)
         self._effects.send_slice(mirror, copy.slice)
         # Behind the last message there may have been others, which are gone.
@@ -736,7 +711,7 @@ class Leader:
         if copy is not None and copy.slice and not self.fenced:
             self._effects.send_slice(mirror, copy.slice)
 
-    def _write_kept(self, script: Script, copy: _Copy, number: int, start: int) -> int | None:
+    def _write_kept(self, script: Script, copy: KnownCopy, number: int, start: int) -> int | None:
         """Name messages the mirror has; returns up to where it was told, None if it lacks some."""
         kept_from, kept_to = copy.kept[number] if copy.kept else (0, 0)
         if not kept_from <= start < kept_to:
@@ -761,14 +736,12 @@ class Leader:
         copy.sent += len(positions)
         return end
 
-    def _write_messages(self, script: Script, copy: _Copy, number: int, start: int) -> int:
+    def _write_messages(self, script: Script, copy: KnownCopy, number: int, start: int) -> int:
         """Send messages; returns up to where."""
         level = self.levels[number]
         peeked = level.peek(start, self._slice_count, SLICE_BYTES)
-        end = peeked.next_position
-        ready = {message.position: message for message in peeked.messages}
-        pending, end = self._pending_between(level, start, end)
-        ready = {at: message for at, message in ready.items() if at < end}
+        pending, end = self._pending_between(level, start, peeked.next_position)
+        ready = {message.position: message for message in peeked.messages if message.position < end}
         loaded = {m.position: m for m in level.load([level.pending[p] for p in pending])}
         positions = sorted((*ready, *loaded))
         for position in positions:
@@ -796,23 +769,16 @@ class Leader:
         for op, position, said in self.levels[number].notes(positions):
             script.note(op, number, position, said)
 
-    def begin_epoch(
-        self,
-        deltas: Sequence[int],
-        carried_out: tuple[int, int],
-        tails: Sequence[int],
-        firsts: Sequence[int] = (),
-    ) -> None:
+    def begin_epoch(self, step: Step, carried_out: tuple[int, int]) -> None:
         """After promotion: mirrors take our positions, and put back what was out.
-
-        The leader before may have had more from `tails` on, a level each; and before `firsts`,
-        where our copy begins, if it was not in sync.
 
         Those that have done more than we had `carried_out` as a mirror begin anew: a leader that
         gave up waiting for us to take its place may have gone on at the same moment.
         """
-        self.renumbering.step(Step(self.epoch, list(deltas), tails, firsts))
-        self._script.control(Op.EPOCH, list(deltas), tails, firsts, carried_out)
+        self.renumbering.step(step)
+        _, deltas, tails, firsts, retained = step
+        more = (retained,) if retained else ()
+        self._script.control(Op.EPOCH, deltas, tails, firsts, carried_out, *more)
         # Who has this has all that the leader before may have confirmed.
         self._confirmed = self._last_batch()
         for level in self.levels:

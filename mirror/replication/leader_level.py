@@ -331,7 +331,8 @@ class LeaderLevel(OneByOne, Followed):
             self.again.difference_update([message.position for message in messages])
         self._settled(Op.ACK, messages)
 
-    def retained(self, messages: Sequence[Message]) -> None:
+    def retained(self, messages: Sequence[Message], first: int) -> None:
+        self._journal.note(Op.RETAIN_AT, self.level, first, 0)
         self._journal.runs(Op.RETAIN, self.level, [message.position for message in messages])
 
     def requeue(self, messages: Iterable[Message]) -> None:

@@ -6,9 +6,8 @@ decided elsewhere; instructions of an earlier epoch than its own are passed over
 
 from __future__ import annotations
 
-import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from warren.core.backing.backing_queue import MirroredLevel
@@ -17,7 +16,6 @@ from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
 from warren.mirror.carriers.batch import epoch_and_batch
 from warren.mirror.messages.cargo import Unpacker
-from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.instructions import Op, perform
 from warren.mirror.replication.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
@@ -40,8 +38,17 @@ BATCH_BITS = 40
 """Batches of an epoch are far fewer."""
 
 
-def _drop(level: MirrorLevel, messages: list[Message]) -> None:
-    """This node retains nothing."""
+class Retains:
+    """What the mirror is told of messages that its leader retains. This one retains nothing."""
+
+    def next_is(self, position: int) -> None:
+        """What is retained next has this position."""
+
+    def retain(self, level: MirrorLevel, messages: Mapping[int, Message]) -> None:
+        """Messages are retained at these positions, and about to be acknowledged."""
+
+    def superseded(self, ranges: Iterable[Sequence[int]]) -> None:
+        """What is retained between these positions no leader has heard of that came later."""
 
 
 class Mirror(PublishConfirms):
@@ -73,8 +80,9 @@ class Mirror(PublishConfirms):
         self.is_flushed = True
         # Who is told of the messages that come, while somebody is to be.
         self.observed: Callable[[], Observe | None] = nobody
-        # Told of messages that the leader retains, before they are acknowledged.
-        self.on_retained: Callable[[MirrorLevel, list[Message]], None] = _drop
+        self.retains = Retains()
+        # At which position the leader retains what it names next.
+        self._retain_at = 0
         self._former_shifts: Sequence[int] = ()
         self._node = node
         self._clock = clock
@@ -238,15 +246,26 @@ class Mirror(PublishConfirms):
         elif op is Op.AGAIN:
             self.levels[level].again.update(range(start, start + count))
         elif op is Op.RETAIN:
-            self.on_retained(self.levels[level], self.levels[level].out(start, start + count))
+            self._retain(self.levels[level], start, count)
         else:
             self.levels[level].run(op, start, count)
 
     def note(self, op: Op, level: int, position: int, number: int) -> None:
         if op is Op.HAND_OUT:
             self.levels[level].handed_out_below = position
+        elif op is Op.RETAIN_AT:
+            self._retain_at = position
+            self.retains.next_is(position)
         else:
             self.levels[level].note(op, position, number)
+
+    def _retain(self, level: MirrorLevel, start: int, count: int) -> None:
+        there = self._retain_at - start
+        out = {at + there: m for at, m in level.out(start, start + count).items()}
+        self._retain_at += count
+        self.retains.retain(level, out)
+        # Some of them may not be here.
+        self.retains.next_is(self._retain_at)
 
     def _keep(self, level: int, start: int, count: int, delivered: bool) -> None:
         """Take messages from the former copy. Raises `CopyLost`."""
@@ -266,12 +285,13 @@ class Mirror(PublishConfirms):
 
     def control(self, op: Op, arguments: Any) -> None:
         if op is Op.EPOCH:
-            deltas, tails, firsts, carried_out = arguments
+            deltas, tails, firsts, carried_out, *retained = arguments
             if self.started and self._carried_out > tuple(carried_out):
                 # It stays what it was: nobody else may have it.
                 self.epoch, self._batch = self._carried_out
                 raise BeginAnew("it has done more than who leads now")
-            self.renumbering.step(Step(self.epoch, deltas, tails, firsts))
+            self.renumbering.step(Step(self.epoch, deltas, tails, firsts, *retained))
+            self.retains.superseded(self.renumbering.retained)
             if self.started:
                 for level, delta in zip(self.levels, deltas, strict=True):
                     level.follow(delta)
@@ -295,6 +315,7 @@ class Mirror(PublishConfirms):
             self._forget_slices()
             self.refusals.clear()
             self.renumbering = Renumbering.told(first_epoch, steps)
+            self.retains.superseded(self.renumbering.retained)
             self._former_shifts = shifts
             for level, first, upto in zip(self.levels, firsts, uptos, strict=True):
                 level.begin(first, upto)
@@ -460,15 +481,3 @@ class Mirror(PublishConfirms):
             level.put_all_back()
         backings = [level.backing for level in self.levels]
         return FormerCopy(storage_id, self.epoch, backings, self.deltas(), safe_only=False)
-
-
-_SLICE = struct.Struct("<QQQ")
-
-
-def unpack_slice(payload: bytes) -> tuple[int, int, int, bytes]:
-    """Queue, epoch, number and what is in it. Raises `Undeliverable`."""
-    try:
-        queue_id, epoch, number = _SLICE.unpack_from(payload)
-    except struct.error as error:
-        raise Undeliverable(f"a slice that cannot be read: {error}") from None
-    return queue_id, epoch, number, payload[_SLICE.size :]

@@ -181,10 +181,10 @@ class MirrorLevel:
             return
         self._carry_out(op, start, stop)
 
-    def out(self, start: int, stop: int) -> list[Message]:
-        """The messages with these positions that are out for acknowledgement."""
-        found = map(self.pending.get, range(start, stop))
-        return [message for message in found if message is not None]
+    def out(self, start: int, stop: int) -> dict[int, Message]:
+        """The messages with these positions that are out for acknowledgement, by position."""
+        pending = self.pending
+        return {at: pending[at] for at in range(start, stop) if at in pending}
 
     def note(self, op: Op, position: int, number: int) -> None:
         """The leader says how often a message was returned, or that one of a quorum queue is

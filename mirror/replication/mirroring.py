@@ -57,10 +57,11 @@ from warren.mirror.replication.figures import MirrorFigures
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.former_copy import FormerCopy, Kept
 from warren.mirror.replication.hand_over import HandOvers
+from warren.mirror.replication.last_words import at_stop
 from warren.mirror.replication.leader import SOME_ORIGINS
 from warren.mirror.replication.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.replication.lost_and_found import LostAndFound
-from warren.mirror.replication.mirror import Mirror, unpack_slice
+from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.new_queues import NewQueues
 from warren.mirror.replication.observed_copy import observer_of
 from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotion
@@ -68,18 +69,19 @@ from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.queue_levels import leader_level
 from warren.mirror.replication.quorum_members import QuorumMembers
 from warren.mirror.replication.refusals import Refusals
-from warren.mirror.replication.renumbering import Renumbering
+from warren.mirror.replication.renumbering import Renumbering, Step
 from warren.mirror.replication.replicas import (
     NO_LIMITS,
-    WHEN_SYNCED,
     Copies,
     SyncLimits,
     Wanted,
     wanted_leader,
     wanted_mirrors,
 )
-from warren.mirror.replication.retained_copies import RetainedCopies
+from warren.mirror.replication.retained_copies import RetainedCopies, retains_at
+from warren.mirror.replication.retained_sync import RetainedSync
 from warren.mirror.replication.returned_leader import RECLAIM_S, ReturnedLeader
+from warren.mirror.replication.slices import unpack_slice
 
 log = logging.getLogger("warren.queue")
 
@@ -199,7 +201,7 @@ class Mirroring:
         """Open what is left of copies this node had, before what nobody has opened is dropped."""
         self._node = node
         self._formers.find(self._definitions.records(), new_backing, is_leftover)
-        self.retained.begin(new_backing, node.turns)
+        self.retained.begin(node, new_backing)
         self.retained.find(self._name, self._definitions.items(), self._settings)
 
     def attach(self, node: Node, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
@@ -215,6 +217,8 @@ class Mirroring:
         self._calls.serve("mirror.take_over", self._asked_to_take_over)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
         self.hand_overs.serve()
+        at = (self._calls, self._clock, node.turns)
+        self._retained_sync = RetainedSync(self.retained, *at, self._wanted_of)
         self._carrier_switch.serve()
         self._lost_and_found.attach(node)
         self._metadata.watch(("queue",), self._record_changed)
@@ -257,7 +261,7 @@ class Mirroring:
         for led in list(self._led.values()):
             # A node that is up has seen that its mirror is not named, and has a former copy of it.
             stopped = [mirror for mirror in led.leader.left_with_all() if mirror not in present]
-            last_words = partial(_at_stop, led, led.leader.epoch, stopped)
+            last_words = partial(at_stop, led.wanted, led.leader.epoch, stopped)
             led.leader.tell_handed_out()
             led.leader.flush()
             self._definitions.write_record(led.key, led.queue.queue_id, last_words)
@@ -428,6 +432,7 @@ class Mirroring:
         record = self._definitions.record_of(key, queue.queue_id)
         assert record is not None
         self._formers.discard(queue.queue_id)
+        self._retained_sync.forget(queue.queue_id)
         if copy is not None:
             del self._by_storage[copy.storage_id]
             self._promoted(queue, key, record, copy)
@@ -467,11 +472,14 @@ class Mirroring:
         led.member.follow(record)
         reason = promotion(record.promoted)
         lacks = reason is Promotion.LEADER_DOWN_NOT_IN_SYNC
-        firsts = copy.mirror.firsts() if lacks else ()
-        for level, own in zip(led.leader.levels, copy.mirror.levels, strict=True):
-            level.again = {position + own.delta for position in own.again | own.taken}
-        own_copy = copy.mirror
-        led.leader.begin_epoch(own_copy.deltas(), own_copy.carried_out, own_copy.tails(), firsts)
+        own = copy.mirror
+        self.retained.superseded(queue.queue_id, own.renumbering.retained)
+        retained = self.retained.begin_generation(queue, record.epoch - own.epoch, lacks=lacks)
+        for level, ours in zip(led.leader.levels, own.levels, strict=True):
+            level.again = {position + ours.delta for position in ours.again | ours.taken}
+        firsts = own.firsts() if lacks else ()
+        step = Step(record.epoch, own.deltas(), own.tails(), firsts, retained)
+        led.leader.begin_epoch(step, own.carried_out)
         if not copy.is_outside:
             led.already_joined(led.member.others())
         self._write_card_of_leader(led).then(lambda: self._noted(led))
@@ -516,6 +524,7 @@ class Mirroring:
         )
         led.storage_id = record.storage_id(self._name)
         led.leader.refusals = self._refusals.setdefault(queue.queue_id, Refusals())
+        led.leader.retains_at = partial(retains_at, queue)
         backing = queue.backing
         inner = backing.levels if isinstance(backing, PriorityQueue) else [backing]
         led.leader.levels = [
@@ -624,6 +633,9 @@ class Mirroring:
 
         def go_on() -> None:
             epoch = led.leader.epoch
+            known = led.leader.renumbering
+            superseded = self.retained.begin_generation(led.queue, 1, known.retained_since)
+            known.retains_anew(superseded)
             self._write_card_of_leader(led).then(lambda: go_on_as_noted(epoch))
 
         def go_on_as_noted(epoch: int) -> None:
@@ -681,6 +693,7 @@ class Mirroring:
         self._former_copies.pop(queue.queue_id, None)
         self._renumberings.pop(queue.queue_id, None)
         self._lost_and_found.forget(queue.queue_id)
+        self._retained_sync.forget(queue.queue_id)
         self.hand_overs.drop(queue.queue_id)
         led = self._led.pop(queue.queue_id, None)
         deleted = self._definitions.record_of(key, queue.queue_id) is None
@@ -709,7 +722,7 @@ class Mirroring:
             [0] * len(levels),
             safe_only=False,
             led=True,
-            unasked=[led.leader.unasked.runs(number) for number in range(len(levels))],
+            tail=led.leader.tail(),
             renumbering=led.leader.renumbering,
         )
         self._formers.keep(led.queue.queue_id, former)
@@ -882,6 +895,8 @@ class Mirroring:
         if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
             return
         self._forget_former(mirror)
+        if mirror.from_disk is None:
+            self._retained_sync.is_in_sync(record, copy.storage_id)
         copy.at_rest = copy.listed and not copy.may_have_to_lead
         if record.durable:
             mirror.has_card = True
@@ -1058,6 +1073,7 @@ class Mirroring:
             return
         del self._copies[copy.queue_id]
         del self._by_storage[copy.storage_id]
+        self._retained_sync.forget(copy.queue_id)
         if self._by_key.get(copy.key) == copy.queue_id:
             del self._by_key[copy.key]
         copy.member.leave()
@@ -1145,6 +1161,9 @@ class Mirroring:
         copy = self._copies.get(queue_id)
         if copy is None or not copy.mirror.started or copy.mirror.from_disk is not None:
             # What was on disk when this node started need not be all that the leader has.
+            return False
+        if copy.is_outside:
+            # The group goes on without it, and mirrors there would not hear of this leader.
             return False
         return copy.take_over(node, epoch)
 
@@ -1329,27 +1348,6 @@ def _levels(
     if settings.delays is not None:
         return [due_queue(backings[0], turns.let_go)]
     return backings
-
-
-def _at_stop(
-    led: LedQueue, epoch: int, have_all: Sequence[str], record: QueueRecord
-) -> QueueRecord | None:
-    """What the definition says when its leader has stopped in order.
-
-    Where no mirror is in sync, those are named again that stopped before and still have all, for
-    the time after a start without the leader. Without one the leader may be waited for.
-    """
-    if record.epoch != epoch or record.in_sync:
-        return None
-    have_all = [mirror for mirror in have_all if mirror in record.stores]
-    if have_all:
-        others = [mirror for mirror in record.mirrors if mirror not in have_all]
-        mirrors = [*have_all, *others]
-        return msgspec.structs.replace(record, mirrors=mirrors, in_sync=list(have_all))
-    if record.mirrors and led.wanted.promote_on_shutdown == WHEN_SYNCED:
-        # Nobody but a mirror in sync may take the place of the leader.
-        return msgspec.structs.replace(record, down=True)
-    return None
 
 
 def _begin(work: Waiting[None]) -> None:

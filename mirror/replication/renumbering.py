@@ -9,7 +9,7 @@ long as the leader knows of every step since.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 STEPS_MAX = 32
 """Steps that are remembered: copies that were away for longer begin anew."""
@@ -19,13 +19,19 @@ class Step(NamedTuple):
     """A change of leader. Per level: by what positions moved, and where the new leader went on.
 
     What the leader before had from `tails` on, in the new positions, the new one never got. Nor
-    what it had before `firsts`, which are there for one that was not in sync.
+    what it had before `firsts`, which are there for one that was not in sync. Of retained messages
+    the new leader, if it was in sync, has all but those between the two positions `retained`.
     """
 
     epoch: int
     shifts: Sequence[int]
     tails: Sequence[int]
     firsts: Sequence[int] = ()
+    retained: Sequence[int] = ()
+
+
+PlainStep: TypeAlias = tuple[int | list[int], ...]
+"""A step in lists, for other nodes and for cards."""
 
 
 class Since(NamedTuple):
@@ -59,13 +65,37 @@ class Renumbering:
         renumbering.steps = [Step(*step) for step in steps]  # type: ignore[arg-type]
         return renumbering
 
-    def plain(self) -> tuple[int, list[Step]]:
-        return self.first_epoch, self.steps
+    def plain(self) -> tuple[int, list[PlainStep]]:
+        """A step of a queue that retained nothing is as before queues could do so."""
+        steps: list[PlainStep] = []
+        for epoch, *numbers in self.steps:
+            known = numbers if numbers[-1] else numbers[:-1]
+            steps.append((epoch, *map(list, known)))
+        return self.first_epoch, steps
 
     def step(self, step: Step) -> None:
         self.steps.append(step)
         while len(self.steps) > STEPS_MAX:
             self.first_epoch = self.steps.pop(0).epoch
+
+    @property
+    def retained_since(self) -> int | None:
+        """From which position on the leader before the last step retained; None if nobody knows."""
+        if len(self.steps) > 1:
+            before = self.steps[-2].retained
+            return before[1] if before else None
+        return None if self.first_epoch else 0
+
+    def retains_anew(self, superseded: Sequence[int]) -> None:
+        """The leader of the last step has other positions for retained messages from then on."""
+        if self.steps:
+            self.steps[-1] = self.steps[-1]._replace(retained=superseded)
+
+    @property
+    def retained(self) -> list[Sequence[int]]:
+        """From where to where there are positions of retained messages that only a leader had which
+        another one has superseded."""
+        return [step.retained for step in self.steps if step.retained]
 
     @property
     def has_gaps(self) -> bool:

@@ -1,8 +1,12 @@
-"""What a node has retained of queues that it mirrors: acknowledged messages, each node its own.
+"""What a node has retained of queues that it mirrors: acknowledged messages, as their leader has.
 
-A leader says of a message that is acknowledged whether it is to be retained, before it says that it
-leaves the queue; each mirror that has the message keeps it then. Nobody sends retained messages to
-others: a node has those that were acknowledged while it had a copy, or led.
+A leader says of a message that is acknowledged that it is to be retained, and at which position,
+before it says that it leaves the queue; each mirror that has the message keeps it then. What a
+mirror lacks it is sent later (`retained_sync.py`).
+
+What only a leader had retained that was superseded, the next leader, if it was in sync, still has
+in the queue. Who learns how positions have moved since (`renumbering.py`) drops it: otherwise it
+would be retained twice.
 
 The log of a queue has an id of its own, which follows from that of the queue. So it stays the same
 whatever becomes of the copy, and when this node begins to lead, or does not lead any more. It is
@@ -12,20 +16,21 @@ the node has no copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from warren.core.backing.backing_queue import RETAINED_LEVEL, BackingQueue, BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
-from warren.core.backing.retained_log import RetainedLog, retained_log
+from warren.core.backing.retained_log import RetainedLog, next_generation, retained_log
 from warren.core.backing.stream_limits import StreamLimits
 from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import Message
+from warren.core.node import Node
 from warren.core.ports import Clock, Key
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.retention import Retention
-from warren.core.scheduling.turns import Turns
+from warren.mirror.replication.mirror import Retains
 from warren.mirror.replication.mirror_level import MirrorLevel
 
 NewBacking: TypeAlias = Callable[[BackingSpec], BackingQueue]
@@ -40,19 +45,68 @@ class _Mirrored:
         self.backing: BackingQueue = MemoryQueue()
 
 
+class RetainedCopy(Retains):
+    """What the mirror of one queue is told, done to what this node has retained."""
+
+    def __init__(self, copies: RetainedCopies, queue_id: int) -> None:
+        self._copies = copies
+        self._queue_id = queue_id
+
+    def next_is(self, position: int) -> None:
+        self._copies.another_leads(self._queue_id)
+        retention = self._copies.of_mirror(self._queue_id)
+        if retention is None:
+            # The policy is not known here yet.
+            self._copies.next_positions[self._queue_id] = position
+        else:
+            retention.log.skip_to(position)
+
+    def retain(self, level: MirrorLevel, messages: Mapping[int, Message]) -> None:
+        retention = self._copies.of_mirror(self._queue_id)
+        if retention is not None and retention.active:
+            retention.follow(level.backing, messages)
+
+    def superseded(self, ranges: Iterable[Sequence[int]]) -> None:
+        self._copies.another_leads(self._queue_id)
+        self._copies.superseded(self._queue_id, ranges)
+
+
 class RetainedCopies:
-    """The retentions of queues that this node does not lead, by the ids of the queues."""
+    """The retentions of queues that this node does not lead, by the ids of the queues.
+
+    `next_positions` are those that leaders have told of queues that are not to retain anything yet.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._retentions: dict[int, Retention] = {}
+        self.next_positions: dict[int, int] = {}
+        # Between which positions only leaders had messages that were superseded.
+        self._superseded: dict[int, list[Sequence[int]]] = {}
         self._new_backing: NewBacking
-        self._turns: Turns
+        self._node: Node
 
-    def begin(self, new_backing: NewBacking, turns: Turns) -> None:
+    def begin(self, node: Node, new_backing: NewBacking) -> None:
         """`new_backing` opens what the disk has."""
         self._new_backing = new_backing
-        self._turns = turns
+        self._node = node
+
+    def leads(self, queue_id: int) -> bool:
+        """Whether the queue is led at this node."""
+        return queue_id in self._node.local_queues
+
+    def of(self, queue_id: int) -> Retention | None:
+        """What this node retains of a queue, whether it leads it or not."""
+        led = self._node.local_queues[queue_id].retention if self.leads(queue_id) else None
+        # A queue that is about to be led takes over what its mirror here had when it is complete.
+        return led or self._retentions.get(queue_id)
+
+    def of_mirror(self, queue_id: int) -> Retention | None:
+        """The same, if this node does not lead it."""
+        return self._retentions.get(queue_id)
+
+    def of_copy(self, queue_id: int) -> RetainedCopy:
+        return RetainedCopy(self, queue_id)
 
     def find(
         self,
@@ -71,48 +125,110 @@ class RetainedCopies:
         """What a queue is to retain may have changed."""
         retention = self._retentions.get(record.queue_id)
         if limits is not None and record.durable:
-            (retention or self._open(key, record.queue_id)).keep_within(limits)
+            if retention is None:
+                retention = self._keep(key, record.queue_id, self._opened(record.queue_id))
+            if not retention.active:
+                # The leader may have known of it earlier, and have retained messages since then.
+                retention.log.trimmed_below = 0
+            retention.keep_within(limits)
         elif retention is not None:
             retention.cease()
 
-    def _open(self, key: Key, queue_id: int) -> Retention:
+    def _opened(self, queue_id: int) -> RetainedLog:
+        """What the disk has, which goes on where a leader has told."""
         spec = BackingSpec(queue_id + RETAINED_LEVEL, durable=True, mode="default", retained=True)
-        backing = self._new_backing(spec)
-        log = retained_log(backing, self._clock.call_soon, self._clock.wall_time)
-        return self._keep(key, queue_id, log)
+        log = retained_log(self._new_backing(spec), self._clock.call_soon)
+        log.skip_to(self.next_positions.pop(queue_id, log.next_position))
+        return log
 
     def _keep(self, key: Key, queue_id: int, log: RetainedLog) -> Retention:
-        retention = Retention(_Mirrored(key), log, self._clock, self._turns)
+        _drop(log, self._superseded.get(queue_id, ()))
+        retention = Retention(_Mirrored(key), log, self._clock, self._node.turns)
         self._retentions[queue_id] = retention
         return retention
 
-    def retain(self, queue_id: int, level: MirrorLevel, messages: Sequence[Message]) -> None:
-        """The leader retains these messages of the copy, which are about to be acknowledged."""
-        retention = self._retentions.get(queue_id)
-        if retention is not None and retention.active:
-            retention.keep(level.backing, messages)
+    def superseded(
+        self, queue_id: int, ranges: Iterable[Sequence[int]], *, led: bool = False
+    ) -> None:
+        """Drop what is between these positions, and take nothing of it again.
+
+        `led`: this node leads the queue.
+        """
+        known = list(ranges)
+        if not known:
+            self._superseded.pop(queue_id, None)
+            return
+        self._superseded[queue_id] = known
+        retention = self.of(queue_id) if led else self.of_mirror(queue_id)
+        if retention is not None:
+            _drop(retention.log, known)
+
+    def is_superseded(self, queue_id: int, position: int) -> bool:
+        """Whether only a leader that was superseded had a message with this position."""
+        ranges = self._superseded.get(queue_id, ())
+        return any(start <= position < end for start, end in ranges)
+
+    def begin_generation(
+        self, queue: Queue, later: int, since: int | None = None, *, lacks: bool = False
+    ) -> Sequence[int]:
+        """This node leads the queue from now on, and gives positions that no other leader gave.
+
+        Returns from where to where only the leader before may have messages which this one has in
+        its queue; nothing where the queue retains nothing, nor if it `lacks` messages. `since`: a
+        leader that is back gave the positions from there on, and has nothing on its disk if it
+        finds nothing.
+        """
+        retention = self.of(queue.queue_id)
+        if retention is None:
+            told = self.next_positions.get(queue.queue_id)
+            if told is not None:
+                # The queue may retain something once more.
+                self.next_positions[queue.queue_id] = next_generation(told, later)
+            return ()
+        log = retention.log
+        tail, end = log.begin_generation(later)
+        if lacks:
+            return ()
+        superseded = (tail if log.length or since is None else since, end)
+        self._superseded.setdefault(queue.queue_id, []).append(superseded)
+        return superseded
 
     def take(self, queue_id: int) -> RetainedLog | None:
-        """What there is of a queue that this node leads from now on."""
+        """What there is of a queue that this node leads from now on, or has led for a while; None
+        where nobody has retained anything yet."""
         retention = self._retentions.pop(queue_id, None)
-        return None if retention is None else retention.let_go()
+        if retention is not None:
+            return retention.let_go()
+        return self._opened(queue_id) if queue_id in self.next_positions else None
+
+    def another_leads(self, queue_id: int) -> None:
+        """An object may lead the queue here that is about to go: it retains nothing any more."""
+        if self.leads(queue_id):
+            queue = self._node.local_queues[queue_id]
+            self._keep_of(("queue", queue.vhost_name, queue.name), queue)
 
     def leads_no_more(self, key: Key, queue: Queue, *, deleted: bool) -> None:
         """This node does not lead the queue any more, and may have a copy of it, unless it is
         deleted: then what is retained goes with it."""
         if deleted:
-            return
-        retained, queue.retained = queue.retained, None
-        limits = None if queue.retention is None else queue.settings.retention
-        queue.retention = None
-        if retained is not None:
+            self.delete(queue.queue_id)
+        else:
+            self._keep_of(key, queue)
+            queue.retained = queue.retention = None
+
+    def _keep_of(self, key: Key, queue: Queue) -> None:
+        """Go on with what the object has retained, unless that was done."""
+        retained = queue.retained
+        if retained is not None and not retained.ended:
             retention = self._keep(key, queue.queue_id, retained.let_go())
-            if limits is not None:
-                retention.keep_within(limits)
+            if queue.retention is not None and queue.settings.retention is not None:
+                retention.keep_within(queue.settings.retention)
 
     def delete(self, queue_id: int) -> None:
         """The queue is deleted."""
         retention = self._retentions.pop(queue_id, None)
+        self._superseded.pop(queue_id, None)
+        self.next_positions.pop(queue_id, None)
         if retention is not None:
             retention.delete()
 
@@ -120,3 +236,15 @@ class RetainedCopies:
         """The node stops."""
         for retention in self._retentions.values():
             retention.stop()
+
+
+def _drop(log: RetainedLog, superseded: Iterable[Sequence[int]]) -> None:
+    """Remove what no later leader has heard of. Nor is any of these positions given once more."""
+    for start, end in superseded:
+        log.drop(start, end)
+        log.skip_to(max(end, log.next_position))
+
+
+def retains_at(queue: Queue) -> int | None:
+    """At which position a queue of this node retains the next message; None if it does not."""
+    return None if queue.retention is None else queue.retention.log.next_position

@@ -30,8 +30,12 @@ SEGMENT_MASK = SEGMENT_ENTRIES - 1
 PIECE = 2048
 """Entries that go before others have their turn, where there are many: two milliseconds at most."""
 
+NOWHERE = 1 << 62
+"""Behind every position."""
+
 LOADED_MAX = 32
-"""Segments of a stream that its readers have in memory, of some 400 KB each."""
+"""Segments that were brought back to memory, of some 400 KB each, and are kept there: those that
+readers of a stream use, or who looks through a queue."""
 
 
 class IndexEntries:
@@ -56,8 +60,8 @@ class IndexEntries:
         self._had_files = False
         # Messages lost with damaged segments, and their octets, that no reader was told of yet.
         self._lost = (0, 0)
-        # Segments that readers of a stream brought to memory, the one used last at the end.
-        self._loaded: dict[int, None] | None = None
+        # Segments that readers brought back to memory, the one used last at the end.
+        self._loaded: dict[int, None] = {}
 
     @property
     def live(self) -> int:
@@ -75,6 +79,12 @@ class IndexEntries:
     def start(self) -> int:
         """The position with which the first segment begins. There is a segment."""
         return self.numbers[0] << SHIFT
+
+    def start_from(self, position: int) -> int:
+        """The position with which the first segment begins that does so there or later; one behind
+        every other where there is none."""
+        at = bisect_left(self.numbers, (position + SEGMENT_MASK) >> SHIFT)
+        return self.numbers[at] << SHIFT if at < len(self.numbers) else NOWHERE
 
     # What was there at start
 
@@ -463,15 +473,12 @@ class IndexEntries:
         ):
             segment.unload()
 
-    def few_in_memory(self) -> None:
-        """Keep `LOADED_MAX` segments in memory at most: readers are all over the queue."""
-        self._loaded = {}
-
     def keep_few(self, number: int) -> None:
-        """A segment is used: let another one leave memory where there are many."""
-        loaded = self._loaded
-        if loaded is None:
+        """A segment is used: let another one leave memory where there are many. Those that are
+        changed stay until they are flushed."""
+        if self.any_order:
             return
+        loaded = self._loaded
         loaded.pop(number, None)
         loaded[number] = None
         if len(loaded) <= LOADED_MAX:

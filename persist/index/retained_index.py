@@ -17,6 +17,7 @@ The field of an entry that says when a message expires says here when it was ack
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from warren.core.backing.queue_store import StoredBody
 from warren.core.messages.message import Envelope, Message
@@ -36,32 +37,39 @@ UNCUT = 1 << 62
 
 
 class RetainedIndex(QueueIndex):
-    """`_elsewhere` are messages to be written that stand in the log already, by position."""
+    """`_elsewhere` are messages to be written that stand in the log already, by position; `_late`
+    those below others that came before them, up to `_next`."""
 
     _elsewhere: dict[int, StoredBody] | None = None
+    _next: int | None = None
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._late: list[int] = []
 
     def write_retained(
         self,
         messages: Sequence[Message],
         confirms: PublishConfirms,
         stored: Sequence[StoredBody | None],
-        acknowledged_at: float,
+        acknowledged_at: Sequence[float],
         *,
         awaited: bool,
     ) -> None:
         unwritten, elsewhere = self._unwritten, self._places()
         mark = self._journal.noted_bytes
-        expires_at = self._context.node_time(int(acknowledged_at * 1e6))
+        node_time = self._context.node_time
         total = 0
         last = messages[-1].position
-        for message, where in zip(messages, stored, strict=True):
+        self._note_late(messages)
+        for message, where, at in zip(messages, stored, acknowledged_at, strict=True):
             body = message.body
             octets = RECORD_BYTES + len(body) + len(message.envelope.header)
             if where is not None:
                 octets = ENQUEUE_BYTES
                 elsewhere[message.position] = where
                 self._context.persistent.refer(where.place, where.length)
-            message.expires_at = expires_at
+            message.expires_at = node_time(int(at * 1e6))
             position = message.position
             told = confirms if position == last else None
             unwritten[position] = (message, body, told, position, mark, octets)
@@ -74,8 +82,34 @@ class RetainedIndex(QueueIndex):
             self._elsewhere = {}
         return self._elsewhere
 
+    def _note_late(self, messages: Sequence[Message]) -> None:
+        """Note those that come behind others in the journal which have higher positions."""
+        first = messages[0].position
+        if self._next is None:
+            self._next = self.end_of_sequence()
+        if first < self._next:
+            self._late += [one.position for one in messages if one.position < self._next]
+        self._next = max(self._next, messages[-1].position + 1)
+
     def emit(self, batch: OpenBatch, cut: int) -> bool:
-        return super().emit(batch, UNCUT)
+        late = [position for position in self._late if position in self._unwritten]
+        self._late = []
+        if not late:
+            return super().emit(batch, UNCUT)
+        segments = self.entries.segments
+        ends = {at >> SHIFT: 0 for at in late}
+        for number in ends.keys() & segments.keys():
+            ends[number] = segments[number].written
+        for position in self._unwritten:
+            number = position >> SHIFT
+            if number in ends:
+                ends[number] = max(ends[number], (position & SEGMENT_MASK) + 1)
+        is_all = super().emit(batch, UNCUT)
+        for number, end in ends.items():
+            segments[number].written = end
+        for position in late:
+            segments[position >> SHIFT].came_late(position & SEGMENT_MASK)
+        return is_all
 
     def _emit_shared(
         self, batch: OpenBatch, envelope: Envelope, body: bytes, position: int, expires_us: int
@@ -111,7 +145,7 @@ class RetainedIndex(QueueIndex):
         base = start - first
         beyond = min(end, base + SEGMENT_MASK + 1)
         if segment is None:
-            return beyond
+            return min(end, self.entries.start_from(start))
         last = min(beyond - base, first + PIECE)
         columns = self.entries.columns(segment)
         since_us = int(since * 1e6)

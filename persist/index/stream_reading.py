@@ -43,9 +43,6 @@ class StreamReading(ABC):
         last = self.entries.segments[self.entries.numbers[-1]]
         return last.start + last.written
 
-    def few_in_memory(self) -> None:
-        self.entries.few_in_memory()
-
     def walk(self, start: int, end: int, enough: int) -> Walked:
         """One segment at most, of which the totals are enough where all of it counts."""
         number, first = divmod(start, SEGMENT_ENTRIES)
@@ -53,7 +50,7 @@ class StreamReading(ABC):
         base = start - first
         beyond = min(end, base + SEGMENT_ENTRIES)
         if segment is None:
-            return Walked(beyond, 0, 0, 0)
+            return Walked(min(end, self.entries.start_from(start)), 0, 0, 0)
         is_whole = start == base and beyond == base + SEGMENT_ENTRIES
         if is_whole and segment.columns is None and not segment.has_shared:
             octets = sum([octets for _, octets in segment.by_file.values()])
@@ -67,7 +64,8 @@ class StreamReading(ABC):
             totals = accumulate(lengths)
             count, octets = next((n, one) for n, one in enumerate(totals, 1) if one >= enough)
             last = first + count
-        live = last - first - columns.places[first:last].count(0)
+        places = columns.places[first:last]
+        live = len(places) - places.count(0)
         return Walked(base + last, octets, live, sum(columns.sizes[first:last]))
 
     def arrived_at(self, position: int) -> float | None:

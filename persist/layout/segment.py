@@ -11,7 +11,7 @@ each file of the log, and their octets; `has_shared` whether it has shared ones 
 
 Entries of records in the journal come in order: they are below `written`, and in the file below
 `flushed`. Those of paged messages come in any order, and are listed in `paged` until they are in
-the file.
+the file; so do those that came late, when entries behind them were in the file.
 """
 
 from __future__ import annotations
@@ -182,6 +182,21 @@ class Segment:
         names = [segment_name(self.number, generation) for generation in range(self.generation)]
         return [directory / name for name in names]
 
+    def came_late(self, relative: int) -> None:
+        """An entry of a record in the journal was made below others, where one may have been
+        removed."""
+        if relative < self.flushed:
+            self.paged.append(relative)
+        if self.removed:
+            # A frame has removals of what was there before its entries, and no others.
+            beyond = relative + 1
+            pieces = [
+                piece
+                for start, end in self.removed
+                for piece in ((start, min(end, relative)), (max(start, beyond), end))
+            ]
+            self.removed = [(start, end) for start, end in pieces if start < end]
+
     def flush(self, place: int, start_number: int) -> tuple[int, bytes]:
         """What is to be written at the end of the file, and where that is.
 
@@ -199,6 +214,9 @@ class Segment:
         written = [
             at for at in columns.live(self.flushed, self.written) if columns.places[at] < TRANSIENT
         ]
+        if self.paged:
+            late = sorted({at for at in self.paged if at < self.flushed})
+            written = [at for at in late if 0 < columns.places[at] < TRANSIENT] + written
         parts.append(encode_frame(self._frame(0, place, written, self._removed_ranges())))
         paged = [at for at in sorted(set(self.paged)) if columns.places[at] >= TRANSIENT]
         if paged:

@@ -319,6 +319,7 @@ class StoredIndex:
             return
         assert segment.columns is not None
         segment.columns.set(relative, place, record.expires_us, length, size)
+        segment.came_late(relative)
         segment.written = max(segment.written, relative + 1)
         segment.dirty = True
 

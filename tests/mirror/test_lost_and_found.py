@@ -17,7 +17,7 @@ from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field
 from warren.core.ports import Commit
 from warren.core.vhosts.vhost import VirtualHost
-from warren.mirror.replication.former_copy import FormerCopy
+from warren.mirror.replication.former_copy import FormerCopy, Tail
 from warren.mirror.replication.lost_and_found import HEADER, LOST_AND_FOUND
 from warren.mirror.replication.renumbering import Step
 from warren.mirror.replication.unasked import Unasked
@@ -189,6 +189,44 @@ def test_what_a_mirror_lacked_is_kept_though_it_has_no_mirrors_any_more_and_was_
     cluster.clock.advance(15)
     assert kept(cluster) == [b"one", b"two"]
     assert bodies(cluster, "later") == [b"mirrors have it"]
+
+
+def test_what_was_confirmed_is_kept_of_a_leader_that_was_superseded_without_votes(
+    cluster: Cluster,
+) -> None:
+    """Two of three copies confirm; who has neither of them may lead where the policy says so. The
+    leader before lives on: what was confirmed, nobody sends again."""
+    policy = {
+        "ha-mode": "all",
+        "ha-replication": "log",
+        "log-acks": "majority",
+        "ha-promote-on-failure": "always",
+    }
+    cluster["a"].node.policies.set("/", "ha", "^ha", policy, 0, "queues")
+    a = client_at(cluster, "a")
+    declare(cluster, a, "ha")
+    a.selects_confirms()
+    a.publishes("ha", b"all have it", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert a.receives(commands.Basic.Ack).delivery_tag == 1
+    cluster.stall("a", "c")
+    a.publishes("ha", b"two have it", delivery_mode=2)
+    cluster.clock.advance(0.1)
+    assert a.receives(commands.Basic.Ack).delivery_tag == 2
+    cluster.kill("b")
+    cluster.tidy_after("b")
+    cluster.cut_store("a")
+    cluster.cut("a", "c")
+    cluster.unstall("a", "c")
+    cluster.lease_ends("a")
+    cluster.clock.advance(10)
+    assert leader(cluster, "ha", "c") == "c"
+    cluster.restore_store("a")
+    cluster.has_lease_again("a")
+    cluster.connect("a", "c")
+    cluster.clock.advance(15)
+    assert bodies(cluster, "ha", "c") == [b"all have it"]
+    assert kept(cluster, "c") == [b"two have it"]
 
 
 @pytest.mark.parametrize("is_full", [True, False])
@@ -370,25 +408,29 @@ def test_nothing_is_kept_of_a_queue_that_is_deleted(
 
 
 @pytest.mark.parametrize(
-    ("firsts", "unasked", "only_here"),
+    ("firsts", "unasked", "has_confirmed", "only_here"),
     [
         # All that is not asked for lies before what the next leader had not.
-        ([20], [(5, 9)], [(0, 20)]),
-        ([20], [(5, 25), (25, 28)], [(0, 28)]),
-        ([8], [(5, 9), (24, 26)], [(0, 8), (24, 26)]),
-        ([8], None, [(0, 8), (20, 30)]),
-        ([], [(5, 9), (18, 22), (22, 24), (26, 28)], [(20, 24), (26, 28)]),
-        ([], None, []),
+        ([20], [(5, 9)], False, [(0, 20)]),
+        ([20], [(5, 25), (25, 28)], False, [(0, 28)]),
+        ([8], [(5, 9), (24, 26)], False, [(0, 8), (24, 26)]),
+        ([8], [(24, 26)], True, [(0, 8), (20, 30)]),
+        ([8], None, False, [(0, 8), (20, 30)]),
+        ([], [(5, 9), (18, 22), (22, 24), (26, 28)], True, [(20, 24), (26, 28)]),
+        ([], None, False, []),
     ],
 )
 def test_what_the_next_leader_never_got(
-    firsts: list[int], unasked: list[tuple[int, int]] | None, only_here: list[tuple[int, int]]
+    firsts: list[int],
+    unasked: list[tuple[int, int]] | None,
+    has_confirmed: bool,
+    only_here: list[tuple[int, int]],
 ) -> None:
     """It went on at 20; the former leader had positions up to 30."""
     level = MemoryQueue()
     level.skip_to(30)
-    of_levels = None if unasked is None else [unasked]
-    former = FormerCopy(1, 0, [level], [0], safe_only=False, led=True, unasked=of_levels)
+    tail = None if unasked is None else Tail([unasked], has_confirmed)
+    former = FormerCopy(1, 0, [level], [0], safe_only=False, led=True, tail=tail)
     assert former.only_here(Step(1, [0], [20], firsts), 0) == only_here
 
 

@@ -76,3 +76,14 @@ def test_a_queue_with_other_levels_is_another_matter() -> None:
     known = Renumbering(0)
     known.step(Step(1, [1], [3]))
     assert known.since(0, 2) is None
+
+
+def test_steps_of_a_queue_that_retains_nothing_are_told_as_older_nodes_know_them() -> None:
+    renumbering = Renumbering(0)
+    renumbering.step(Step(1, [0], [9]))
+    renumbering.step(Step(2, [5], [14], [3], [7, 1 << 32]))
+    assert renumbering.plain() == (0, [(1, [0], [9], []), (2, [5], [14], [3], [7, 1 << 32])])
+    assert Renumbering.told(*renumbering.plain()).steps == [
+        Step(1, [0], [9], [], ()),
+        Step(2, [5], [14], [3], [7, 1 << 32]),
+    ]

@@ -1,10 +1,11 @@
-"""What mirrored queues retain of acknowledged messages: each node has its own, and goes on with it
-when it leads."""
+"""What mirrored queues retain of acknowledged messages: every node has the same, at the same
+positions, and is sent what it lacks."""
 
 from __future__ import annotations
 
 import pytest
 from cluster import Cluster
+from cluster_disk import backings_on
 from mirrored import declare_mirrored, record
 from pamqp import commands
 from pipe import Client
@@ -56,6 +57,20 @@ def bodies(retention: Retention | None) -> list[bytes]:
         messages, position = log.read(position, 10)
         found += [message.body for message in messages]
     return found
+
+
+def positions(retention: Retention | None) -> list[int]:
+    assert retention is not None
+    return retention.log.list_positions(0, 1 << 62, 1 << 20).positions
+
+
+def all_retained(cluster: Cluster) -> list[bytes]:
+    """What all nodes that are up have, at the same positions."""
+    queue_id = record(cluster, "q", cluster.alive[-1]).queue_id
+    copies = [cluster[name].mirroring.retained.of(queue_id) for name in cluster.alive]
+    found = [(bodies(copy), positions(copy)) for copy in copies]
+    assert all(one == found[0] for one in found), found
+    return found[0][0]
 
 
 def of_leader(cluster: Cluster) -> list[bytes]:
@@ -153,3 +168,261 @@ def test_queue_that_is_deleted_takes_it_along_everywhere(cluster: Cluster) -> No
     client.receives(commands.Queue.DeleteOk)
     for name in "abc":
         assert not cluster[name].mirroring.retained._retentions
+
+
+def test_positions_mean_the_same_at_every_node(cluster: Cluster) -> None:
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q", {"x-max-priority": long(3)})
+    for number in range(6):
+        client.publishes("q", b"%d" % number, delivery_mode=2, priority=number % 2)
+    cluster.clock.advance(1)
+    client.sends(commands.Basic.Consume, queue="q", consumer_tag="c")
+    cluster.clock.advance(1)
+    client.acks(6, multiple=True)
+    cluster.clock.advance(1)
+    assert sorted(all_retained(cluster)) == [b"%d" % number for number in range(6)]
+
+
+def test_positions_stay_when_another_node_leads(cluster: Cluster) -> None:
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"1", b"2", b"3")
+    acknowledge(cluster, client, 2)
+    before = positions(cluster["a"].queue("q").retention)
+    cluster.kill("a")
+    cluster.clock.advance(10)
+    leader = record(cluster, "q").leader
+    acknowledge(cluster, client_of(cluster, leader), 1)
+    after = positions(cluster[leader].queue("q").retention)
+    assert after[:2] == before and after[2] > before[1] + (1 << 30)
+    assert all_retained(cluster) == [b"1", b"2", b"3"]
+
+
+def test_mirror_that_was_away_is_sent_what_it_lacks(cluster: Cluster) -> None:
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, *[b"%03d" % number for number in range(300)])
+    acknowledge(cluster, client, 2)
+    cluster.kill("b")
+    cluster.clock.advance(5)
+    client.sends(commands.Basic.Consume, queue="q", consumer_tag="c")
+    cluster.clock.advance(1)
+    client.acks(300, multiple=True)
+    cluster.clock.advance(1)
+    assert len(of_leader(cluster)) == 300
+    cluster.comes_back("b")
+    cluster.clock.advance(30)
+    fill(cluster, client, b"more")
+    client.acks(301)
+    cluster.clock.advance(1)
+    assert all_retained(cluster) == [*[b"%03d" % number for number in range(300)], b"more"]
+
+
+def test_synchronisation_that_is_broken_off_goes_on_with_the_next_leader(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warren.mirror.replication.retained_sync.SLICE_COUNT", 3)
+    monkeypatch.setattr("warren.mirror.replication.retained_sync.LISTED_MAX", 20)
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    cluster.kill("b")
+    cluster.clock.advance(5)
+    fill(cluster, client, *[b"%03d" % number for number in range(100)])
+    client.sends(commands.Basic.Consume, queue="q", consumer_tag="c")
+    cluster.clock.advance(1)
+    client.acks(100, multiple=True)
+    cluster.clock.advance(1)
+    cluster.comes_back("b")
+    queue_id = record(cluster, "q", "a").queue_id
+    while (
+        len(bodies(cluster["b"].mirroring.retained.of(queue_id)) if has(cluster, "b") else ()) < 9
+    ):
+        cluster.clock.advance(0.01)
+    assert len(of_mirror(cluster, "b")) < 20
+    cluster.kill("a")
+    cluster.clock.advance(30)
+    assert all_retained(cluster) == [b"%03d" % number for number in range(100)]
+
+
+def has(cluster: Cluster, node: str) -> bool:
+    return record(cluster, "q", "c").queue_id in cluster[node].mirroring.retained._retentions
+
+
+def test_leader_that_had_not_been_sent_everything_asks_its_mirrors(cluster: Cluster) -> None:
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"1", b"2", b"3")
+    acknowledge(cluster, client, 3)
+    leader_log = cluster["a"].queue("q").retention.log
+    queue_id = record(cluster, "q").queue_id
+    # As if it had taken the lead before it was sent these.
+    leader_log.drop(0, leader_log.next_position - 1)
+    assert of_leader(cluster) == [b"3"]
+    cluster.kill("c")
+    cluster.clock.advance(5)
+    cluster.comes_back("c")
+    cluster.clock.advance(20)
+    assert of_mirror(cluster, "c") == [b"3"]
+    cluster["b"].mirroring._retained_sync.forget(queue_id)
+    cluster["b"].mirroring._copies[queue_id].at_rest = False
+    cluster.clock.advance(20)
+    assert of_leader(cluster) == of_mirror(cluster, "b") == [b"1", b"2", b"3"]
+
+
+def test_what_only_a_leader_had_that_was_cut_off_is_not_retained_twice(cluster: Cluster) -> None:
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"1", b"2", b"3")
+    acknowledge(cluster, client, 1)
+    client.sends(commands.Basic.Get, queue="q")
+    cluster.clock.advance(1)
+    tag = client.receives_content(commands.Basic.GetOk).method.delivery_tag
+    cluster.cut_store("a")
+    for other in "bc":
+        cluster.stall("a", other)
+    client.acks(tag)
+    cluster.settle()
+    assert of_leader(cluster) == [b"1", b"2"]
+    for other in "bc":
+        cluster.cut("a", other)
+    cluster.clock.advance(15)
+    leader = record(cluster, "q").leader
+    assert leader != "a"
+    assert of_leader(cluster) == [b"1"]
+    cluster.restore_store("a")
+    for other in "bc":
+        cluster.unstall("a", other)
+        cluster.connect("a", other)
+    cluster.clock.advance(30)
+    acknowledge(cluster, client_of(cluster, leader), 2)
+    assert all_retained(cluster) == [b"1", b"2", b"3"]
+
+
+def carrier_of(cluster: Cluster) -> dict[str, object]:
+    (policy,) = cluster["a"].node.policies.of_vhost("/")
+    return {"ha-replication": policy.definition["ha-replication"]}
+
+
+def test_mirror_that_hears_late_that_a_queue_retains_is_sent_what_was_acknowledged(
+    cluster: Cluster,
+) -> None:
+    carrier = carrier_of(cluster)
+    client = client_of(cluster, "a")
+    set_policy(cluster, **carrier)
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"1", b"2", b"3")
+    # Its mirrors are looked at no more.
+    cluster.clock.advance(60)
+    cluster.cut_store("b")
+    set_policy(cluster, **carrier, **RETENTION)
+    acknowledge(cluster, client, 2)
+    cluster.restore_store("b")
+    cluster.clock.advance(10)
+    acknowledge(cluster, client, 1)
+    cluster.clock.advance(10)
+    assert all_retained(cluster) == [b"1", b"2", b"3"]
+
+
+def test_mirror_that_hears_late_that_a_queue_retains_anew_is_sent_the_rest(
+    cluster: Cluster,
+) -> None:
+    carrier = carrier_of(cluster)
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"1", b"2", b"3")
+    acknowledge(cluster, client, 1)
+    cluster.cut_store("b")
+    set_policy(cluster, **carrier)
+    set_policy(cluster, **carrier, **RETENTION)
+    acknowledge(cluster, client, 1)
+    assert of_leader(cluster) == [b"2"]
+    cluster.restore_store("b")
+    cluster.clock.advance(10)
+    assert all_retained(cluster) == [b"2"]
+
+
+def test_leader_whose_mirror_retained_nothing_yet_gives_other_positions(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carrier = carrier_of(cluster)
+    client = client_of(cluster, "a")
+    set_policy(cluster, **carrier)
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"1", b"2", b"3", b"4")
+    # As if their turn did not come before the leader died.
+    for name in "bc":
+        monkeypatch.setattr(cluster[name].mirroring, "_follow_policy", lambda copy: None)
+    set_policy(cluster, **carrier, **RETENTION)
+    acknowledge(cluster, client, 2)
+    before = positions(cluster["a"].queue("q").retention)
+    cluster.kill("a")
+    cluster.clock.advance(10)
+    leader = record(cluster, "q").leader
+    acknowledge(cluster, client_of(cluster, leader), 2)
+    after = positions(cluster[leader].queue("q").retention)
+    assert len(after) == 2 and after[0] > before[-1]
+
+
+@pytest.mark.parametrize("carrier", ["gm", "log"])
+def test_leader_that_was_not_in_sync_takes_what_the_leader_before_had_retained(
+    carrier: str,
+) -> None:
+    cluster = Cluster("a", "b", "c", new_backing=backings_on({}))
+    by_hand = {"ha-mode": "nodes", "ha-params": ["a", "b"], "ha-sync-mode": "manual"}
+    by_hand |= {"ha-replication": carrier, **RETENTION}
+    set_policy(cluster, **by_hand)
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    cluster.kill("b")
+    cluster.clock.advance(10)
+    fill(cluster, client, b"1", b"2", b"3")
+    acknowledge(cluster, client, 2)
+    cluster.comes_back("b")
+    cluster.clock.advance(10)
+    assert record(cluster, "q", "c").in_sync == []
+    cluster.stall("a", "b")
+    acknowledge(cluster, client, 1)
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(30)
+    assert record(cluster, "q", "c").leader == "b", record(cluster, "q", "c")
+    cluster.comes_back("a")
+    cluster.clock.advance(10)
+    policy = {**by_hand, "ha-sync-mode": "automatic"}
+    cluster["b"].node.policies.set("/", "ha", "^q$", policy, 0, "queues")
+    cluster.clock.advance(60)
+    assert record(cluster, "q", "c").in_sync == ["a"]
+    assert of_leader(cluster) == of_mirror(cluster, "a") == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("carrier", ["gm", "log"])
+def test_leader_that_never_had_a_message_which_was_retained_does_not_have_it_dropped(
+    carrier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster("a", "b", "c", new_backing=backings_on({}))
+    by_hand = {"ha-mode": "nodes", "ha-params": ["a", "b"], "ha-sync-mode": "manual"}
+    by_hand |= {"ha-replication": carrier, **RETENTION}
+    set_policy(cluster, **by_hand)
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    cluster.kill("b")
+    cluster.clock.advance(10)
+    fill(cluster, client, b"1", b"2", b"3")
+    acknowledge(cluster, client, 2)
+    cluster.comes_back("b")
+    # As if the leader died before it was asked for more.
+    monkeypatch.setattr(cluster["b"].mirroring._retained_sync, "is_in_sync", lambda *about: None)
+    cluster.clock.advance(10)
+    client.sends(commands.Basic.Get, queue="q")
+    cluster.clock.advance(1)
+    client.acks(client.receives_content(commands.Basic.GetOk).method.delivery_tag)
+    cluster.clock.advance(5)
+    assert record(cluster, "q", "c").in_sync == ["b"]
+    assert of_mirror(cluster, "b") == []
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(30)
+    assert record(cluster, "q", "c").leader == "b"
+    cluster.comes_back("a")
+    cluster.clock.advance(60)
+    assert of_leader(cluster) == of_mirror(cluster, "a") == [b"1", b"2", b"3"]

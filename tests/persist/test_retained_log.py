@@ -4,6 +4,7 @@ messages at any moment, whatever crash comes, and within the limits of that log.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from random import Random
 from typing import cast
 
@@ -18,12 +19,13 @@ from stored_queues import OTHER, QUEUE, Node
 from warren.core.backing.backing_queue import RETAINED_LEVEL
 from warren.core.backing.memory_retained_store import MemoryRetainedStore
 from warren.core.backing.queue_store import NOT_HANDED
-from warren.core.backing.retained_log import RetainedLog, RetainedStore
+from warren.core.backing.retained_log import GENERATION_SHIFT, RetainedLog, RetainedStore
 from warren.core.backing.stream_limits import KEEP_ALL, StreamLimits
 from warren.core.backing.variable_queue import DEFAULT_MODE, VariableQueue
 from warren.core.messages.message import Envelope, Message
 from warren.core.queues.retention import SLICE, WAITING_MAX, Retention
 from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.waiting import run
 from warren.persist.log.journal import BATCH_BYTES_MAX
 from warren.persist.log.store_context import StorageSizes
 
@@ -461,7 +463,7 @@ def test_log_that_is_cleared_goes_on(node: RetainingNode) -> None:
 
 def test_log_in_memory_is_trimmed_by_age() -> None:
     clock = ManualClock()
-    log = RetainedLog(MemoryRetainedStore(clock.call_soon, clock.wall_time))
+    log = RetainedLog(MemoryRetainedStore(clock.call_soon))
     for body in (b"a", b"b"):
         log.keep([Message(ENVELOPE, body, 0)], [NOT_HANDED], clock.wall_time())
         clock.settle()
@@ -469,3 +471,72 @@ def test_log_in_memory_is_trimmed_by_age() -> None:
     assert retained(log) == [b"a", b"b"]
     assert trim(log, StreamLimits(age_max_s=15), clock.wall_time()) == pytest.approx(5.0)
     assert retained(log) == [b"b"]
+
+
+def found_at(node: RetainingNode, since: float) -> int:
+    found: list[Callable[[], int]] = []
+    run(node.retention.offset_at(since), found.append)
+    node.rest()
+    return found[0]()
+
+
+def test_times_are_found_and_limits_kept_across_a_gap_of_positions(node: RetainingNode) -> None:
+    log, times = node.log, []
+    for number in range(6):
+        if number == 3:
+            log.begin_generation(2)
+        node.publish(b"%d" % number)
+        acknowledge(node, 1)
+        node.rest()
+        times.append(node.clock.wall_time())
+        node.clock.advance(100)
+    positions = log.list_positions(0, log.next_position, 10).positions
+    assert positions[3] - positions[2] > 1 << GENERATION_SHIFT
+    assert [found_at(node, since + 50) for since in times[:5]] == positions[1:]
+    assert found_at(node, times[5] + 50) == log.next_position
+    trim(log, StreamLimits(age_max_s=350), node.clock.wall_time())
+    assert retained(log) == [b"3", b"4", b"5"]
+    trim(log, StreamLimits(octets_max=150), node.clock.wall_time())
+    assert retained(log) == [b"5"]
+
+
+def test_messages_that_are_filled_in_stand_in_their_places(
+    node: RetainingNode, disk: SimulatedDisk
+) -> None:
+    log = node.log
+    for number in (0, 4):
+        node.publish(b"%d" % number)
+        acknowledge(node, 1)
+        node.rest()
+        first = log.first
+        log.skip_to(first + 4)
+    filled: list[int] = []
+    for number in (3, 1):
+        message = Message(ENVELOPE, b"%d" % number, first + number)
+        log.fill([message], [NOT_HANDED], [node.clock.wall_time()], lambda: filled.append(1))
+    assert log.has(first + 3) and not log.has(first + 2)
+    node.rest()
+    node.checkpoint()
+    assert len(filled) == 2
+    message = Message(ENVELOPE, b"2", first + 2)
+    log.fill([message], [NOT_HANDED], [node.clock.wall_time()], lambda: filled.append(1))
+    node.rest()
+    assert retained(log) == [b"0", b"1", b"2", b"3", b"4"]
+    log.drop(first + 2, first + 4)
+    assert (log.length, retained(log)) == (3, [b"0", b"1", b"4"])
+    node.rest()
+    disk.crash()
+    again = RetainingNode(disk)
+    assert retained(again.log) == [b"0", b"1", b"4"]
+    again.rest()
+
+
+def test_messages_that_are_filled_in_count_once_towards_the_limit(node: RetainingNode) -> None:
+    log, limits = node.log, StreamLimits(octets_max=100_000)
+    first = log.next_position
+    for number in range(8):
+        message = Message(ENVELOPE, bytes(10_000), first + number)
+        log.fill([message], [NOT_HANDED], [node.clock.wall_time()], lambda: None)
+        node.rest()
+        trim(log, limits, node.clock.wall_time())
+    assert log.length == len(retained(log)) == 8

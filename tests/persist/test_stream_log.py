@@ -194,7 +194,7 @@ def test_bodies_and_most_of_the_index_leave_memory(node: Node) -> None:
     assert in_memory == [0, 1, 5]
     assert not index._unwritten
     assert len(read_all(log, at_once=64)) == count
-    assert len(index.entries._loaded or ()) <= LOADED_MAX
+    assert len(index.entries._loaded) <= LOADED_MAX
 
 
 def test_readers_all_over_a_stream_keep_few_segments(

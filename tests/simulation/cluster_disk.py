@@ -7,13 +7,16 @@ and what was settled and not forgotten is found again in its order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from manual_clock import ManualTimer
 
 from warren.core.backing.backing_queue import BackingSpec, OneByOne
 from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.backing.memory_retained_store import MemoryRetainedStore
+from warren.core.backing.queue_store import Recovered, StoredBody
+from warren.core.backing.retained_log import RetainedLog
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
@@ -24,6 +27,9 @@ START_SHIFT = 24
 Kept = dict[int, Message]
 """What the disk has of one queue, by position."""
 
+Acknowledged = dict[int, tuple[Message, float]]
+"""And of what it has retained, with the time of the acknowledgement."""
+
 
 class Disk:
     """Of one node. `sync_s()` is how long the next sync takes."""
@@ -31,13 +37,105 @@ class Disk:
     def __init__(self, sync_s: Callable[[], float]) -> None:
         self.sync_s = sync_s
         self.queues: dict[int, Kept] = {}
+        # What was acknowledged and is retained, by queue.
+        self.retained: dict[int, Acknowledged] = {}
+        self._open_retained: list[DiskRetainedStore] = []
+        self._open: list[DiskQueue] = []
 
-    def open(self, spec: BackingSpec, clock: Clock, incarnation: int) -> DiskQueue:
+    def open(self, spec: BackingSpec, clock: Clock, incarnation: int) -> DiskQueue | RetainedLog:
         """As in the real storage no position is used by two starts of a node."""
+        if spec.retained:
+            self._open_retained = [one for one in self._open_retained if one.clock is clock]
+            store = DiskRetainedStore(self, spec, clock, incarnation)
+            self._open_retained.append(store)
+            return RetainedLog(store)
         queue = DiskQueue(self, spec, clock)
+        self._open = [one for one in self._open if one.clock is clock]
+        self._open.append(queue)
         start = max(incarnation, 1 + (queue.next_position >> START_SHIFT))
         queue.skip_to(start << START_SHIFT)
         return queue
+
+    def sync_all(self, clock: Clock) -> None:
+        """What leaves a queue by being acknowledged is retained in the same batch of the log."""
+        if self._open_retained:
+            for one in (*self._open_retained, *self._open):
+                if one.clock is clock:
+                    one.sync()
+
+
+class DiskRetainedStore(MemoryRetainedStore):
+    """Retained messages that outlive the process of their node."""
+
+    def __init__(self, disk: Disk, spec: BackingSpec, clock: Clock, incarnation: int) -> None:
+        super().__init__(clock.call_soon)
+        self._disk = disk
+        self.clock = clock
+        self._queue_id = spec.queue_id
+        self._first = incarnation << START_SHIFT
+        self._on_disk = disk.retained.setdefault(spec.queue_id, {})
+        self._unsynced: dict[int, tuple[Message, float]] = {}
+        self._removed: list[tuple[int, int]] = []
+        self._told: list[tuple[PublishConfirms, int]] = []
+        self._timer: ManualTimer | None = None
+        for position in sorted(self._on_disk):
+            message, at = self._on_disk[position]
+            self._keep(Message(message.envelope, message.body, position), at)
+
+    def recovered(self) -> Recovered:
+        octets = sum([len(message.body) for message, _ in self._on_disk.values()])
+        return Recovered(len(self._on_disk), octets, 0, self.end_of_sequence())
+
+    def end_of_sequence(self) -> int:
+        return max(self._on_disk, default=-1) + 1
+
+    def first_position(self) -> int:
+        return self._first
+
+    def write_retained(
+        self,
+        messages: Sequence[Message],
+        confirms: PublishConfirms,
+        stored: Sequence[StoredBody | None],
+        acknowledged_at: Sequence[float],
+        *,
+        awaited: bool,
+    ) -> None:
+        for message, at in zip(messages, acknowledged_at, strict=True):
+            assert message.position not in self._kept, f"{message.position} is taken"
+            self._keep(message, at)
+            self._unsynced[message.position] = (message, at)
+        self._told.append((confirms, messages[-1].position))
+        self._sync_later()
+
+    def remove_range(self, start: int, end: int) -> None:
+        super().remove_range(start, end)
+        self._removed.append((start, end))
+        self._sync_later()
+
+    def delete(self) -> None:
+        super().delete()
+        self._disk.retained.pop(self._queue_id, None)
+
+    def _sync_later(self) -> None:
+        if self._timer is None:
+            self._timer = self.clock.call_later(self._disk.sync_s(), self._sync)
+
+    def _sync(self) -> None:
+        self._timer = None
+        self._disk.sync_all(self.clock)
+
+    def sync(self) -> None:
+        self._on_disk.update(self._unsynced)
+        self._unsynced.clear()
+        removed, self._removed = self._removed, []
+        for start, end in removed:
+            for position in [at for at in self._on_disk if start <= at < end]:
+                if position not in self._kept:
+                    del self._on_disk[position]
+        told, self._told = self._told, []
+        for confirms, publish_seq in told:
+            confirms.settle(publish_seq)
 
 
 class DiskQueue(MemoryQueue):
@@ -46,7 +144,7 @@ class DiskQueue(MemoryQueue):
     def __init__(self, disk: Disk, spec: BackingSpec, clock: Clock) -> None:
         super().__init__()
         self._disk = disk
-        self._clock = clock
+        self.clock = clock
         self._queue_id = spec.queue_id
         self._unsynced: dict[int, tuple[Message, PublishConfirms | None, int]] = {}
         self._forgotten: set[int] = set()
@@ -119,10 +217,14 @@ class DiskQueue(MemoryQueue):
 
     def _sync_later(self) -> None:
         if self._timer is None:
-            self._timer = self._clock.call_later(self._disk.sync_s(), self._sync)
+            self._timer = self.clock.call_later(self._disk.sync_s(), self._sync)
 
     def _sync(self) -> None:
         self._timer = None
+        self._disk.sync_all(self.clock)
+        self.sync()
+
+    def sync(self) -> None:
         forgotten, self._forgotten = self._forgotten, set()
         for position, (message, _, _) in self._unsynced.items():
             if position not in forgotten:
@@ -138,10 +240,10 @@ class DiskQueue(MemoryQueue):
                 confirms.settle(publish_seq)
 
 
-def backings_on(disks: dict[str, Disk]) -> Callable[[Any, BackingSpec], DiskQueue]:
+def backings_on(disks: dict[str, Disk]) -> Callable[[Any, BackingSpec], DiskQueue | RetainedLog]:
     """What makes the backing queues of nodes, each on a disk of its own that takes 1 ms."""
 
-    def new_backing(node: Any, spec: BackingSpec) -> DiskQueue:
+    def new_backing(node: Any, spec: BackingSpec) -> DiskQueue | RetainedLog:
         disk = disks.setdefault(node.name, Disk(lambda: 0.001))
         return disk.open(spec, node.clock, node.incarnation)
 

@@ -34,6 +34,7 @@ from cluster_disk import START_SHIFT, Disk  # noqa: E402
 from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, Faults  # noqa: E402
 from pamqp import commands  # noqa: E402
 from pipe import Frame  # noqa: E402
+from retained_checks import RetainedLedger  # noqa: E402
 
 from warren.core.backing.memory_queue import MemoryQueue  # noqa: E402
 from warren.core.definitions.validation import NotThere  # noqa: E402
@@ -71,6 +72,12 @@ QUORUM_FROM = 20_000_000
 
 HARD_FROM = 40_000_000
 """From here on many things go wrong in each history, and most policies name the log."""
+
+RETAINED_FROM = 60_000_000
+"""From here on most queues retain what is acknowledged; every other history is a hard one."""
+
+DELAYED_FROM = 70_000_000
+"""From here on what is returned to some queues waits before it is ready again."""
 
 HARD_S = (5.0, 9.0, 14.0)
 FAULT_COUNTS = (0, 1, 1, 2, 2, 3, 4)
@@ -114,7 +121,9 @@ class History(Faults):
         self.is_widest = seed >= WIDEST_FROM
         self.has_carriers = seed >= CARRIERS_FROM
         self.has_quorum = seed >= QUORUM_FROM
-        self.is_hard = seed >= HARD_FROM
+        self.has_retained = seed >= RETAINED_FROM
+        self.has_delays = seed >= DELAYED_FROM
+        self.is_hard = seed >= HARD_FROM and (seed % 2 == 1 or not self.has_retained)
         self.random = random = Random(seed)
         names = "abcde" if random.random() < 0.15 else "abc"
         self.is_durable = random.random() < 0.6 or self.has_quorum
@@ -129,6 +138,7 @@ class History(Faults):
             card_sync_s=0.2 if seed % 10 == 9 else 0.002,
         )
         self.ledger = checks.Ledger(self.cluster, self.is_durable, seen)
+        self.retained = RetainedLedger(self.cluster)
         self.publishes: dict[int, Publish] = {}
         self.sessions: list[Session] = []
         self.queues: list[str] = []
@@ -164,6 +174,8 @@ class History(Faults):
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._ordered = 0
         self._final_since = float("inf")
+        # Purges and deletions that were asked for: whether they are under way, and what they lose.
+        self._losing_now: list[tuple[dict[str, bool], str, str]] = []
         self._connected = 0
 
     @property
@@ -225,6 +237,7 @@ class History(Faults):
     def _advance(self, seconds: float) -> None:
         self.cluster.clock.advance(seconds)
         self.ledger.follow()
+        self.retained.follow()
         for session in self.sessions:
             session.poll()
         checks.check_one_leader(self.cluster)
@@ -262,7 +275,10 @@ class History(Faults):
                 "durable": random.random() < 0.8,
                 "arguments": arguments,
             }
-            if self.has_quorum and name not in self.ttl_s and random.random() < 0.6:
+            if self.has_retained and random.random() < 0.8:
+                self._arguments[name]["durable"] = True
+                self.retained.queues.add(name)
+            elif self.has_quorum and name not in self.ttl_s and random.random() < 0.6:
                 self._make_quorum(name, arguments)
             self._set_policy(name)
         self._step(0.5)
@@ -333,6 +349,10 @@ class History(Faults):
         definition = dict(random.choice(HA_MODES))
         if self.has_carriers:
             definition |= self._carrier()
+        if queue in self.retained.queues:
+            definition["retention"] = {"max-bytes": 1 << 20}
+        if self.has_delays and random.random() < 0.6:
+            definition["redelivery-delay"] = random.choice(([50], [200, 2000]))
         if random.random() < 0.6:
             definition["ha-sync-mode"] = "automatic"
         if random.random() < 0.7:
@@ -463,6 +483,8 @@ class History(Faults):
         if channel.held:
             tag = self.random.choice(list(channel.held))
             (channel.nacks if requeue else channel.acks)(tag, self.random.random() < 0.4)
+            if requeue and self.has_delays:
+                self.seen["returned, and to wait perhaps"] += 1
 
     def _get(self, session: Session, queue: str) -> None:
         channel = session.channel(GET)
@@ -484,6 +506,7 @@ class History(Faults):
         self.seen[f"asked for {kind.name}"] += 1
         self._excuse(queue, kind.name)
         until = {"is_open": True}
+        self._losing_now.append((until, queue, kind.name))
 
         def done(_: Any) -> None:
             until["is_open"] = False
@@ -519,7 +542,7 @@ class History(Faults):
         self.seen["policy changed"] += 1
         if queue in self.quorum:
             self._change_members(queue)
-        elif self.random.random() < 0.25:
+        elif self.random.random() < 0.25 and queue not in self.retained.queues:
             with suppress(NotThere):
                 self._policies().clear("/", queue)
                 # Without one it is as if it said so.
@@ -672,6 +695,10 @@ class History(Faults):
 
     def _heal(self) -> None:
         self.note("heal", "")
+        for until, queue, why in self._losing_now:
+            if until["is_open"]:
+                # Nobody watches it any more.
+                self._excuse(queue, why)
         self._due.clear()
         self._end_faults()
         for name in self.cluster.nodes:
@@ -691,6 +718,8 @@ class History(Faults):
         assert not waiting, f"hung: {waiting}"
         for _ in checks.check_mirrors(self.cluster):
             self.seen["copies compared"] += 1
+        for _ in self.retained.check_copies():
+            self.seen["retained messages compared"] += 1
         self._check_policies()
         for session in self.live:
             channel = session.channel(CONSUME)
@@ -745,6 +774,7 @@ class History(Faults):
         if self.lettered:
             self._drain_dead()
         self._drain_found()
+        self._check_retained()
         lost = [
             publish
             for publish in self.publishes.values()
@@ -775,6 +805,13 @@ class History(Faults):
         self.seen["confirmed"] += sum(p.confirmed_at is not None for p in self.publishes.values())
         self.seen["histories"] += 1
         self.seen[f"histories of {len(self.cluster.nodes)} nodes"] += 1
+
+    def _check_retained(self) -> None:
+        self._rest(3.0)
+        publishes = self.publishes.values()
+        self.seen["retained"] += self.retained.check_all(publishes, self.ledger)
+        twice = self.retained.twice(publishes, self.ledger)
+        assert not twice, f"retained twice: {twice[:3]}"
 
     def _ack_all(self) -> None:
         for _ in range(4000):

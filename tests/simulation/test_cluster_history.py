@@ -19,10 +19,23 @@ SEEDS = (
     *range(cluster_history.CARRIERS_FROM, cluster_history.CARRIERS_FROM + 20),
     *range(cluster_history.QUORUM_FROM, cluster_history.QUORUM_FROM + 10),
     *range(cluster_history.HARD_FROM, cluster_history.HARD_FROM + 5),
+    *range(cluster_history.RETAINED_FROM + 10, cluster_history.RETAINED_FROM + 20),
     OUT_OF_SYNC_SEED,
 )
 
 ONCE_FAILED = {
+    60_000_003: "what a superseded leader alone had retained was dropped, and there again after a"
+    " crash, when its node led",
+    60_000_019: "the first message that a mirror retained was below where its log was thought to"
+    " begin",
+    60_000_023: "an object that led no more retained at positions of the next leader",
+    60_000_073: "a leader whose disk had nothing retained was sent what it had in its queue again",
+    60_000_169: "as 60000023",
+    60_000_233: "as 60000023, and its node led again",
+    60_000_262: "a queue was handed over to a mirror that its group went on without, and waited for"
+    " another one for ever",
+    60_001_351: "as 60000023, after a policy had changed",
+    60_000_419: "what a leader had not on disk yet was not sent to a mirror that had just begun",
     40_050_867: "the winner of an election with votes from disk had not heard what was handed out",
     30_524_952: "a mirror left that was not wanted before all had come over to another carrier",
     30_526_948: "a change of policy waited for mirrors to report while their leader was silent",
@@ -130,6 +143,7 @@ RARE = (
     "promoted out of sync",
     "redelivered",
     "restarted before it was missed",
+    "retained messages compared",
     "stopped in order",
     "synchronised by hand",
     "turned away",

@@ -1,0 +1,234 @@
+"""Retained messages that one node lacks and another one has.
+
+A mirror that is in sync retains what its leader retains from then on. Of all that was before it
+asks the leader: it says which positions of a range it has, and is answered with messages there that
+it lacks, as many as a slice holds, and up to where that is all. It asks on when these are on its
+disk, and after a pause. So nobody waits for it, and the leader keeps nothing in mind. What has come
+stays: when a node or a link is gone, or another node leads, it begins again and is sent the rest.
+
+A leader that took over before it had been sent everything hears from its mirrors of messages that
+it lacks. It asks for them in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from warren.core.backing.retained_log import RetainedLog
+from warren.core.definitions.records import QueueRecord
+from warren.core.errors import NotFound
+from warren.core.messages.message import Message
+from warren.core.ports import Clock, Key
+from warren.core.queues.retention import Retention
+from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.waiting import Event, run
+from warren.mirror.messages.calls import Calls
+from warren.mirror.messages.cargo import Packer, Unpacker
+from warren.mirror.replication.leader import BUSY_PAUSE_S, SLICE_BYTES, SLICE_COUNT
+from warren.mirror.replication.mirror_level import NOWHERE
+from warren.mirror.replication.replicas import Wanted
+from warren.mirror.replication.retained_copies import RetainedCopies
+
+ASK: Final = "mirror.retained"
+
+LISTED_MAX: Final = 4096
+"""Positions that are compared at a time: a millisecond or two at either node."""
+
+LIST_US: Final = 1000
+"""What that costs, as `core/scheduling/turns.py` counts it."""
+
+AGAIN_S: Final = 1.0
+"""So long it waits before it asks again a node that does not answer."""
+
+Runs: TypeAlias = Sequence[tuple[int, int]]
+"""Positions that follow one another: the first one, and how many."""
+
+
+class RetainedSlice(NamedTuple):
+    """Messages that a node lacks, and how many seconds ago each was acknowledged.
+
+    Below `upto` these are all. `end` is where the log of the node that answers ended.
+    """
+
+    messages: bytes
+    ages_s: list[float]
+    upto: int
+    end: int
+
+
+class _Sync:
+    """`source` is asked; it is not asked again while `reason` is the same."""
+
+    def __init__(self, queue_id: int, source: str, reason: object) -> None:
+        self.queue_id = queue_id
+        self.source = source
+        self.reason = reason
+        self.is_over = False
+
+
+class RetainedSync:
+    """What this node asks for, by the ids of queues, and what it answers."""
+
+    def __init__(
+        self,
+        retained: RetainedCopies,
+        calls: Calls,
+        clock: Clock,
+        turns: Turns,
+        wanted_of: Callable[[Key], Wanted],
+    ) -> None:
+        """`wanted_of`: what the policy of a queue says of its mirrors."""
+        self._retained = retained
+        self._calls = calls
+        self._clock = clock
+        self._turns = turns
+        self._wanted_of = wanted_of
+        self._syncs: dict[int, _Sync] = {}
+        calls.serve(ASK, self._asked)
+
+    def is_in_sync(self, record: QueueRecord, storage_id: int) -> None:
+        """The definition says that the copy of this node has all there is in the queue."""
+        known = self._syncs.get(record.queue_id)
+        retention = self._retained.of_mirror(record.queue_id)
+        if retention is None or retention.deleted:
+            self.forget(record.queue_id)
+            return
+        reason = (record.epoch, storage_id, retention.log.clearings)
+        if known is None or known.reason != reason:
+            self._begin(_Sync(record.queue_id, record.leader, reason))
+
+    def forget(self, queue_id: int) -> None:
+        """This node has no copy any more, or leads from now on, or does not lead any more."""
+        self._syncs.pop(queue_id, None)
+
+    def _begin(self, sync: _Sync) -> None:
+        self._syncs[sync.queue_id] = sync
+        run(self._fill(sync), lambda result: result())
+
+    def _is_wanted(self, sync: _Sync) -> Retention | None:
+        if self._syncs.get(sync.queue_id) is not sync:
+            return None
+        retention = self._retained.of(sync.queue_id)
+        return None if retention is None or retention.deleted else retention
+
+    # Who lacks messages
+
+    async def _fill(self, sync: _Sync) -> None:
+        start, end = 0, NOWHERE
+        while start < end and (retention := self._is_wanted(sync)) is not None:
+            upto, runs = self._listed(retention, start, end)
+            question = (sync.queue_id, start, upto, runs)
+            try:
+                answer = RetainedSlice(*await self._calls.ask(sync.source, ASK, *question))
+            except NotFound:
+                await self._pause(AGAIN_S)
+                continue
+            start, end = answer.upto, min(end, answer.end)
+            if await self._take(sync, answer):
+                key = ("queue", retention.vhost_name, retention.name)
+                rate = self._wanted_of(key).catch_up_rate
+                octets = len(answer.messages)
+                await self._pause(max(BUSY_PAUSE_S, octets / rate if rate else 0.0))
+        sync.is_over = True
+        retention = self._is_wanted(sync)
+        if retention is not None:
+            retention.all_filled()
+
+    def _listed(self, retention: Retention, start: int, end: int) -> tuple[int, Runs]:
+        """Which positions this node has from `start` on, and up to where these are all."""
+        self._turns.spend(LIST_US)
+        listed = retention.log.list_positions(start, end, LISTED_MAX)
+        return min(listed.next_position, end), _runs(listed.positions)
+
+    async def _take(self, sync: _Sync, answer: RetainedSlice) -> bool:
+        """Keep what came, and return when it is safe. False where nothing did."""
+        retention = self._is_wanted(sync)
+        if retention is None:
+            return False
+        messages = [
+            Message(envelope, body, position)
+            for carried in Unpacker().messages(answer.messages, 0)
+            for envelope, body, position in zip(
+                carried.envelopes, carried.bodies, carried.numbers, strict=True
+            )
+        ]
+        wanted = [
+            (message, age_s)
+            for message, age_s in zip(messages, answer.ages_s, strict=True)
+            if not self._retained.is_superseded(sync.queue_id, message.position)
+        ]
+        safe = Event()
+        chosen, ages_s = [one for one, _ in wanted], [age_s for _, age_s in wanted]
+        if retention.fill(chosen, ages_s, safe.happen):
+            await safe
+        return bool(messages)
+
+    async def _pause(self, seconds: float) -> None:
+        over = Event()
+        self._clock.call_later(seconds, over.happen)
+        await over
+
+    # Who has them
+
+    async def _asked(
+        self, node: str, queue_id: int, start: int, upto: int, runs: Runs
+    ) -> RetainedSlice:
+        """Messages from `start` on that are not in `runs`, which are all that the node that asks
+        has up to there. Raises `NotFound` where nothing is retained."""
+        self._turns.spend(LIST_US)
+        await self._turns.pause()
+        retention = self._retained.of(queue_id)
+        if retention is not None and upto > retention.log.committed:
+            # What is on its way to the disk is not listed.
+            await retention.written()
+        if retention is None or retention.deleted:
+            raise NotFound(f"queue {queue_id} retains nothing here")
+        log = retention.log
+        end = log.next_position
+        listed = log.list_positions(start, upto, LISTED_MAX)
+        upto = min(upto, listed.next_position)
+        there, here = _positions(runs), listed.positions
+        if self._lacks(queue_id, log, sorted(at for at in there.difference(here) if at < upto)):
+            self._ask_back(queue_id, node)
+        first = next((position for position in here if position not in there), None)
+        if first is None:
+            return RetainedSlice(b"", [], upto, end)
+        peeked = log.peek(first, SLICE_COUNT, SLICE_BYTES)
+        upto = min(upto, peeked.next_position)
+        packer, ages_s, now = Packer(), list[float](), self._clock.wall_time()
+        for message in peeked.messages:
+            position = message.position
+            at = log.arrived_at(position)
+            if position < upto and position not in there and at is not None:
+                packer.add(position, message.envelope, message.body)
+                ages_s.append(now - at)
+        return RetainedSlice(b"".join(packer.take()), ages_s, upto, end)
+
+    def _lacks(self, queue_id: int, log: RetainedLog, positions: Sequence[int]) -> bool:
+        """Whether a leader wants messages with these positions, which it has not on disk."""
+        return self._retained.leads(queue_id) and any(
+            at >= log.trimmed_below
+            and not self._retained.is_superseded(queue_id, at)
+            and not log.has(at)
+            for at in positions
+        )
+
+    def _ask_back(self, queue_id: int, node: str) -> None:
+        known = self._syncs.get(queue_id)
+        if known is None or (known.is_over and known.reason != node):
+            self._begin(_Sync(queue_id, node, node))
+
+
+def _runs(positions: Iterable[int]) -> Runs:
+    runs: list[tuple[int, int]] = []
+    for position in positions:
+        if runs and sum(runs[-1]) == position:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((position, 1))
+    return runs
+
+
+def _positions(runs: Runs) -> set[int]:
+    return {position for first, count in runs for position in range(first, first + count)}
