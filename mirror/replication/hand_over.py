@@ -8,6 +8,7 @@
 3. When every mirror has the last words too, the target is asked to lead.
 4. The target writes itself into the definition, and what stands for the queue here makes room for
    it (`Mirroring`). If it says that it cannot, or takes too long, the queue goes on where it is.
+   One that was held for all of `PATIENCE_S` is not held again for a while.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ from warren.mirror.replication.replicas import Copies, better_leader, drained_le
 PATIENCE_S = 5.0
 """How long a queue is held for a mirror that is to take the lead."""
 
+AGAIN_S = 30.0
+"""How long it goes on afterwards before it is held again, if that was too short: dead letters or
+moved messages of it may wait for a queue that is full, or cannot be reached, and that for days."""
+
 ANY_NAME = ".*"
 
 
@@ -51,12 +56,13 @@ class Standstill:
         stays: Callable[[], None],
     ) -> None:
         self.target = target
+        self.took_too_long = False
         self._led = led
         self._then = then
         self._stays = stays
         self._is_over = False
         led.queue.hold()
-        self._timer = clock.call_later(PATIENCE_S, self.stay)
+        self._timer = clock.call_later(PATIENCE_S, self._give_up)
 
     def begin(self) -> None:
         self._led.queue.all_buried().then(self._buried)
@@ -64,6 +70,10 @@ class Standstill:
     def _buried(self) -> None:
         if not self._is_over:
             self._led.leader.barrier(self._fall_silent, everywhere=True)
+
+    def _give_up(self) -> None:
+        self.took_too_long = True
+        self.stay()
 
     def stay(self) -> None:
         """The queue goes on here."""
@@ -129,6 +139,8 @@ class HandOvers:
         self._running = running
         self._may_lead = may_lead
         self._under_way: dict[int, Standstill] = {}
+        # When queues may be held again that were held for too long.
+        self._again_at: dict[int, float] = {}
         # Told when a queue that was to be handed over stays here.
         self.on_stay: Callable[[Queue], None] = lambda queue: None
 
@@ -139,8 +151,8 @@ class HandOvers:
     # One queue
 
     def begin(self, led: LedQueue, target: str) -> None:
-        """Hand a queue over, unless that is under way already, another node may lead it, or it is
-        not noted yet that this one does."""
+        """Hand a queue over, unless that is under way already or has just taken too long, another
+        node may lead it, or it is not noted yet that this one does."""
 
         async def ask() -> bool:
             # The target itself writes that it leads: it may have died, or have begun anew.
@@ -166,9 +178,13 @@ class HandOvers:
         queue = led.queue
         if queue.queue_id in self._under_way or led.leader.fenced or not led.leader.is_noted:
             return
+        if self._clock.now() < self._again_at.get(queue.queue_id, 0.0):
+            return
 
         def stays() -> None:
             del self._under_way[queue.queue_id]
+            if standstill.took_too_long:
+                self._again_at[queue.queue_id] = self._clock.now() + AGAIN_S
             self.on_stay(queue)
 
         standstill = Standstill(led, target, self._clock, then, stays)
@@ -190,6 +206,7 @@ class HandOvers:
 
     def drop(self, queue_id: int) -> None:
         """The queue was deleted, or another node leads it, or may lead it."""
+        self._again_at.pop(queue_id, None)
         hand_over = self._under_way.pop(queue_id, None)
         if hand_over is not None:
             hand_over.end()

@@ -84,6 +84,10 @@ class MirrorLevel:
     def count_handed_out(self) -> None:
         """The leader that is gone may have handed out what it had announced."""
         below = min(self.handed_out_below + self.delta, self.backing.next_position)
+        # The backing queue marks what is in it, and is told once: what is out now may be put back
+        # by a mirror that was about to stop and leads after all.
+        for message in self.pending.values():
+            message.redelivered |= message.position < below
         self.backing.count_as_delivered(below)
 
     def is_about_to_stop(self) -> None:

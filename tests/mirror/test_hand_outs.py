@@ -331,3 +331,23 @@ def test_leader_whose_mirror_is_gone_goes_on_when_it_is_named_no_more(
     client.acks(first.method.delivery_tag)
     (second,) = consumed(cluster, client)
     assert (int(second.body), second.method.redelivered) == (1, False)
+
+
+def test_a_mirror_that_was_about_to_stop_and_leads_after_all_redelivers(cluster: Cluster) -> None:
+    publish(cluster, "a", range(1000))
+    client = take(cluster, opened(cluster, "a"), 200, 100)
+    cluster.kill("c")
+    cluster.clock.advance(15)
+    cluster._delay = lambda: 0.5
+    cluster.kill("a")
+    client.vanishes()
+    (copy,) = cluster["b"].mirroring._copies.values()
+    while not copy.promoting:
+        cluster.clock.advance(0.1)
+    cluster["b"].mirroring.stop_leading()
+    cluster._delay = lambda: 0.0
+    cluster.clock.advance(1)
+    assert record(cluster).leader == "b"
+    found = left(cluster)
+    assert [number for number, _ in found] == list(range(100, 1000))
+    assert all(redelivered for _, redelivered in found[:100])

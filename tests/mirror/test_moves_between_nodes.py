@@ -71,3 +71,39 @@ def test_recover_in_turns_with_deliveries_of_another_node() -> None:
     b.acks(tag, multiple=True)
     cluster.settle()
     assert not channel.unacked
+
+
+def test_queue_that_cannot_be_handed_over_yet_serves_its_clients() -> None:
+    """Its dead letter waits for a queue that cannot be reached."""
+    cluster = Cluster("a", "b", "c")
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("dead", durable=True)
+    b.declares(
+        "source",
+        durable=True,
+        arguments={
+            "x-dead-letter-exchange": longstr(""),
+            "x-dead-letter-routing-key": longstr("dead"),
+        },
+    )
+    b.publishes("source", b"precious")
+    assert b.gets("source") is not None
+    cluster.cut("a", "b")
+    cluster.settle()
+    b.nacks(1, requeue=False)
+    policy = {"ha-mode": "nodes", "ha-params": ["c"], "ha-sync-mode": "automatic"}
+    cluster["c"].node.policies.set("/", "to-c", "^source$", policy, 0, "queues")
+    b.selects_confirms()
+    seconds, served = 70, 0
+    for number in range(seconds):
+        b.publishes("source", b"%d" % number)
+        cluster.clock.advance(1)
+        served += any(frame.method.name == "Basic.Ack" for frame in b.frames())
+    assert served > 0.8 * seconds
+    cluster.connect("a", "b")
+    cluster.clock.advance(60)
+    assert len(cluster["a"].queue("dead")) >= 1
+    stored = cluster["c"].metadata.get(("queue", "/", "source"))
+    assert stored is not None and stored.record.leader == "c"
