@@ -34,6 +34,7 @@ class Successor(Protocol):
 
     name: str
     published: int
+    deleted: bool
 
     @property
     def refuses_when_full(self) -> bool:
@@ -128,8 +129,10 @@ class Succession(PublishConfirms):
     ) -> None:
         """Publish to these queues, and call `done` once all of them have the message safe.
 
-        That may be within this call. A queue that refuses messages when it is full does not get
-        it, as its owner wished; one that cannot be reached is tried again until it can.
+        That may be within this call. A queue that is `deleted`, since they were looked up before,
+        is found by its name again: another node may lead it. A queue that refuses messages when it
+        is full does not get it, as its owner wished; one that cannot be reached is tried again
+        until it can.
 
         With `missed`, one that is full is tried again as well, and `missed` is called instead of
         `done` if a queue was deleted before it had the message.
@@ -143,7 +146,11 @@ class Succession(PublishConfirms):
             self._unsent.append(_Publish(move, name, envelope, body) for name in names)
         else:
             for queue in queues:
-                self._publish(_Publish(move, queue.name, envelope, body), queue)
+                publish = _Publish(move, queue.name, envelope, body)
+                if queue.deleted:
+                    self._publish_by_name(publish)
+                else:
+                    self._publish(publish, queue)
         self._one_is_safe(move)
 
     def end(self) -> None:
@@ -183,11 +190,11 @@ class Succession(PublishConfirms):
             if publish is None:
                 self._unsent.popleft()
             else:
-                self._publish_later(publish)
+                self._publish_by_name(publish)
         if self._unsent:
             self._turns.soon(self._send_some)
 
-    def _publish_later(self, publish: _Publish) -> None:
+    def _publish_by_name(self, publish: _Publish) -> None:
         queue = self._queue_named(publish.queue)
         self._turns.spend(PUBLISH_US)
         if queue is None:
@@ -221,7 +228,7 @@ class Succession(PublishConfirms):
         for publish in publishes:
             if self._ended:
                 return
-            self._publish_later(publish)
+            self._publish_by_name(publish)
             await self._turns.pause()
 
     def _one_is_safe(self, move: _Move) -> None:

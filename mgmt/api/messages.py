@@ -130,8 +130,11 @@ async def publish(request: ApiRequest) -> Any:
     confirms = _OneConfirm()
     answers = []
     for queue in queues:
-        queue.published += 1
-        answers.append(queue.publish(envelope, body, confirms, 1))
+        # It was looked up some turns ago, and another node may lead it by now.
+        current = vhost.current(queue) if queue.deleted else queue
+        if current is not None:
+            current.published += 1
+            answers.append(current.publish(envelope, body, confirms, 1))
     confirms.open += answers.count(PENDING)
     vhost.count_past(MessageStats(publish=1, return_unroutable=int(not queues)))
     if confirms.open:

@@ -193,14 +193,12 @@ class Checkpointer:
                     segment.begin_anew()
                     self._indexes.dirty[segment] = None
                     self._todo.append(segment)
-            self._store.clock.call_later(RETRY_S, self._journal.flush)
             return
         for segment, _, offset, _ in writes:
             if not offset:
                 older = segment.older_paths(segment.owner.directory)
                 self._indexes.discarded.update(dict.fromkeys(older))
             segment.owner.unload_cold(segment)
-        self._journal.flush()
 
     # The checkpoint
 
@@ -231,7 +229,6 @@ class Checkpointer:
     def _checkpoint_written(self, place: int, error: OSError | None) -> None:
         if error is not None:
             _log_failure("checkpoint_failed", error, "trying_again")
-            self._store.clock.call_later(RETRY_S, self._journal.flush)
             return
         self._running = False
         for counts in self._uncounted:
@@ -242,8 +239,6 @@ class Checkpointer:
         self.taken += 1
         self._remove_dead()
         self._on_done()
-        if self.wanted:
-            self._journal.flush()
 
     # What nobody needs any more
 
@@ -270,12 +265,9 @@ class Checkpointer:
     def _segments_removed(self, paths: list[Path], error: OSError | None) -> None:
         if error is not None:
             _log_failure("index_remove_failed", error, "trying_again")
-            self._store.clock.call_later(RETRY_S, self._journal.flush)
             return
         for path in paths:
             self._indexes.discarded.pop(path, None)
-        if self._running or self.wanted:
-            self._journal.flush()
 
     def _remove_dead(self) -> None:
         """Remove the log files in which nothing is alive, if the disk knows that."""
@@ -336,14 +328,22 @@ class Checkpointer:
     def _in_background(
         self, job: Callable[[], None], done: Callable[[OSError | None], None]
     ) -> None:
-        """Run a job in the background thread, then `done` on the loop."""
+        """Run a job in the background thread, then `done` on the loop.
+
+        What is still to be done goes on with the next batch; after an error a little later.
+        """
         self._busy = True
         outcome = Outcome()
 
         def finish() -> None:
             self._busy = False
-            if not self._closed:
-                done(outcome.error)
+            if self._closed:
+                return
+            done(outcome.error)
+            if outcome.error is not None:
+                self._store.clock.call_later(RETRY_S, self._journal.flush)
+            elif self._running or self.wanted:
+                self._journal.flush()
 
         def attempt() -> None:
             try:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from clock_loop import ClockLoop
 from cluster import Cluster
 from pamqp import commands
 
 from warren.amqp.settling import SETTLED_AT_ONCE
 from warren.core.field import long, longstr
+from warren.mgmt.messages.job import Job, JobState
+from warren.mgmt.messages.plan import Action, Plan
+from warren.mgmt.messages.targets import Target
 
 
 @pytest.mark.parametrize("limited", [True, False])
@@ -107,3 +111,50 @@ def test_queue_that_cannot_be_handed_over_yet_serves_its_clients() -> None:
     assert len(cluster["a"].queue("dead")) >= 1
     stored = cluster["c"].metadata.get(("queue", "/", "source"))
     assert stored is not None and stored.record.leader == "c"
+
+
+@pytest.mark.parametrize(("first", "next_one"), [("a", "b"), ("b", "a"), ("b", "c")])
+def test_message_is_moved_to_a_queue_that_gets_another_leader_meanwhile(
+    first: str, next_one: str
+) -> None:
+    """The job at a looks up where it goes, and the lead moves before it sends the message."""
+    cluster = Cluster("a", "b", "c")
+    a, leader = cluster["a"].connects(), cluster[first].connects()
+    for client in (a, leader):
+        client.opens_channel(1)
+    a.declares("source", durable=True)
+    leader.declares("target", durable=True)
+    a.publishes("source", b"precious", delivery_mode=2)
+    vhost = cluster["a"].vhost
+    looked_up = vhost.queues["target"]
+    job = Job(cluster["a"].node, vhost.queues["source"], Plan(Action.MOVE, to_queue="target"), None)
+    job._find = lambda message: Target((looked_up,), message.envelope)
+    policy = {"ha-mode": "nodes", "ha-params": [next_one], "ha-sync-mode": "automatic"}
+    cluster["a"].node.policies.set("/", "t", "^target$", policy, 0, "queues")
+    cluster.clock.advance(15)
+    assert vhost.queues["target"] is not looked_up
+    task = ClockLoop(cluster["a"].clock).create_task(job.run())
+    cluster.clock.advance(5)
+    assert task.done() and job.state is JobState.COMPLETED and job.done == 1
+    assert len(cluster[next_one].queue("target")) == 1
+
+
+def test_message_stays_where_it_is_when_the_queue_it_goes_to_is_gone_meanwhile() -> None:
+    cluster = Cluster("a", "b")
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("source", durable=True)
+    b.declares("target")
+    a.publishes("source", b"precious", delivery_mode=2)
+    vhost = cluster["a"].vhost
+    gone = vhost.queues["target"]
+    job = Job(cluster["a"].node, vhost.queues["source"], Plan(Action.MOVE, to_queue="target"), None)
+    job._find = lambda message: Target((gone,), message.envelope)
+    b.sends(commands.Queue.Delete, queue="target")
+    cluster.settle()
+    task = ClockLoop(cluster["a"].clock).create_task(job.run())
+    cluster.clock.advance(5)
+    assert task.done() and job.state is JobState.COMPLETED
+    assert list(job.left) == ["a queue was deleted before it had the message"]
+    assert len(vhost.queues["source"]) == 1
