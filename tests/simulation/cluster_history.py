@@ -1,9 +1,10 @@
 """One history of a whole cluster, from a seed; checked as it goes.
 
 Clients at several nodes publish, consume, get, purge, declare and delete, with queues under ha
-policies that change; nodes crash and come back, links break and lose what was on its way, nodes are
-cut off from their peers or from the shared definitions. Then everything is healed, and the cluster
-must come to rest: nothing lost that must not be, everybody served, nothing left over
+policies that change, and operators move and replay messages; nodes crash and come back, links break
+and lose what was on its way, nodes are cut off from their peers or from the shared definitions.
+Then everything is healed, and the cluster must come to rest: nothing lost that must not be,
+everybody served, nothing left over
 (invariants_and_test_ideas.md sections 2, 4 and 5).
 
     python -P tests/simulation/cluster_history.py --seed 4711 --count 100
@@ -32,6 +33,7 @@ from cluster import Cluster, random_delays  # noqa: E402
 from cluster_client import ADMIN, CONFIRM, CONSUME, GET, PLAIN, TX, ClientChannel, Publish, Session  # noqa: E402
 from cluster_disk import START_SHIFT, Disk  # noqa: E402
 from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, Faults  # noqa: E402
+from cluster_jobs import COPIED, MOVED, Operator, watching_operator  # noqa: E402
 from pamqp import commands  # noqa: E402
 from pipe import Frame  # noqa: E402
 from retained_checks import RetainedLedger  # noqa: E402
@@ -43,6 +45,7 @@ from warren.core.field import Field  # noqa: E402
 from warren.core.messages.message import Message  # noqa: E402
 from warren.core.queues.queue import Queue  # noqa: E402
 from warren.core.scheduling.waiting import run as run_to_end  # noqa: E402
+from warren.mgmt.messages.plan import Action  # noqa: E402
 from warren.mirror.messages.cargo import CarriedMessages  # noqa: E402
 from warren.mirror.remote.queue_host import WAIT_FOR_QUEUE_S  # noqa: E402
 from warren.mirror.remote.remote_client import RemoteClient  # noqa: E402
@@ -78,6 +81,9 @@ RETAINED_FROM = 60_000_000
 
 DELAYED_FROM = 70_000_000
 """From here on what is returned to some queues waits before it is ready again."""
+
+MOVED_FROM = 80_000_000
+"""From here on there is an operator who moves, copies, replays and deletes messages."""
 
 HARD_S = (5.0, 9.0, 14.0)
 FAULT_COUNTS = (0, 1, 1, 2, 2, 3, 4)
@@ -123,6 +129,7 @@ class History(Faults):
         self.has_quorum = seed >= QUORUM_FROM
         self.has_retained = seed >= RETAINED_FROM
         self.has_delays = seed >= DELAYED_FROM
+        self.has_operator = seed >= MOVED_FROM
         self.is_hard = seed >= HARD_FROM and (seed % 2 == 1 or not self.has_retained)
         self.random = random = Random(seed)
         names = "abcde" if random.random() < 0.15 else "abc"
@@ -139,6 +146,7 @@ class History(Faults):
         )
         self.ledger = checks.Ledger(self.cluster, self.is_durable, seen)
         self.retained = RetainedLedger(self.cluster)
+        self.operator = Operator(self)
         self.publishes: dict[int, Publish] = {}
         self.sessions: list[Session] = []
         self.queues: list[str] = []
@@ -212,6 +220,8 @@ class History(Faults):
         self.check_rest()
         if self.is_widest:
             self._change_policies_in_peace()
+        if self.has_operator:
+            self._operate_in_peace()
         self._finish()
 
     def _faults(self) -> tuple[str, ...]:
@@ -289,6 +299,11 @@ class History(Faults):
             self._arguments[DEAD] = {"durable": True, "arguments": {}}
             self._set_policy(DEAD)
             self._declare(DEAD)
+        if self.has_operator:
+            for name in (MOVED, COPIED):
+                self._arguments[name] = {"durable": True, "arguments": {}}
+                self._set_policy(name)
+                self._declare(name)
         for name in self.queues:
             self._declare(name)
         self._step(random.choice((0.1, 3.0)))
@@ -401,6 +416,9 @@ class History(Faults):
         if len(live) < 2 or self.random.random() < 0.02:
             if self.cluster.working:
                 self._connect(self.random.choice(self.cluster.working))
+            return
+        if self.has_operator and self.random.random() < 0.03:
+            self.operator.begin(self.random.choice(self.queues), self.random)
             return
         if self.is_widest and self.random.random() < 0.03:
             action = self.random.choice(LATEST_ACTIONS)
@@ -580,6 +598,7 @@ class History(Faults):
                 f"E3: {publish} was acknowledged, and is delivered again"
             )
             self.seen["acknowledged while the queue was handed over"] += 1
+        assert publish.number not in self.operator.moved_in_peace, f"{publish} was moved"
         assert not publish.uncommitted, f"E9: {publish} is not committed, and is delivered"
         ttl_s = self.ttl_s.get(publish.queue)
         if ttl_s is not None and publish.published_at > self._final_since and not redelivered:
@@ -613,9 +632,12 @@ class History(Faults):
             or self.ledger.moved_since(publish.queue, at - checks.KNOWN_S)
         ), f"E5: {publish} was refused at {at}, and is confirmed"
 
-    def turned_away(self, body: bytes) -> None:
+    def turned_away(self, body: bytes, queue: str) -> None:
         self.seen["turned away"] += 1
-        self.publishes[int(body)].turned_away_at = self.now
+        publish = self.publishes[int(body)]
+        # A dead letter, or one that was moved, is another message.
+        if publish.queue == queue:
+            publish.turned_away_at = self.now
 
     def cancelled(self, queue: str, subscribed_at: float, wants_cancel: bool) -> None:
         assert (
@@ -721,6 +743,7 @@ class History(Faults):
         for _ in self.retained.check_copies():
             self.seen["retained messages compared"] += 1
         self._check_policies()
+        self.operator.check_over()
         for session in self.live:
             channel = session.channel(CONSUME)
             for tag in channel.consumers:
@@ -739,6 +762,23 @@ class History(Faults):
         self._rest(20.0)
         self.check_rest()
         self.ledger.is_quiet = False
+
+    def _operate_in_peace(self) -> None:
+        """What is moved while nothing fails is in one place, and all that is retained is found."""
+        for queue in self.queues:
+            if self.random.random() < 0.5:
+                self._publish(self._connect(self._node()), queue)
+                self._rest(1.0)
+                job = self.operator.do_in_peace(queue, Action.MOVE)
+                self.seen["moved in peace"] += 0 if job is None else job.done
+        for queue in sorted(self.retained.queues):
+            retained = self.retained.of_leader(queue)
+            job = self.operator.do_in_peace(queue, Action.REPLAY)
+            replayed = set() if job is None else {int(message.body) for message in job.sent}
+            lacking = retained - replayed
+            assert not lacking, f"{len(lacking)} of {queue} are not replayed: {sorted(lacking)[:5]}"
+            self.seen["replayed in peace"] += len(replayed)
+        self.check_rest()
 
     def _check_policies(self) -> None:
         """M12: the queues have the mirrors their policies want."""
@@ -774,6 +814,8 @@ class History(Faults):
         if self.lettered:
             self._drain_dead()
         self._drain_found()
+        if self.has_operator:
+            self._drain_moved()
         self._check_retained()
         lost = [
             publish
@@ -809,7 +851,7 @@ class History(Faults):
     def _check_retained(self) -> None:
         self._rest(3.0)
         publishes = self.publishes.values()
-        self.seen["retained"] += self.retained.check_all(publishes, self.ledger)
+        self.seen["retained"] += self.retained.check_all(publishes, self.ledger, self.operator.gone)
         twice = self.retained.twice(publishes, self.ledger)
         assert not twice, f"retained twice: {twice[:3]}"
 
@@ -939,10 +981,24 @@ class History(Faults):
             if publish.excused or publish.queue in self.ledger.led_out_of_sync:
                 # It may be a dead letter; and what a leader lacked, others sent again.
                 continue
+            if publish.number in self.operator.taken or self.operator.has_sent(publish.number):
+                # It may be what was moved, or a copy.
+                continue
             assert publish.confirmed_at is None, f"E2: {publish} is found"
             assert publish.number not in found, f"E2: {publish} is found twice"
             assert publish.number not in self._left, f"E2: {publish} is found, and in its queue"
             found.add(publish.number)
+
+    def _drain_moved(self) -> None:
+        """What jobs say is there is there; and what was moved while nothing failed only there."""
+        for queue in (MOVED, COPIED):
+            found = list(self._contents(queue))
+            for publish in found:
+                if publish.received_at is None:
+                    publish.received_at = self.now
+            self.operator.check_found(queue, found, self.ledger)
+        both = self.operator.moved_in_peace & self._left
+        assert not both, f"E2: {sorted(both)[:5]} were moved, and are in their queues"
 
     def _drain_dead(self) -> None:
         """What was rejected, expired or dropped may be there; nothing else."""
@@ -1177,7 +1233,7 @@ def watching_refusals(history: History) -> Iterator[None]:
         known = len(client._refused)
         publish(client, carried)
         for number in client._refused[known:]:
-            history.turned_away(bodies[number])
+            history.turned_away(bodies[number], client.queue.name)
 
     RemoteClient.publish = watched  # type: ignore[method-assign]
     try:
@@ -1206,6 +1262,7 @@ def run(seed: int, seen: Counter[str]) -> History:
                 watching_returns(history),
                 watching_hand_outs(history),
                 watching_refusals(history),
+                watching_operator(history.operator),
                 watching_queues_without_mirrors(history),
                 little_ahead(history),
                 leaders_not_awaited_for_long(history),

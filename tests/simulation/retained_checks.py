@@ -8,7 +8,7 @@ Not so where a node led that had not been sent everything yet, or was not in syn
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import TYPE_CHECKING
 
 import cluster_checks as checks
@@ -69,8 +69,18 @@ class RetainedLedger:
                 )
                 yield mirror
 
-    def check_all(self, publishes: Iterable[Publish], ledger: checks.Ledger) -> int:
-        """What was confirmed is in its queue or retained. Returns how many are retained."""
+    def of_leader(self, queue: str) -> set[int]:
+        """The numbers of the messages that the leader of a queue has retained."""
+        record = checks.record_of(self._cluster, queue)
+        if record is None:
+            return set()
+        return {int(body) for body in self._retained(record.leader, record.queue_id).values()}
+
+    def check_all(
+        self, publishes: Iterable[Publish], ledger: checks.Ledger, gone: Set[int] = frozenset()
+    ) -> int:
+        """What was confirmed is in its queue or retained, but for those that an operator has moved
+        or deleted. Returns how many are retained."""
         found = self._found()
         lost = [
             publish
@@ -78,6 +88,7 @@ class RetainedLedger:
             if publish.queue in found.keys() - self.gaps - ledger.led_out_of_sync
             and publish.persistent
             and publish.confirmed_at is not None
+            and publish.number not in gone
             and not found[publish.queue][publish.number]
             and not ledger.may_be_lost(publish)
         ]
