@@ -765,6 +765,10 @@ class History(Faults):
 
     def _operate_in_peace(self) -> None:
         """What is moved while nothing fails is in one place, and all that is retained is found."""
+        # Whoever was to declare them may have died.
+        for name in (MOVED, COPIED):
+            self._declare(name, self._connect(self._node()))
+        self._rest(2.0)
         for queue in self.queues:
             if self.random.random() < 0.5:
                 self._publish(self._connect(self._node()), queue)
@@ -823,6 +827,7 @@ class History(Faults):
             if publish.confirmed_at is not None
             and publish.received_at is None
             and not self.ledger.may_be_lost(publish)
+            and not self.operator.may_be_lost(publish, self.ledger)
         ]
         assert not lost, f"E1: {len(lost)} lost, such as {lost[:3]}"
         # A queue may just have been handed over, and who led it be asked about it.

@@ -88,10 +88,8 @@ class Operator:
 
     def sends(self, job: Job, message: Message, target: Target) -> Publish:
         (queue,) = target.queues
-        history = self._history
-        number = int(message.body)
-        persistent = message.envelope.persistent
-        publish = Publish(number, queue.name, "operator", persistent, history.now)
+        number, persistent = int(message.body), message.envelope.persistent
+        publish = Publish(number, queue.name, "operator", persistent, self._history.now)
         self.sent.append(publish)
         return publish
 
@@ -119,6 +117,11 @@ class Operator:
 
     def has_sent(self, number: int) -> bool:
         return any(publish.number == number for publish in self.sent)
+
+    def may_be_lost(self, publish: Publish, ledger: checks.Ledger) -> bool:
+        """Whether it was moved to a queue whose nodes may have lost it there."""
+        there = [one for one in self.sent if one.number == publish.number and one.queue == MOVED]
+        return any(ledger.may_be_lost(one) for one in there)
 
     # What the operator does
 
