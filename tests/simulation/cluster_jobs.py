@@ -212,7 +212,17 @@ class Operator:
         task.result()
         assert job.state is JobState.COMPLETED, f"job to {action} {queue}: {job.state} {job.reason}"
         assert not job.left and job.done == job.matched, f"{job.done} of {job.matched}: {job.left}"
+        self._check_left(queue)
         return job
+
+    def _check_left(self, queue: str) -> None:
+        """What has left a mirrored queue is kept by its leader no more."""
+        cluster = self._history.cluster
+        record = checks.queue_records(cluster)[queue]
+        if record.leader in cluster.alive and record.mirrors:
+            for level in checks.levels_of(cluster[record.leader], record.queue_id):
+                kept = {int(message.body) for message in level.pending.values()}
+                assert not kept & self.moved_in_peace, f"{queue} keeps what was moved: {kept}"
 
     def check_found(self, queue: str, found: Iterable[Publish], ledger: checks.Ledger) -> None:
         """All that jobs have sent there is there, but for what its nodes may have lost."""

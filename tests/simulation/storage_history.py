@@ -127,6 +127,7 @@ class Target:
     """A queue that messages are moved to (`succession.Successor`)."""
 
     refuses_when_full = False
+    deleted = False
 
     def __init__(self, queue_id: int, queue: VariableQueue) -> None:
         self.name = f"{queue_id:x}"
