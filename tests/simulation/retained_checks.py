@@ -2,7 +2,9 @@
 
 Every confirmed persistent message is in its queue or retained at the leader, until its queue is
 purged or deleted, and it is retained once. All copies in sync have the same at the same positions.
-Not so where a node led that had not been sent everything yet, or was not in sync.
+Not so where a node led that had not been sent everything yet, or was not in sync. Where one came
+back that leads, and had retained nothing, it does not know what others have retained before it led:
+that may be retained again (`docs/replay.md`).
 """
 
 from __future__ import annotations
@@ -24,14 +26,16 @@ EVERYWHERE = 1 << 62
 
 class RetainedLedger:
     """`queues` are the names of those that retain messages; `gaps` of those whose leader may lack
-    some."""
+    some; `bare` of those whose leader came back and had retained nothing."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.queues: set[str] = set()
         self.gaps: set[str] = set()
+        self.bare: set[str] = set()
         self._cluster = cluster
         # Id and leader, and which nodes have all that the leader has retained.
         self._led: dict[str, tuple[int, str]] = {}
+        self._started_at: dict[str, float] = {}
         self._whole: dict[str, set[str]] = {}
 
     def follow(self) -> None:
@@ -43,9 +47,14 @@ class RetainedLedger:
             before = self._led.get(name)
             if before is None or before[0] != record.queue_id:
                 self.gaps.discard(name)
+                self.bare.discard(name)
             elif before != led and record.leader not in self._whole[name]:
                 self.gaps.add(name)
-            self._led[name] = led
+            started_at = self._cluster[record.leader].started_at
+            came_back = before == led and started_at != self._started_at[name]
+            if came_back and not self._retained(record.leader, record.queue_id):
+                self.bare.add(name)
+            self._led[name], self._started_at[name] = led, started_at
             self._whole[name] = {record.leader, *self._sent_everything(record.queue_id)}
 
     def _sent_everything(self, queue_id: int) -> Iterator[str]:
@@ -98,7 +107,7 @@ class RetainedLedger:
     def twice(self, publishes: Iterable[Publish], ledger: checks.Ledger) -> list[Publish]:
         """Messages that are retained more than once, or retained and in their queue."""
         found = self._found()
-        known = found.keys() - self.gaps - ledger.led_out_of_sync
+        known = found.keys() - self.gaps - self.bare - ledger.led_out_of_sync
         return [one for one in publishes if one.queue in known and found[one.queue][one.number] > 1]
 
     def _found(self) -> dict[str, Counter[int]]:
