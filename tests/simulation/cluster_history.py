@@ -981,6 +981,7 @@ class History(Faults):
         found: set[int] = set()
         for publish in self._contents(LOST_AND_FOUND):
             self.seen["lost and found"] += 1
+            self.operator.found.add(publish.number)
             if publish.received_at is None:
                 publish.received_at = self.now
             if publish.excused or publish.queue in self.ledger.led_out_of_sync:

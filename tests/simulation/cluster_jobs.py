@@ -79,6 +79,8 @@ class Operator:
         self.sent: list[Publish] = []
         self.taken: set[int] = set()
         self.gone: set[int] = set()
+        # What is in lost and found.
+        self.found: set[int] = set()
         # What left its queue while nothing failed, and is to be nowhere else.
         self.moved_in_peace: set[int] = set()
         self.is_peace = False
@@ -225,16 +227,18 @@ class Operator:
                 assert not kept & self.moved_in_peace, f"{queue} keeps what was moved: {kept}"
 
     def check_found(self, queue: str, found: Iterable[Publish], ledger: checks.Ledger) -> None:
-        """All that jobs have sent there is there, but for what its nodes may have lost."""
+        """All that jobs have sent there is there, but for what its nodes may have lost; what only
+        a node had that came back too late is in lost and found."""
         counts = Counter([publish.number for publish in found])
         sent = [publish for publish in self.sent if publish.queue == queue]
         others = counts.keys() - {publish.number for publish in sent}
         assert not others, f"nobody sent {sorted(others)[:5]} to {queue}"
+        there = counts.keys() | (self.found if queue in ledger.led_out_of_sync else set())
         lost = [
             publish
             for publish in sent
             if publish.confirmed_at is not None
-            and not counts[publish.number]
+            and publish.number not in there
             and not ledger.may_be_lost(publish)
         ]
         assert not lost, f"E1: {len(lost)} moved or copied are lost, such as {lost[:3]}"
