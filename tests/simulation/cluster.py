@@ -265,6 +265,7 @@ class Cluster:
         self.goes_on_without_lease = False
         # Who is up by the leases there are: as it is, and as each node knows it.
         self.present: set[str] = set()
+        self.present_since: dict[str, float] = {}
         self.seen_present: dict[str, set[str]] = {}
         self._presence_lines: dict[str, Line] = {}
         self.nodes: dict[str, ClusterNode] = {}
@@ -436,6 +437,8 @@ class Cluster:
                 store.transact(writes)
 
     def _set_present(self, name: str, is_present: bool) -> None:
+        if is_present and name not in self.present:
+            self.present_since[name] = self.clock.now()
         (self.present.add if is_present else self.present.discard)(name)
         for node, line in self._presence_lines.items():
             seen = self.seen_present[node]

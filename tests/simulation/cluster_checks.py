@@ -212,7 +212,7 @@ class Ledger:
         elif leader in earlier.in_sync:
             # It was away, too, and has what its disk has: all that is persistent.
             seen["a mirror led from its disk"] += 1
-            assert earlier.leader not in self._up() or self._has_just_started(earlier.leader), (
+            assert earlier.leader not in self._up() or self._has_just_come(earlier.leader), (
                 f"MS26: {leader} leads {queue.name} from its disk: {earlier} -> {record}"
             )
             what = TRANSIENT if self._is_durable else ALL
@@ -220,7 +220,7 @@ class Ledger:
         elif is_new(earlier):
             # Nothing was confirmed, so nothing is lost by it.
             seen["a new quorum queue led by another member"] += 1
-            assert earlier.leader not in self._up() or self._has_just_started(earlier.leader), (
+            assert earlier.leader not in self._up() or self._has_just_come(earlier.leader), (
                 f"MS26: {leader} leads {queue.name}, which is new: {earlier} -> {record}"
             )
         else:
@@ -252,9 +252,10 @@ class Ledger:
         has lost its lease, and it is to pause."""
         return set(self._cluster.alive) & self._cluster.present
 
-    def _has_just_started(self, node: str) -> bool:
-        """Others need not have heard that it is up."""
-        return self._cluster.clock.now() - self._cluster[node].started_at < NEWS_S
+    def _has_just_come(self, node: str) -> bool:
+        """Started, or with a lease again: others need not have heard that it is up."""
+        came_at = max(self._cluster[node].started_at, self._cluster.present_since[node])
+        return self._cluster.clock.now() - came_at < NEWS_S
 
     def _check_stay_in_sync(self, name: str, earlier: QueueRecord, record: QueueRecord) -> None:
         """M2: a mirror that was in sync is, until it goes or has another copy."""
