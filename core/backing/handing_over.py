@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import groupby
 from typing import Protocol, cast
 
@@ -25,6 +26,10 @@ class Followed(ABC):
     def retained(self, messages: Sequence[Message], first: int) -> None:
         """These messages are kept after they are acknowledged, at positions from `first` on: others
         are to do the same."""
+
+    @abstractmethod
+    def publishing_again(self) -> AbstractContextManager[None]:
+        """What is published meanwhile, to any level of the queue, counts as delivered."""
 
 
 class HasStore(Protocol):

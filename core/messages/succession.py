@@ -49,6 +49,16 @@ class Successor(Protocol):
         publish_seq: int,
     ) -> Settlement: ...
 
+    def publish_again(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        """`publish` what it may have had, and have delivered."""
+        ...
+
 
 class _Move:
     """One message, and how many queues do not have it safe yet.
@@ -76,15 +86,16 @@ class _Move:
 
 
 class _Publish:
-    """The message on its way to one queue."""
+    """The message on its way to one queue, which may have `had` it before it was refused."""
 
-    __slots__ = ("body", "envelope", "move", "queue")
+    __slots__ = ("body", "envelope", "had", "move", "queue")
 
     def __init__(self, move: _Move, queue: str, envelope: Envelope, body: bytes) -> None:
         self.move = move
         self.queue = queue
         self.envelope = envelope
         self.body = body
+        self.had = False
 
 
 class Succession(PublishConfirms):
@@ -168,14 +179,18 @@ class Succession(PublishConfirms):
     def refuse(self, publish_seq: int) -> None:
         publish = self._unsafe.pop(publish_seq, None)
         if publish is not None:
-            self._refused(publish, self._queue_named(publish.queue))
+            queue = self._queue_named(publish.queue)
+            # One that is full has not had it; one whose node is gone may have.
+            publish.had |= queue is not None and not queue.refuses_when_full
+            self._refused(publish, queue)
 
     def _publish(self, publish: _Publish, queue: Successor) -> None:
         self._last_number += 1
         number = self._last_number
         self._unsafe[number] = publish
         queue.published += 1
-        answer = queue.publish(publish.envelope, publish.body, self, number)
+        send = queue.publish_again if publish.had else queue.publish
+        answer = send(publish.envelope, publish.body, self, number)
         if answer is PENDING:
             return
         del self._unsafe[number]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
@@ -65,20 +64,12 @@ class MovingQueue(ConsumedQueue, Protocol):
         ...
 
 
-def publish_held(
-    queue: MovingQueue,
-    held: Iterable[Unanswered],
-    publishing_again: Callable[[], AbstractContextManager[None]],
-) -> None:
+def publish_held(queue: MovingQueue, held: Iterable[Unanswered]) -> None:
     """Publish what was held back while the queue was to move, and answer the publishers."""
     for publish in held:
-        envelope, body = publish.envelope, publish.body
         confirms, publish_seq = publish.confirms, publish.publish_seq
-        if publish.may_be_delivered:
-            with publishing_again():
-                answer = queue.publish_again(envelope, body, confirms, publish_seq)
-        else:
-            answer = queue.publish(envelope, body, confirms, publish_seq)
+        send = queue.publish_again if publish.may_be_delivered else queue.publish
+        answer = send(publish.envelope, publish.body, confirms, publish_seq)
         if confirms is not None and answer is not PENDING:
             # Its publisher was told, when it was held back, that an answer would come.
             (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)

@@ -11,12 +11,12 @@ length limits and tracing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, cast
 
 from warren.core.backing.backing_queue import BackingQueue, MirroredLevel, answers_of
 from warren.core.backing.priority_queue import PriorityQueue
+from warren.core.backing.publishing_again import publishing_again
 from warren.core.errors import (
     AccessRefused,
     PreconditionFailed,
@@ -340,11 +340,9 @@ class Queue:
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
-        """`publish` a message that another leader may have delivered.
-
-        Where no consumer takes it at once, the backing queue is to count it as delivered.
-        """
-        return self._publish_by_rules(envelope, body, confirms, publish_seq, again=True)
+        """`publish` a message that another leader may have delivered: it comes as redelivered."""
+        with publishing_again(self.backing):
+            return self._publish_by_rules(envelope, body, confirms, publish_seq, again=True)
 
     def _publish_by_rules(
         self,
@@ -853,12 +851,12 @@ class Queue:
         if self._let_go is not None:
             await self._let_go
 
-    def release(self, publishing_again: Callable[[], AbstractContextManager[None]]) -> None:
-        """The queue stays where it is; `publishing_again()` is entered for `publish_again`."""
+    def release(self) -> None:
+        """The queue stays where it is."""
         held, self._held = self._held, None
         self._find_rules()
         self._keep_rules()
-        publish_held(self, held or (), publishing_again)
+        publish_held(self, held or ())
         for consumer in list(self.consumers):
             consumer.unblock(Blocked.MOVING)
         if self._redelivery is not None:

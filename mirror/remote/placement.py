@@ -145,11 +145,8 @@ class ClusterPlacement:
         """Publish what the leader before us never got."""
         confirms, seq = publish.confirms, publish.publish_seq
         queue.published += 1
-        if publish.may_be_delivered:
-            with self._mirroring.publishing_again(queue):
-                answer = queue.publish_again(publish.envelope, publish.body, confirms, seq)
-        else:
-            answer = queue.publish(publish.envelope, publish.body, confirms, seq)
+        send = queue.publish_again if publish.may_be_delivered else queue.publish
+        answer = send(publish.envelope, publish.body, confirms, seq)
         if confirms is not None and answer is not PENDING:
             # Whoever published it was told that it would hear.
             (confirms.refuse if answer is REJECTED else confirms.settle)(seq)

@@ -317,7 +317,6 @@ class QueueHost:
                 flush_soon=lambda session: self._flush_soon(session, node),
                 deliver=lambda head, parts: self._deliver(node, head, parts),
                 tell_cancelled=lambda head: self._tell_cancelled(node, head),
-                publishing_again=lambda: self._mirroring.publishing_again(queue),
                 note_refused=lambda number: self._mirroring.note_refused(queue_id, origin, number),
             )
             session = sessions[queue_id] = RemoteClient(

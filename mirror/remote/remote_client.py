@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 
@@ -125,24 +124,21 @@ class _Got:
 class Effects:
     """What a session asks of whoever has the links: to be flushed, and to send.
 
-    While `publishing_again`, what is published may have been delivered by another leader.
     `note_refused` is told of publishes that outlive the session as refused.
     """
 
-    __slots__ = ("deliver", "flush_soon", "note_refused", "publishing_again", "tell_cancelled")
+    __slots__ = ("deliver", "flush_soon", "note_refused", "tell_cancelled")
 
     def __init__(
         self,
         flush_soon: Callable[[RemoteClient], None],
         deliver: Callable[[bytes, list[bytes]], None],
         tell_cancelled: Callable[[bytes], None],
-        publishing_again: Callable[[], AbstractContextManager[None]],
         note_refused: Callable[[int], None],
     ) -> None:
         self.flush_soon = flush_soon
         self.deliver = deliver
         self.tell_cancelled = tell_cancelled
-        self.publishing_again = publishing_again
         self.note_refused = note_refused
 
 
@@ -210,11 +206,8 @@ class RemoteClient(PublishConfirms):
         queue = self.queue
         self._received = number
         queue.published += 1
-        if flags & AGAIN:
-            with self._effects.publishing_again():
-                answer = queue.publish_again(envelope, body, confirms, number)
-        else:
-            answer = queue.publish(envelope, body, confirms, number)
+        send = queue.publish_again if flags & AGAIN else queue.publish
+        answer = send(envelope, body, confirms, number)
         if answer is not SETTLED:
             self._note_answers(number, (answer,))
 

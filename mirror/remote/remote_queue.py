@@ -20,11 +20,8 @@ it holds the rest, and only then says that it can be served again.
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
-
-from msgspec.structs import replace
 
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import QueueRecord
@@ -38,7 +35,6 @@ from warren.core.messages.settlement import (
     SETTLED,
     PublishConfirms,
     Settlement,
-    settle_in_rows,
 )
 from warren.core.ports import Timer
 from warren.core.queues.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
@@ -48,8 +44,9 @@ from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import QueueOwner
 from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import Call, NodeDown
-from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, CarriedMessages, Packer
+from warren.mirror.messages.cargo import REDELIVERED, CarriedMessages
 from warren.mirror.messages.post import Kind
+from warren.mirror.remote.publishes_under_way import PublishesUnderWay
 from warren.mirror.remote.queue_end import QueueEnd, QueueMoved
 from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport, pack_numbers
 
@@ -108,14 +105,11 @@ class RemoteQueue(Queue):
         "_heard_upto",
         "_movable",
         "_numbers",
-        "_owed",
-        "_packer",
+        "_publishes",
         "_queues",
         "_returning",
-        "_sent_upto",
         "_successor",
         "_told",
-        "_unanswered",
         "_verdicts",
         "_waited",
         "_waiting",
@@ -146,13 +140,9 @@ class RemoteQueue(Queue):
         # As the leader reported them last, for those who look.
         self.ready = 0
         self.consumer_count = 0
-        self._packer = Packer()
-        self._unanswered: deque[Unanswered] = deque()
-        # The number of the last publish that was sent to the leader.
-        self._sent_upto = 0
+        self._publishes = PublishesUnderWay(queues)
         # Up to which refusals of the leader are known, where it is to be told so.
         self._heard_upto = 0
-        self._owed = 0
         self._verdicts: list[tuple[DeliveryOutcome, list[int]]] = []
         # Questions that whoever leads next is asked instead, without waiting for an answer.
         self._movable: set[Call] = set()
@@ -201,21 +191,29 @@ class RemoteQueue(Queue):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
+        return self._send_on(Unanswered(0, envelope, body, confirms, publish_seq))
+
+    def publish_again(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        new = Unanswered(0, envelope, body, confirms, publish_seq, may_be_delivered=True)
+        return self._send_on(new)
+
+    def _send_on(self, new: Unanswered) -> Settlement:
         if not self._waiting and not self._queues.is_up(self.leader):
-            return REJECTED if confirms is not None else SETTLED
-        # Numbered through for the whole run of this node: whatever object stands for the queue,
-        # and whoever leads it, a later publish has the higher number.
-        (number,) = self._queues.next_numbers(1)
-        self._unanswered.append(Unanswered(number, envelope, body, confirms, publish_seq))
-        self._owe(len(body) + len(envelope.header))
-        if self._waiting:
-            return PENDING if confirms is not None else SETTLED
-        self._packer.add(number, envelope, body, CONFIRM if confirms is not None else 0)
-        if self._packer.octets >= PUBLISH_BYTES_MAX:
-            self.flush()
-        else:
-            self._queues.flush_soon(self)
-        return PENDING if confirms is not None else SETTLED
+            return REJECTED if new.confirms is not None else SETTLED
+        publish = self._publishes.add(new)
+        if not self._waiting:
+            self._publishes.gather(publish)
+            if self._publishes.octets_gathered >= PUBLISH_BYTES_MAX:
+                self.flush()
+            else:
+                self._queues.flush_soon(self)
+        return PENDING if new.confirms is not None else SETTLED
 
     @property
     def one_by_one(self) -> bool:
@@ -230,21 +228,14 @@ class RemoteQueue(Queue):
     ) -> Sequence[Settlement]:
         """Nothing is sent before the caller knows the answers: a link that breaks would refuse
         what nobody expects to hear of yet."""
-        if self._packer.octets >= PUBLISH_BYTES_MAX:
+        if self._publishes.octets_gathered >= PUBLISH_BYTES_MAX:
             self.flush()
         count = len(bodies)
         if not self._waiting and not self._queues.is_up(self.leader):
             return () if confirms is None else (REJECTED,) * count
-        numbers = self._queues.next_numbers(count)
-        each = zip(numbers, envelopes, bodies, range(first_seq, first_seq + count), strict=True)
-        self._unanswered += [
-            Unanswered(number, envelope, body, confirms, seq)
-            for number, envelope, body, seq in each
-        ]
-        self._owe(sum(map(len, bodies)) + sum([len(envelope.header) for envelope in envelopes]))
+        numbers = self._publishes.add_many(envelopes, bodies, confirms, first_seq)
         if not self._waiting:
-            flags = CONFIRM if confirms is not None else 0
-            self._packer.add_many(numbers, envelopes, bodies, flags)
+            self._publishes.gather_many(numbers, envelopes, bodies, confirms)
             self._queues.flush_soon(self)
         return () if confirms is None else (PENDING,) * count
 
@@ -254,18 +245,7 @@ class RemoteQueue(Queue):
             # It keeps them in mind until it is told that they are known.
             self._heard_upto = max(report.refused)
             self._queues.flush_soon(self)
-        self._settle(report)
-
-    def _settle(self, report: PublishedReport) -> None:
-        refused, answered = frozenset(report.refused), []
-        while self._unanswered and self._unanswered[0].number <= report.upto:
-            answered.append(self._unanswered.popleft())
-        self._owe(-sum([len(one.body) + len(one.envelope.header) for one in answered]))
-        for one in answered:
-            if one.number in refused and one.confirms is not None:
-                one.confirms.refuse(one.publish_seq)
-        safe = [(one.confirms, one.publish_seq) for one in answered if one.number not in refused]
-        settle_in_rows(safe)
+        self._publishes.settle(report)
 
     # Consuming
 
@@ -473,18 +453,18 @@ class RemoteQueue(Queue):
         """The definition is gone, and with it the queue."""
         self.deleted = True
         self._stop_waiting()
-        self._packer.take()
+        self._publishes.take()
         self._verdicts.clear()
         # What the leader has not answered came too late, for all that is known here; by now another
         # queue may have the name.
-        self._refuse_all()
+        self._publishes.refuse_all()
         self._end_consumers()
         self._queues.forget(self)
         self._gone.happen()
 
     def leader_down(self) -> None:
         """The link to the leader is down."""
-        self._packer.take()
+        self._publishes.take()
         self._verdicts.clear()
         if not self.mirrored:
             self._give_up()
@@ -498,22 +478,9 @@ class RemoteQueue(Queue):
 
     def _give_up(self) -> None:
         """What was not answered never will be."""
-        self._refuse_all()
+        self._publishes.refuse_all()
         self._end_consumers()
         self._stop_waiting()
-
-    def _refuse_all(self) -> None:
-        numbers = tuple([publish.number for publish in self._unanswered])
-        if numbers:
-            self._settle(PublishedReport(numbers[-1], numbers))
-
-    def _refuse_what_was_sent(self) -> None:
-        """Nobody can say of it whether it has arrived."""
-        sent = [p.number for p in self._unanswered if p.sent_to is not None or p.may_be_delivered]
-        if sent:
-            upto = sent[-1]
-            refused = [p.number for p in self._unanswered if p.number <= upto]
-            self._settle(PublishedReport(upto, refused))
 
     def _wait_for_leader(self) -> None:
         if not self._waiting:
@@ -537,13 +504,7 @@ class RemoteQueue(Queue):
     def move_out(self) -> Moving:
         self.deleted = True
         self._queues.forget(self)
-        leader = (self.leader, self.epoch)
-        unanswered = [
-            replace(publish, sent_to=leader) if publish.number <= self._sent_upto else publish
-            for publish in self._unanswered
-        ]
-        self._unanswered.clear()
-        self._owe(-sum([len(one.body) + len(one.envelope.header) for one in unanswered]))
+        unanswered = self._publishes.move_out(self.leader, self.epoch)
         consumers = list(self.consumers)
         self.consumers.clear()
         return Moving(consumers, unanswered)
@@ -559,11 +520,7 @@ class RemoteQueue(Queue):
     def go_on(self, moving: Moving) -> None:
         """Take the place of the object before, at a leader that may know of its publishes."""
         for publish in moving.unanswered:
-            if not publish.number:
-                (number,) = self._queues.next_numbers(1)
-                publish = replace(publish, number=number)
-            self._unanswered.append(publish)
-            self._owe(len(publish.body) + len(publish.envelope.header))
+            self._publishes.add(publish)
         self._wait_for_leader()
         for consumer in moving.consumers:
             if consumer.wants_cancel:
@@ -586,15 +543,10 @@ class RemoteQueue(Queue):
             return
         if received is None:
             # Nobody knows what it had before.
-            self._refuse_what_was_sent()
+            self._publishes.refuse_what_was_sent()
         else:
             self.answered(PublishedReport(received, refused))
-        unanswered = [p.for_leader(self.leader, self.epoch) for p in self._unanswered]
-        self._unanswered = deque(unanswered)
-        for publish in unanswered:
-            flags = CONFIRM if publish.confirms is not None else 0
-            flags |= AGAIN if publish.may_be_delivered else 0
-            self._packer.add(publish.number, publish.envelope, publish.body, flags)
+        self._publishes.gather_all(self.leader, self.epoch)
         self.flush()
         self._stop_waiting()
         for consumer in consumers:
@@ -633,10 +585,11 @@ class RemoteQueue(Queue):
         """Send what was gathered."""
         queue = _QUEUE.pack(self.queue_id)
         send = self._queues.send
-        if self._packer.parts:
+        gathered = self._publishes.take()
+        if gathered:
             head = PUBLISH_HEAD.pack(self.queue_id, self.epoch)
-            if send(self.leader, Kind.PUBLISH, head, *self._packer.take()):
-                self._sent_upto = self._unanswered[-1].number
+            if send(self.leader, Kind.PUBLISH, head, *gathered):
+                self._publishes.sent()
         if self._heard_upto:
             send(self.leader, Kind.HEARD, _HEARD.pack(self.queue_id, self._heard_upto))
             self._heard_upto = 0
@@ -719,10 +672,6 @@ class RemoteQueue(Queue):
         else:
             verdicts.append((verdict, numbers))
         self._queues.flush_soon(self)
-
-    def _owe(self, octets: int) -> None:
-        self._owed += octets
-        self._queues.owe(octets)
 
     def _forget_consumer(self, consumer: Consumer) -> int | None:
         number = self._numbers.pop(consumer, None)

@@ -12,6 +12,7 @@ import msgspec
 from warren.core.definitions.records import QueueRecord
 from warren.core.log_line import log_event
 from warren.core.ports import Clock, Key
+from warren.core.scheduling.waiting import Event
 from warren.mirror.carriers.ports import CarrierKind, CarrierMember, MemberId, Members, StopReason
 from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.confirm_rule import ALL
@@ -417,14 +418,14 @@ class CopyHere:
 
         self._definitions.write_record(self.key, self.queue_id, lead)
 
-    def take_over(self, leader: str, epoch: int) -> bool:
-        """Lead in the place of a leader that wants it so, if this copy is whole."""
-        record = self._definitions.record_of(self.key, self.queue_id)
-        if record is None or not self._may_take_over(record, leader, epoch):
-            return False
+    async def take_over(self, leader: str, epoch: int, ballot: int) -> bool:
+        """Lead in the place of a leader that wants it so in this ballot, if this copy is whole.
+        Returns whether it is written."""
+        decided = Event()
+        leads = False
 
         def lead(record: QueueRecord) -> QueueRecord | None:
-            if not self._may_take_over(record, leader, epoch):
+            if record.ballot > ballot or not self._may_take_over(record, leader, epoch):
                 return None
             return msgspec.structs.replace(
                 record,
@@ -437,8 +438,14 @@ class CopyHere:
                 stores={**record.stores, self._node: self.storage_id},
             )
 
-        self._definitions.write_record(self.key, self.queue_id, lead)
-        return True
+        def written() -> None:
+            nonlocal leads
+            leads = True
+            decided.happen()
+
+        self._definitions.write_record(self.key, self.queue_id, lead, written, decided.happen)
+        await decided
+        return leads
 
     def _may_take_over(self, record: QueueRecord, leader: str, epoch: int) -> bool:
         return (record.leader, record.epoch) == (leader, epoch) and self._node in record.in_sync

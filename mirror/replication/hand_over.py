@@ -7,15 +7,16 @@
    then on, such as a verdict, is told to no mirror: none does what the next leader never hears of.
 3. When every mirror has the last words too, the target is asked to lead.
 4. The target writes itself into the definition, and what stands for the queue here makes room for
-   it (`Mirroring`). If it says that it cannot, or takes too long, the queue goes on where it is.
-   One that was held for all of `PATIENCE_S` is not held again for a while.
+   it (`Mirroring`). If it says that it cannot, the queue goes on where it is.
+5. If it cannot be reached any more, or takes too long, it may have written that or be about to. It
+   was asked to lead in one ballot; so the leader calls another one, and goes on when that is
+   written. One that was held for all of `PATIENCE_S` is not held again for a while.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.errors import NotFound
@@ -25,7 +26,7 @@ from warren.core.ports import Clock, Key
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import CLASSIC, QueueType, type_of
 from warren.core.scheduling.waiting import Waiting, run
-from warren.mirror.messages.calls import Calls
+from warren.mirror.messages.calls import Calls, NodeDown
 from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.replicas import Copies, better_leader, drained_leader
@@ -61,6 +62,8 @@ class Standstill:
         self._then = then
         self._stays = stays
         self._is_over = False
+        # The target may lead, unless it says that it cannot, or the definition does.
+        self._is_asked = False
         led.queue.hold()
         self._timer = clock.call_later(PATIENCE_S, self._give_up)
 
@@ -73,15 +76,22 @@ class Standstill:
 
     def _give_up(self) -> None:
         self.took_too_long = True
-        self.stay()
+        self._stay_if_possible()
 
     def stay(self) -> None:
-        """The queue goes on here."""
+        """The queue goes on here: nobody else can lead."""
         if not self._is_over:
             self.end()
             self._led.leader.speak_again()
-            self._led.queue.release(self._led.leader.publishing_again)
+            self._led.queue.release()
             self._stays()
+
+    def _stay_if_possible(self) -> None:
+        """The queue goes on here unless its target leads."""
+        if self._is_asked and not self._is_over:
+            self._led.disputed(self.stay)
+        else:
+            self.stay()
 
     def end(self) -> None:
         """The queue is not led here any more."""
@@ -105,14 +115,19 @@ class Standstill:
             if self.target is None:
                 # It ends by itself.
                 self._timer.cancel()
+            self._is_asked = self.target is not None
             run(self._then(), self._answered)
 
     def _answered(self, result: Callable[[], bool]) -> None:
-        goes = False
-        with suppress(NotFound):
+        try:
             goes = result()
-        if not goes:
+        except NodeDown:
+            self._stay_if_possible()
+        except NotFound:
             self.stay()
+        else:
+            if not goes:
+                self.stay()
 
 
 class HandOvers:
@@ -156,9 +171,17 @@ class HandOvers:
 
         async def ask() -> bool:
             # The target itself writes that it leads: it may have died, or have begun anew.
-            takes: bool = await self._calls.ask(
-                target, "mirror.take_over", led.leader.queue_id, led.leader.epoch
-            )
+            led_now = (led.leader.queue_id, led.leader.epoch)
+            takes: bool
+            try:
+                takes = await self._calls.ask(
+                    target, "mirror.take_over_in", *led_now, led.leader.ballot
+                )
+            except NodeDown:
+                raise
+            except NotFound:
+                # Its version takes over in any ballot.
+                takes = await self._calls.ask(target, "mirror.take_over", *led_now)
             return takes
 
         self._stand_still(led, target, ask)

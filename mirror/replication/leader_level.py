@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, cast
 
 from warren.core.backing.backing_queue import (
@@ -26,6 +27,10 @@ class InstructionLog(Protocol):
 
     again: bool
     """Whether what is published now may have been delivered by another leader."""
+
+    def publishing_again(self) -> AbstractContextManager[None]:
+        """What is published meanwhile may have been."""
+        ...
 
     def publish(
         self,
@@ -330,6 +335,9 @@ class LeaderLevel(OneByOne, Followed):
         if self.again:
             self.again.difference_update([message.position for message in messages])
         self._settled(Op.ACK, messages)
+
+    def publishing_again(self) -> AbstractContextManager[None]:
+        return self._journal.publishing_again()
 
     def retained(self, messages: Sequence[Message], first: int) -> None:
         self._journal.note(Op.RETAIN_AT, self.level, first, 0)

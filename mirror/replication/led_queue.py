@@ -166,7 +166,7 @@ class LedQueue:
         member.start()
         # What waited for mirrors that are not there any more need not wait.
         self.leader.speak_again()
-        self.queue.release(self.leader.publishing_again)
+        self.queue.release()
 
     def _begin_with(self, member: CarrierMember) -> None:
         """Be this member from now on, which knows of no other yet."""
@@ -291,11 +291,10 @@ class LedQueue:
         if not congested:
             self._send_on()
 
-    def disputed(self) -> None:
-        def call_another_ballot(record: QueueRecord) -> QueueRecord:
-            return msgspec.structs.replace(record, ballot=record.ballot + 1)
-
-        self._change(call_another_ballot)
+    def disputed(self, then: Callable[[], None] = lambda: None) -> None:
+        """Call another ballot, unless somebody leads already: once it is written nobody can lead as
+        was agreed in this one, and `then` is called."""
+        self._change(lambda record: msgspec.structs.replace(record, ballot=record.ballot + 1), then)
 
     def stopped(self, reason: StopReason) -> None:
         self._joined = False

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from random import Random
 from typing import TypeVar, cast
@@ -89,6 +90,8 @@ Item = TypeVar("Item")
 
 TICK_S = 1.0
 """How often it is looked whether mirrors have become whole, and whether any are missing."""
+
+ANY_BALLOT = sys.maxsize
 
 REST_TICKS = 16
 """A queue is looked at once in so many ticks while nothing is awaited of it."""
@@ -215,6 +218,7 @@ class Mirroring:
         self.elections = ElectionCalls(self._calls, self._clock, self._copies)
         self._calls.serve("mirror.take_lead", self._asked_to_lead)
         self._calls.serve("mirror.take_over", self._asked_to_take_over)
+        self._calls.serve("mirror.take_over_in", self._asked_to_take_over)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
         self.hand_overs.serve()
         at = (self._calls, self._clock, node.turns)
@@ -364,11 +368,6 @@ class Mirroring:
         refusals = self._refusals.get(queue_id)
         return refusals.of(origin) if refusals is not None else ()
 
-    def publishing_again(self, queue: Queue) -> AbstractContextManager[None]:
-        """What is published meanwhile may have been delivered by another leader."""
-        led = self._led.get(queue.queue_id)
-        return _counted_as_delivered(queue) if led is None else led.leader.publishing_again()
-
     def publishing_from_afar(self, queue_id: int, origin: str) -> AbstractContextManager[None]:
         """What is published meanwhile is kept by another node until it is answered."""
         led = self._led.get(queue_id)
@@ -512,7 +511,7 @@ class Mirroring:
         led.leader.is_noted = True
         led.leader.flush()
         if not led.leader.fenced:
-            led.queue.release(led.leader.publishing_again)
+            led.queue.release()
             self.hand_overs.on_stay(led.queue)
         self._reconcile(led.queue)
 
@@ -1156,8 +1155,11 @@ class Mirroring:
         copy.leader_was_away(node)
         return True
 
-    async def _asked_to_take_over(self, node: str, queue_id: int, epoch: int) -> bool:
-        """The leader hands the queue over; False if this node cannot lead."""
+    async def _asked_to_take_over(
+        self, node: str, queue_id: int, epoch: int, ballot: int = ANY_BALLOT
+    ) -> bool:
+        """The leader hands the queue over, an earlier version of it in any ballot; False if this
+        node cannot lead."""
         copy = self._copies.get(queue_id)
         if copy is None or not copy.mirror.started or copy.mirror.from_disk is not None:
             # What was on disk when this node started need not be all that the leader has.
@@ -1165,7 +1167,7 @@ class Mirroring:
         if copy.is_outside:
             # The group goes on without it, and mirrors there would not hear of this leader.
             return False
-        return copy.take_over(node, epoch)
+        return await copy.take_over(node, epoch, ballot)
 
     # What definitions say
 
@@ -1353,17 +1355,3 @@ def _levels(
 def _begin(work: Waiting[None]) -> None:
     """Go through it, however many turns it takes."""
     run(work, lambda result: result())
-
-
-@contextmanager
-def _counted_as_delivered(queue: Queue) -> Iterator[None]:
-    """What is published to this queue meanwhile comes as redelivered. The queue has no mirrors: its
-    backing queue knows no single messages that count as delivered, and so all that is before them
-    counts as well."""
-    backing = queue.backing
-    levels = backing.levels if isinstance(backing, PriorityQueue) else [backing]
-    starts = [level.next_position for level in levels]
-    yield
-    for level, start in zip(levels, starts, strict=True):
-        if level.next_position != start:
-            cast(MirroredLevel, level).count_as_delivered(level.next_position)

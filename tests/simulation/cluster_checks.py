@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.definitions.records import QueueRecord
+from warren.core.exchanges.delay import delay_queue_name
 from warren.core.messages.message import Message
 from warren.core.queues.quorum_level import QuorumLevel
 from warren.mirror.replication.confirm_rule import ALL as CONFIRMED_BY_ALL
@@ -38,6 +39,10 @@ LATE_S = 15.0
 NOT_IN_SYNC = Promotion.LEADER_DOWN_NOT_IN_SYNC
 
 ALL, TRANSIENT = "all", "transient"
+
+DELAYED = "later"
+DELAY_QUEUE = delay_queue_name(DELAYED)
+"""The exchange of delayed messages, and the queue in which they wait."""
 
 
 class QueueLedger:
@@ -80,6 +85,8 @@ class Ledger:
         # While nothing fails: how many copies policies have wanted of a queue, and since when.
         self.is_quiet = False
         self.wanted: dict[str, list[tuple[float, int]]] = {}
+        # When queues were bound to the exchange of delayed messages the last time.
+        self._bound_at: dict[str, float] = {}
         self._cluster = cluster
         self._seen = seen
         self._revision = cluster.history.revision
@@ -92,6 +99,8 @@ class Ledger:
                     record = change.stored.record if change.stored is not None else None
                     assert record is None or isinstance(record, QueueRecord)
                     self._changed(change.key[2], record)
+                elif change.key[0] == "binding" and change.key[2] == DELAYED:
+                    self._bound_at[change.key[4]] = self._cluster.clock.now()
         self._revision = self._cluster.history.revision
         for queue in self.queues.values():
             leader = queue.record.leader
@@ -317,7 +326,37 @@ class Ledger:
                 what == ALL or not publish.is_kept or not queue.record.durable
             ):
                 return why
+        if publish.due_at is not None:
+            return publish.excused or self._may_be_lost_delayed(publish)
         return publish.excused
+
+    def _may_be_lost_delayed(self, publish: Publish) -> str:
+        """Why it need not have come out of its delay, or not have found its queue then."""
+        waits = self.queues.get(DELAY_QUEUE)
+        for at, what, why in waits.losses if waits is not None else ():
+            if publish.published_at <= at and (what == ALL or not publish.persistent):
+                return f"while it was delayed: {why}"
+        bound_at = self._bound_at.get(publish.queue)
+        if bound_at is None or publish.published_at <= bound_at + KNOWN_S:
+            return "its queue was bound too late"
+        return ""
+
+    def may_come_twice(self, publish: Publish) -> bool:
+        """Whether it was delayed, and a node led the delay queue meanwhile that need not know what
+        has left; then it may come as new, too."""
+        return publish.due_at is not None and self._led_since(DELAY_QUEUE, publish.published_at)
+
+    def may_be_there_twice(self, publish: Publish) -> bool:
+        """Whether it was delayed, and sent to its queue twice: the first leader did not answer."""
+        return publish.due_at is not None and (
+            self.may_come_twice(publish) or self._led_since(publish.queue, publish.published_at)
+        )
+
+    def _led_since(self, queue: str, at: float) -> bool:
+        """Whether another node has led the queue since then, or another life of its node."""
+        ledger = self.queues.get(queue)
+        started_at = at if ledger is None else self._cluster[ledger.record.leader].started_at
+        return started_at >= at or self.moved_since(queue, at)
 
     def declared_since(self, queue: str, at: float) -> bool:
         """Whether it is another one of that name, or none."""
@@ -456,7 +495,7 @@ def check_nothing_left(cluster: Cluster) -> None:
         assert not remote._owed, f"E13: {name} owes {remote._owed} octets"
         assert not remote._flow
         for queue in remote._queues.values():
-            assert not queue._unanswered, f"E13: {name} keeps publishes of {queue.name}"
+            assert not queue._publishes, f"E13: {name} keeps publishes of {queue.name}"
             assert not queue._waiting, f"E13: {name} waits for the leader of {queue.name}"
             assert not queue._told, f"E13: {name} keeps consumers of {queue.name}"
         for queue_id, led in node.mirroring._led.items():

@@ -56,6 +56,8 @@ class Publish:
         self.turned_away_at: float | None = None
         # It went to a consumer that could not take it, and lost its turn.
         self.was_given_back = False
+        # When it is to enter its queue, if it is delayed until then.
+        self.due_at: float | None = None
 
     @property
     def first_delivery_is_late(self) -> bool:
@@ -124,7 +126,7 @@ class ClientChannel:
         self.awaited_since = now
         self.sends(kind, **arguments)
 
-    def publishes(self, publish: Publish, **properties: Any) -> None:
+    def publishes(self, publish: Publish, exchange: str = "", **properties: Any) -> None:
         if self.kind == CONFIRM:
             self.seq += 1
             self.unsettled[self.seq] = publish
@@ -135,6 +137,7 @@ class ClientChannel:
             publish.queue,
             b"%d" % publish.number,
             self.number,
+            exchange=exchange,
             mandatory=True,
             delivery_mode=2 if publish.persistent else 1,
             **properties,
@@ -245,7 +248,8 @@ class ClientChannel:
 
     def _check_order(self, tag: str, publish: Publish) -> None:
         """E4: first deliveries of one channel's publishes come in their order."""
-        is_first = publish.received_at is None and not publish.was_given_back
+        has_turn = not publish.was_given_back and publish.due_at is None
+        is_first = publish.received_at is None and has_turn
         if is_first and publish.queue not in self.session.history.unordered:
             key = (f"{tag} {publish.queue}", publish.line)
             last = self.last.get(key, -1)

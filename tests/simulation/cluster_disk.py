@@ -7,12 +7,16 @@ and what was settled and not forgotten is found again in its order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
+from fake_queue_store import FakeQueueStore, Kept
 from manual_clock import ManualTimer
 
-from warren.core.backing.backing_queue import BackingSpec, OneByOne
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec, OneByOne
+from warren.core.backing.due_queue import DueQueue, due_queue
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.memory_retained_store import MemoryRetainedStore
 from warren.core.backing.queue_store import Recovered, StoredBody
@@ -20,11 +24,13 @@ from warren.core.backing.retained_log import RetainedLog
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
+from warren.core.vhosts import queue_making
+from warren.mirror.replication import mirroring
 
 START_SHIFT = 24
 """Positions of a start of a node begin at its number times 2 to this power."""
 
-Kept = dict[int, Message]
+Ready = dict[int, Message]
 """What the disk has of one queue, by position."""
 
 Acknowledged = dict[int, tuple[Message, float]]
@@ -36,7 +42,9 @@ class Disk:
 
     def __init__(self, sync_s: Callable[[], float]) -> None:
         self.sync_s = sync_s
-        self.queues: dict[int, Kept] = {}
+        self.queues: dict[int, Ready] = {}
+        # What is delayed, by delay queue.
+        self.delayed: dict[int, dict[int, Kept]] = {}
         # What was acknowledged and is retained, by queue.
         self.retained: dict[int, Acknowledged] = {}
         self._open_retained: list[DiskRetainedStore] = []
@@ -49,7 +57,7 @@ class Disk:
             store = DiskRetainedStore(self, spec, clock, incarnation)
             self._open_retained.append(store)
             return RetainedLog(store)
-        queue = DiskQueue(self, spec, clock)
+        queue = DiskQueue(self, spec, clock, incarnation)
         self._open = [one for one in self._open if one.clock is clock]
         self._open.append(queue)
         start = max(incarnation, 1 + (queue.next_position >> START_SHIFT))
@@ -141,8 +149,9 @@ class DiskRetainedStore(MemoryRetainedStore):
 class DiskQueue(MemoryQueue):
     """Implements `MirroredLevel`."""
 
-    def __init__(self, disk: Disk, spec: BackingSpec, clock: Clock) -> None:
+    def __init__(self, disk: Disk, spec: BackingSpec, clock: Clock, incarnation: int) -> None:
         super().__init__()
+        self.store_args = (disk, spec, clock, incarnation)
         self._disk = disk
         self.clock = clock
         self._queue_id = spec.queue_id
@@ -238,6 +247,66 @@ class DiskQueue(MemoryQueue):
         for _, confirms, publish_seq in unsynced.values():
             if confirms is not None:
                 confirms.settle(publish_seq)
+
+
+class DiskStore(FakeQueueStore):
+    """A store whose persistent messages outlive the process of their node. Times are those of the
+    clock on the wall there, as in the real one."""
+
+    def __init__(self, disk: Disk, spec: BackingSpec, clock: Clock, incarnation: int) -> None:
+        self._clock = clock
+        self._sync_s = disk.sync_s
+        self._on_disk = disk.delayed.setdefault(spec.queue_id, {})
+        self._timer: ManualTimer | None = None
+        kept = {at: self._at_time_of_day(one, -1) for at, one in self._on_disk.items()}
+        first = max(incarnation, 1 + (max(kept, default=0) >> START_SHIFT)) << START_SHIFT
+        super().__init__(spec.durable, kept, first, redelivered_below=first)
+
+    def _at_time_of_day(self, kept: Kept, way: int) -> Kept:
+        if kept.expires_at is None:
+            return kept
+        ahead_s = self._clock.wall_time() - self._clock.now()
+        return replace(kept, expires_at=kept.expires_at + way * ahead_s)
+
+    def write(self, message: Message, confirms: PublishConfirms | None, publish_seq: int) -> None:
+        super().write(message, confirms, publish_seq)
+        self._sync_later()
+
+    def _remove(self, position: int) -> None:
+        super()._remove(position)
+        self._sync_later()
+
+    def _sync_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._clock.call_later(self._sync_s(), self.sync)
+
+    def sync(self) -> None:
+        self._timer = None
+        self._on_disk.clear()
+        for position, kept in self.kept.items():
+            if kept.survives:
+                self._on_disk[position] = self._at_time_of_day(kept, 1)
+        super().sync()
+
+    def delete(self) -> None:
+        super().delete()
+        self.sync()
+
+
+def _due_queue(backing: BackingQueue, let_go: Callable[[list[Any]], None]) -> DueQueue:
+    if isinstance(backing, DiskQueue):
+        return DueQueue(DiskStore(*backing.store_args), let_go)
+    return due_queue(backing, let_go)
+
+
+@contextmanager
+def delay_queues_on_disk() -> Iterator[None]:
+    """Delay queues are made of what is on these disks, too."""
+    queue_making.due_queue = mirroring.due_queue = _due_queue  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        queue_making.due_queue = mirroring.due_queue = due_queue  # type: ignore[attr-defined]
 
 
 def backings_on(disks: dict[str, Disk]) -> Callable[[Any, BackingSpec], DiskQueue | RetainedLog]:

@@ -31,7 +31,8 @@ sys.path += [str(TESTS / folder) for folder in ("support", "simulation", "system
 import cluster_checks as checks  # noqa: E402
 from cluster import Cluster, random_delays  # noqa: E402
 from cluster_client import ADMIN, CONFIRM, CONSUME, GET, PLAIN, TX, ClientChannel, Publish, Session  # noqa: E402
-from cluster_disk import START_SHIFT, Disk  # noqa: E402
+from cluster_delays import CLOCKS_DIFFER_S, DELAYS_MS, Delays  # noqa: E402
+from cluster_disk import START_SHIFT, Disk, delay_queues_on_disk  # noqa: E402
 from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, Faults  # noqa: E402
 from cluster_jobs import COPIED, MOVED, Operator, watching_operator  # noqa: E402
 from pamqp import commands  # noqa: E402
@@ -41,6 +42,7 @@ from retained_checks import RetainedLedger  # noqa: E402
 from warren.core.backing.memory_queue import MemoryQueue  # noqa: E402
 from warren.core.definitions.validation import NotThere  # noqa: E402
 from warren.core.errors import PreconditionFailed  # noqa: E402
+from warren.core.exchanges.delay import exchange_behind  # noqa: E402
 from warren.core.field import Field  # noqa: E402
 from warren.core.messages.message import Message  # noqa: E402
 from warren.core.queues.queue import Queue  # noqa: E402
@@ -84,6 +86,9 @@ DELAYED_FROM = 70_000_000
 
 MOVED_FROM = 80_000_000
 """From here on there is an operator who moves, copies, replays and deletes messages."""
+
+SENT_LATER_FROM = 90_000_000
+"""From here on some messages are delayed."""
 
 HARD_S = (5.0, 9.0, 14.0)
 FAULT_COUNTS = (0, 1, 1, 2, 2, 3, 4)
@@ -147,6 +152,7 @@ class History(Faults):
         self.ledger = checks.Ledger(self.cluster, self.is_durable, seen)
         self.retained = RetainedLedger(self.cluster)
         self.operator = Operator(self)
+        self.delays = Delays(self) if seed >= SENT_LATER_FROM else None
         self.publishes: dict[int, Publish] = {}
         self.sessions: list[Session] = []
         self.queues: list[str] = []
@@ -304,6 +310,11 @@ class History(Faults):
                 self._arguments[name] = {"durable": True, "arguments": {}}
                 self._set_policy(name)
                 self._declare(name)
+        if self.delays is not None:
+            self._set_policy(checks.DELAY_QUEUE)
+            self.delays.declare(random.choice(self.live))
+            # A binding to an exchange that is not there would close the channel.
+            self._step(0.5)
         for name in self.queues:
             self._declare(name)
         self._step(random.choice((0.1, 3.0)))
@@ -375,7 +386,8 @@ class History(Faults):
         else:
             self.ledger.may_promote_out_of_sync.add(queue)
         self.ledger.wanted.setdefault(queue, []).append((self.now, self._copies_of(definition)))
-        self._policies().set("/", queue, f"^{queue}$", definition, 0, "queues")
+        matched = exchange_behind(queue) or queue
+        self._policies().set("/", matched, f"^{matched}$", definition, 0, "queues")
 
     def _carrier(self) -> dict[str, Any]:
         """What a policy says of how batches are brought; another one may say otherwise."""
@@ -420,6 +432,12 @@ class History(Faults):
         if self.has_operator and self.random.random() < 0.03:
             self.operator.begin(self.random.choice(self.queues), self.random)
             return
+        if self.delays is not None and self.random.random() < 0.03:
+            if self.random.random() < 0.5:
+                self._set_policy(checks.DELAY_QUEUE)
+            else:
+                self.delays.choose(self.random)
+            return
         if self.is_widest and self.random.random() < 0.03:
             action = self.random.choice(LATEST_ACTIONS)
         else:
@@ -442,7 +460,10 @@ class History(Faults):
             properties: dict[str, Any] = {}
             if queue in self.unordered - self.quorum:
                 properties["priority"] = self.random.randint(0, 3)
-            channel.publishes(publish, **properties)
+            if self.delays is not None and self.random.random() < 0.25:
+                self.delays.publishes(channel, publish, self.random.choice(DELAYS_MS), properties)
+            else:
+                channel.publishes(publish, **properties)
 
     def _publish_plain(self, session: Session, queue: str) -> None:
         self._publish(session, queue, PLAIN)
@@ -548,6 +569,8 @@ class History(Faults):
     def _declare(self, queue: str, session: Session | None = None) -> None:
         session = session or self.random.choice(self.live)
         session.channel(ADMIN).asks(commands.Queue.Declare, queue=queue, **self._arguments[queue])
+        if self.delays is not None and queue in self.queues:
+            self.delays.bind(queue, session)
 
     def _declare_again(self, session: Session, queue: str) -> None:
         self._declare(queue, session)
@@ -591,7 +614,10 @@ class History(Faults):
     # What happens to messages
 
     def received(self, publish: Publish, redelivered: bool, channel: ClientChannel) -> None:
-        if publish.is_gone:
+        comes_twice = self.ledger.may_come_twice(publish)
+        if self.delays is not None:
+            self.delays.check_received(publish)
+        if publish.is_gone and not comes_twice:
             # What the leader hears when it is about to be none may get lost.
             at = publish.acked_at
             assert redelivered and self.ledger.moves_around(publish.queue, at), (
@@ -602,7 +628,8 @@ class History(Faults):
         assert not publish.uncommitted, f"E9: {publish} is not committed, and is delivered"
         ttl_s = self.ttl_s.get(publish.queue)
         if ttl_s is not None and publish.published_at > self._final_since and not redelivered:
-            assert self.now <= publish.published_at + ttl_s + STALE_S, f"E12: {publish} has expired"
+            entered_at = publish.published_at if publish.due_at is None else publish.due_at
+            assert self.now <= entered_at + ttl_s + STALE_S, f"E12: {publish} has expired"
         # Of what two clients got in one step nobody knows who was first.
         if publish.received_at not in (None, self.now) and not redelivered:
             # A leader that is cut off delivers until it hears that there is another, or that its
@@ -615,6 +642,7 @@ class History(Faults):
                 twice_led
                 or channel.has_waited_since(publish.received_at)
                 or publish.first_delivery_is_late
+                or comes_twice
             ), f"E3: {publish} is delivered again, not redelivered"
             self.seen["heard of late, or from a leader that is none any more"] += 1
         if publish.received_at is None:
@@ -635,8 +663,8 @@ class History(Faults):
     def turned_away(self, body: bytes, queue: str) -> None:
         self.seen["turned away"] += 1
         publish = self.publishes[int(body)]
-        # A dead letter, or one that was moved, is another message.
-        if publish.queue == queue:
+        # A dead letter, or one that was moved, is another message, as is one that was delayed.
+        if publish.queue == queue and publish.due_at is None:
             publish.turned_away_at = self.now
 
     def cancelled(self, queue: str, subscribed_at: float, wants_cancel: bool) -> None:
@@ -656,11 +684,14 @@ class History(Faults):
             led.leader.epoch,
         ):
             return
+        if self.delays is not None:
+            self.ledger.follow()
         for message in messages:
             publish = self.publishes[int(message.body)]
             # A dead letter is another message.
             is_dead = publish.queue != led.queue.name
-            assert is_dead or message.redelivered or publish.received_at is None, (
+            is_new = publish.received_at is None or self.ledger.may_come_twice(publish)
+            assert is_dead or message.redelivered or is_new, (
                 f"E3: {led._node} delivers {publish} again, not redelivered"
             )
             if not is_dead and message.redelivered:
@@ -744,6 +775,8 @@ class History(Faults):
             self.seen["retained messages compared"] += 1
         self._check_policies()
         self.operator.check_over()
+        if self.delays is not None:
+            self.delays.check_rest()
         for session in self.live:
             channel = session.channel(CONSUME)
             for tag in channel.consumers:
@@ -838,6 +871,10 @@ class History(Faults):
         session = self._connect(self._node())
         for queue in checks.queue_records(self.cluster):
             self.ledger.deletable.add(queue)
+            if queue == checks.DELAY_QUEUE:
+                assert self.delays is not None
+                self.delays.delete(session)
+                continue
             session.channel(ADMIN).asks(commands.Queue.Delete, queue=queue)
         self._rest(5.0)
         assert not session.is_waiting(), session.is_waiting()
@@ -1022,7 +1059,11 @@ class History(Faults):
     def _check_drained(self, queue: str, counted: list[int], drained: list[Publish]) -> None:
         ids = [publish.number for publish in drained]
         self._left.update(ids)
-        twice = [publish for publish in drained if ids.count(publish.number) > 1]
+        twice = [
+            publish
+            for publish in drained
+            if ids.count(publish.number) > 1 and not self.ledger.may_be_there_twice(publish)
+        ]
         assert not twice, f"E2: {queue} has {twice[:3]} twice"
         if queue not in self.limited:
             assert counted == [len(drained)], f"E7: {counted} in {queue}, {len(drained)} got"
@@ -1031,6 +1072,8 @@ class History(Faults):
         if queue not in self.unordered:
             last: dict[str, Publish] = {}
             for publish in drained:
+                if publish.due_at is not None:
+                    continue
                 before = last.get(publish.line)
                 assert before is None or before.number < publish.number, (
                     f"E4: {publish} is behind {before} in {queue}"
@@ -1039,8 +1082,11 @@ class History(Faults):
 
 
 def times_of_day(seed: int) -> Callable[[], float]:
-    """P12: half of the nodes, each time they start, are wrong, and some by an hour."""
+    """P12: half of the nodes, each time they start, are wrong, and some by an hour, which is how
+    long what is delayed would wait then."""
     random = Random(f"times of day {seed}")
+    if seed >= SENT_LATER_FROM:
+        return lambda: random.choice((0.0, CLOCKS_DIFFER_S))
     return lambda: random.choice((0.0, 0.0, 0.0, 0.3, 3600.0, -3600.0))
 
 
@@ -1272,6 +1318,7 @@ def run(seed: int, seen: Counter[str]) -> History:
                 watching_queues_without_mirrors(history),
                 little_ahead(history),
                 leaders_not_awaited_for_long(history),
+                delay_queues_on_disk(),
             ):
                 history.run()
         except Exception as error:

@@ -108,7 +108,13 @@ class RetainedLedger:
         """Messages that are retained more than once, or retained and in their queue."""
         found = self._found()
         known = found.keys() - self.gaps - self.bare - ledger.led_out_of_sync
-        return [one for one in publishes if one.queue in known and found[one.queue][one.number] > 1]
+        return [
+            one
+            for one in publishes
+            if one.queue in known
+            and found[one.queue][one.number] > 1
+            and not ledger.may_be_there_twice(one)
+        ]
 
     def _found(self) -> dict[str, Counter[int]]:
         """How often messages are retained or in the queue, by queue and number."""

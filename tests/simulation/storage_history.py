@@ -145,6 +145,8 @@ class Target:
         queue.publish(envelope, body, None, confirms, publish_seq)
         return PENDING if queue.defers_confirms and envelope.persistent else SETTLED
 
+    publish_again = publish
+
 
 @dataclass(eq=False)
 class Node:
