@@ -5,6 +5,8 @@ asks the leader: it says which positions of a range it has, and is answered with
 it lacks, as many as a slice holds, and up to where that is all. It asks on when these are on its
 disk, and after a pause. So nobody waits for it, and the leader keeps nothing in mind. What has come
 stays: when a node or a link is gone, or another node leads, it begins again and is sent the rest.
+What it has not heard to be acknowledged is still in its copy of the queue, with which it may lead:
+that it takes only when it has heard, or it would be retained twice.
 
 A leader that took over before it had been sent everything hears from its mirrors of messages that
 it lacks. It asks for them in the same way.
@@ -125,7 +127,17 @@ class RetainedSync:
                 await self._pause(AGAIN_S)
                 continue
             start, end = answer.upto, min(end, answer.end)
-            if await self._take(sync, answer):
+            messages = _with_ages(answer)
+            retention = self._is_wanted(sync)
+            if retention is None or not messages:
+                continue
+            heard_upto = retention.log.next_position
+            heard = [(one, age_s) for one, age_s in messages if one.position < heard_upto]
+            await self._keep(sync.queue_id, retention, heard)
+            if len(heard) < len(messages):
+                start = heard_upto
+                await self._pause(AGAIN_S)
+            else:
                 key = ("queue", retention.vhost_name, retention.name)
                 rate = self._wanted_of(key).catch_up_rate
                 octets = len(answer.messages)
@@ -141,28 +153,19 @@ class RetainedSync:
         listed = retention.log.list_positions(start, end, LISTED_MAX)
         return min(listed.next_position, end), _runs(listed.positions)
 
-    async def _take(self, sync: _Sync, answer: RetainedSlice) -> bool:
-        """Keep what came, and return when it is safe. False where nothing did."""
-        retention = self._is_wanted(sync)
-        if retention is None:
-            return False
-        messages = [
-            Message(envelope, body, position)
-            for carried in Unpacker().messages(answer.messages, 0)
-            for envelope, body, position in zip(
-                carried.envelopes, carried.bodies, carried.numbers, strict=True
-            )
-        ]
+    async def _keep(
+        self, queue_id: int, retention: Retention, messages: Iterable[tuple[Message, float]]
+    ) -> None:
+        """Keep what came, and return when it is safe."""
         wanted = [
             (message, age_s)
-            for message, age_s in zip(messages, answer.ages_s, strict=True)
-            if not self._retained.is_superseded(sync.queue_id, message.position)
+            for message, age_s in messages
+            if not self._retained.is_superseded(queue_id, message.position)
         ]
         safe = Event()
         chosen, ages_s = [one for one, _ in wanted], [age_s for _, age_s in wanted]
         if retention.fill(chosen, ages_s, safe.happen):
             await safe
-        return bool(messages)
 
     async def _pause(self, seconds: float) -> None:
         over = Event()
@@ -218,6 +221,17 @@ class RetainedSync:
         known = self._syncs.get(queue_id)
         if known is None or (known.is_over and known.reason != node):
             self._begin(_Sync(queue_id, node, node))
+
+
+def _with_ages(answer: RetainedSlice) -> list[tuple[Message, float]]:
+    messages = [
+        Message(envelope, body, position)
+        for carried in Unpacker().messages(answer.messages, 0)
+        for envelope, body, position in zip(
+            carried.envelopes, carried.bodies, carried.numbers, strict=True
+        )
+    ]
+    return list(zip(messages, answer.ages_s, strict=True))
 
 
 def _runs(positions: Iterable[int]) -> Runs:

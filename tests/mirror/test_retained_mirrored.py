@@ -426,3 +426,27 @@ def test_leader_that_never_had_a_message_which_was_retained_does_not_have_it_dro
     cluster.comes_back("a")
     cluster.clock.advance(60)
     assert of_leader(cluster) == of_mirror(cluster, "a") == [b"1", b"2", b"3"]
+
+
+def test_mirror_is_not_sent_what_it_has_in_the_queue_still() -> None:
+    """It hears later that it was acknowledged; should the leader die before, it leads with it."""
+    cluster = Cluster("a", "b", "c")
+    set_policy(cluster, **RETENTION)
+    client = client_of(cluster, "a")
+    declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"1", b"2", b"3")
+    acknowledge(cluster, client, 1)
+    (led,) = cluster["a"].mirroring._led.values()
+    ring = [member.node for member in led.member.member.record.members]
+    at = ring.index("a")
+    between, last = ring[at - 2], ring[at - 1]
+    cluster.stall(between, last)
+    acknowledge(cluster, client, 1)
+    assert of_leader(cluster) == [b"1", b"2"]
+    told = record(cluster, "q")
+    cluster[last].mirroring._retained_sync.is_in_sync(told, told.stores[last] + 1)
+    cluster.clock.advance(5)
+    assert of_mirror(cluster, last) == [b"1"]
+    cluster.unstall(between, last)
+    cluster.clock.advance(5)
+    assert all_retained(cluster) == [b"1", b"2"]

@@ -314,7 +314,8 @@ class History(Faults):
             self._set_policy(checks.DELAY_QUEUE)
             self.delays.declare(random.choice(self.live))
             # A binding to an exchange that is not there would close the channel.
-            self._step(0.5)
+            while checks.record_of(self.cluster, checks.DELAY_QUEUE) is None:
+                self._step(0.5)
         for name in self.queues:
             self._declare(name)
         self._step(random.choice((0.1, 3.0)))
@@ -614,7 +615,9 @@ class History(Faults):
     # What happens to messages
 
     def received(self, publish: Publish, redelivered: bool, channel: ClientChannel) -> None:
-        comes_twice = self.ledger.may_come_twice(publish)
+        comes_twice = self.ledger.may_come_twice(publish) or (
+            redelivered and self.ledger.may_be_there_twice(publish)
+        )
         if self.delays is not None:
             self.delays.check_received(publish)
         if publish.is_gone and not comes_twice:
@@ -757,7 +760,7 @@ class History(Faults):
         for name in self.cluster.nodes:
             self.cluster.restore_store(name)
         self._blocked.clear()
-        for name in list(self.cluster.dead):
+        for name in sorted(self.cluster.dead):
             self.cluster.restart(name)
         self._rest(1.5)
         for one in self.cluster.nodes:
@@ -1026,6 +1029,8 @@ class History(Faults):
                 continue
             if publish.number in self.operator.taken or self.operator.has_sent(publish.number):
                 # It may be what was moved, or a copy.
+                continue
+            if self.ledger.may_be_there_twice(publish):
                 continue
             assert publish.confirmed_at is None, f"E2: {publish} is found"
             assert publish.number not in found, f"E2: {publish} is found twice"
