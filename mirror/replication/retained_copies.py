@@ -174,7 +174,8 @@ class RetainedCopies:
         """This node leads the queue from now on, and gives positions that no other leader gave.
 
         Returns from where to where only the leader before may have messages which this one has in
-        its queue; nothing where the queue retains nothing, nor if it `lacks` messages. `since`: a
+        its queue, and so where its own begin; nothing where the queue retains nothing. It has none
+        of them in its queue for certain if it `lacks` messages: then that is no range. `since`: a
         leader that is back gave the positions from there on, and has nothing on its disk if it
         finds nothing.
         """
@@ -188,7 +189,7 @@ class RetainedCopies:
         log = retention.log
         tail, end = log.begin_generation(later)
         if lacks:
-            return ()
+            return (end, end)
         superseded = (tail if log.length or since is None else since, end)
         self._superseded.setdefault(queue.queue_id, []).append(superseded)
         return superseded

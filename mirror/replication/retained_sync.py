@@ -9,12 +9,12 @@ What it has not heard to be acknowledged is still in its copy of the queue, with
 that it takes only when it has heard, or it would be retained twice.
 
 A leader that took over before it had been sent everything hears from its mirrors of messages that
-it lacks. It asks for them in the same way.
+it lacks. It asks for them in the same way, and then has its other mirrors ask again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Final, NamedTuple, TypeAlias
 
 from warren.core.backing.retained_log import RetainedLog
@@ -25,7 +25,7 @@ from warren.core.ports import Clock, Key
 from warren.core.queues.retention import Retention
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Event, run
-from warren.mirror.messages.calls import Calls
+from warren.mirror.messages.calls import Calls, NodeDown
 from warren.mirror.messages.cargo import Packer, Unpacker
 from warren.mirror.replication.leader import BUSY_PAUSE_S, SLICE_BYTES, SLICE_COUNT
 from warren.mirror.replication.mirror_level import NOWHERE
@@ -33,6 +33,7 @@ from warren.mirror.replication.replicas import Wanted
 from warren.mirror.replication.retained_copies import RetainedCopies
 
 ASK: Final = "mirror.retained"
+ASK_AGAIN: Final = "mirror.retained_more"
 
 LISTED_MAX: Final = 4096
 """Positions that are compared at a time: a millisecond or two at either node."""
@@ -79,15 +80,19 @@ class RetainedSync:
         clock: Clock,
         turns: Turns,
         wanted_of: Callable[[Key], Wanted],
+        record_of: Callable[[Key, int], QueueRecord | None],
     ) -> None:
-        """`wanted_of`: what the policy of a queue says of its mirrors."""
+        """`wanted_of`: what the policy of a queue says of its mirrors. `record_of`: the definition
+        of the queue that has this name and this id."""
         self._retained = retained
         self._calls = calls
         self._clock = clock
         self._turns = turns
         self._wanted_of = wanted_of
+        self._record_of = record_of
         self._syncs: dict[int, _Sync] = {}
         calls.serve(ASK, self._asked)
+        calls.serve(ASK_AGAIN, self._asked_to_ask_again)
 
     def is_in_sync(self, record: QueueRecord, storage_id: int) -> None:
         """The definition says that the copy of this node has all there is in the queue."""
@@ -117,7 +122,7 @@ class RetainedSync:
     # Who lacks messages
 
     async def _fill(self, sync: _Sync) -> None:
-        start, end = 0, NOWHERE
+        start, end, found_some = 0, NOWHERE, False
         while start < end and (retention := self._is_wanted(sync)) is not None:
             upto, runs = self._listed(retention, start, end)
             question = (sync.queue_id, start, upto, runs)
@@ -131,21 +136,44 @@ class RetainedSync:
             retention = self._is_wanted(sync)
             if retention is None or not messages:
                 continue
-            heard_upto = retention.log.next_position
+            found_some = True
+            leads = self._retained.leads(sync.queue_id)
+            heard_upto = NOWHERE if leads else retention.log.next_position
             heard = [(one, age_s) for one, age_s in messages if one.position < heard_upto]
             await self._keep(sync.queue_id, retention, heard)
             if len(heard) < len(messages):
                 start = heard_upto
                 await self._pause(AGAIN_S)
             else:
-                key = ("queue", retention.vhost_name, retention.name)
-                rate = self._wanted_of(key).catch_up_rate
+                rate = self._wanted_of(_key_of(retention)).catch_up_rate
                 octets = len(answer.messages)
                 await self._pause(max(BUSY_PAUSE_S, octets / rate if rate else 0.0))
         sync.is_over = True
         retention = self._is_wanted(sync)
         if retention is not None:
             retention.all_filled()
+            if found_some and self._retained.leads(sync.queue_id):
+                for mirror in self._in_sync(retention, sync) - {sync.source}:
+                    run(self._have_ask_again(mirror, sync), lambda result: result())
+
+    def _in_sync(self, retention: Retention, sync: _Sync) -> Set[str]:
+        record = self._record_of(_key_of(retention), sync.queue_id)
+        return frozenset() if record is None else frozenset(record.in_sync)
+
+    async def _have_ask_again(self, mirror: str, sync: _Sync) -> None:
+        """This mirror may have been sent all that this leader had before it found more."""
+        while (retention := self._is_wanted(sync)) is not None:
+            if mirror not in self._in_sync(retention, sync):
+                return
+            try:
+                await self._calls.ask(mirror, ASK_AGAIN, sync.queue_id)
+            except NodeDown:
+                await self._pause(AGAIN_S)
+            except NotFound:
+                # An earlier version.
+                return
+            else:
+                return
 
     def _listed(self, retention: Retention, start: int, end: int) -> tuple[int, Runs]:
         """Which positions this node has from `start` on, and up to where these are all."""
@@ -208,6 +236,11 @@ class RetainedSync:
                 ages_s.append(now - at)
         return RetainedSlice(b"".join(packer.take()), ages_s, upto, end)
 
+    async def _asked_to_ask_again(self, node: str, queue_id: int) -> None:
+        known = self._syncs.get(queue_id)
+        if known is not None and known.source == node:
+            self._begin(_Sync(queue_id, node, known.reason))
+
     def _lacks(self, queue_id: int, log: RetainedLog, positions: Sequence[int]) -> bool:
         """Whether a leader wants messages with these positions, which it has not on disk."""
         return self._retained.leads(queue_id) and any(
@@ -221,6 +254,10 @@ class RetainedSync:
         known = self._syncs.get(queue_id)
         if known is None or (known.is_over and known.reason != node):
             self._begin(_Sync(queue_id, node, node))
+
+
+def _key_of(retention: Retention) -> Key:
+    return ("queue", retention.vhost_name, retention.name)
 
 
 def _with_ages(answer: RetainedSlice) -> list[tuple[Message, float]]:

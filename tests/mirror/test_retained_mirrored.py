@@ -266,7 +266,7 @@ def test_leader_that_had_not_been_sent_everything_asks_its_mirrors(cluster: Clus
     cluster["b"].mirroring._retained_sync.forget(queue_id)
     cluster["b"].mirroring._copies[queue_id].at_rest = False
     cluster.clock.advance(20)
-    assert of_leader(cluster) == of_mirror(cluster, "b") == [b"1", b"2", b"3"]
+    assert all_retained(cluster) == [b"1", b"2", b"3"]
 
 
 def test_what_only_a_leader_had_that_was_cut_off_is_not_retained_twice(cluster: Cluster) -> None:
@@ -363,16 +363,16 @@ def test_leader_whose_mirror_retained_nothing_yet_gives_other_positions(
     assert len(after) == 2 and after[0] > before[-1]
 
 
-@pytest.mark.parametrize("carrier", ["gm", "log"])
-def test_leader_that_was_not_in_sync_takes_what_the_leader_before_had_retained(
-    carrier: str,
-) -> None:
+def with_leader_that_was_not_in_sync(carrier: str) -> Cluster:
+    """b leads, and lacks 1 and 2. Its predecessor a, which is down, retained all of 0 to 3."""
     cluster = Cluster("a", "b", "c", new_backing=backings_on({}))
     by_hand = {"ha-mode": "nodes", "ha-params": ["a", "b"], "ha-sync-mode": "manual"}
     by_hand |= {"ha-replication": carrier, **RETENTION}
     set_policy(cluster, **by_hand)
     client = client_of(cluster, "a")
     declare_mirrored(cluster, client, "q")
+    fill(cluster, client, b"0")
+    acknowledge(cluster, client, 1)
     cluster.kill("b")
     cluster.clock.advance(10)
     fill(cluster, client, b"1", b"2", b"3")
@@ -386,13 +386,46 @@ def test_leader_that_was_not_in_sync_takes_what_the_leader_before_had_retained(
     cluster.tidy_after("a")
     cluster.clock.advance(30)
     assert record(cluster, "q", "c").leader == "b", record(cluster, "q", "c")
+    return cluster
+
+
+def returns_and_is_synchronised(cluster: Cluster, carrier: str) -> None:
     cluster.comes_back("a")
     cluster.clock.advance(10)
-    policy = {**by_hand, "ha-sync-mode": "automatic"}
+    policy = {"ha-mode": "nodes", "ha-params": ["a", "b"], "ha-sync-mode": "automatic"}
+    policy |= {"ha-replication": carrier, **RETENTION}
     cluster["b"].node.policies.set("/", "ha", "^q$", policy, 0, "queues")
     cluster.clock.advance(60)
     assert record(cluster, "q", "c").in_sync == ["a"]
-    assert of_leader(cluster) == of_mirror(cluster, "a") == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("carrier", ["gm", "log"])
+def test_leader_that_was_not_in_sync_takes_what_the_leader_before_had_retained(
+    carrier: str,
+) -> None:
+    cluster = with_leader_that_was_not_in_sync(carrier)
+    returns_and_is_synchronised(cluster, carrier)
+    assert of_leader(cluster) == of_mirror(cluster, "a") == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("carrier", ["gm", "log"])
+def test_leader_that_was_not_in_sync_gives_positions_of_its_own_after_a_restart(
+    carrier: str,
+) -> None:
+    cluster = with_leader_that_was_not_in_sync(carrier)
+    cluster.kill("b")
+    cluster.clock.advance(1)
+    cluster.comes_back("b")
+    cluster.clock.advance(10)
+    client = client_of(cluster, "b")
+    while client.counts("q")[0]:
+        acknowledge(cluster, client, 1)
+    fill(cluster, client, b"4", b"5", b"6")
+    acknowledge(cluster, client, 3)
+    returns_and_is_synchronised(cluster, carrier)
+    retained = of_leader(cluster)
+    assert retained == of_mirror(cluster, "a")
+    assert set(retained) == {b"%d" % number for number in range(7)}
 
 
 @pytest.mark.parametrize("carrier", ["gm", "log"])

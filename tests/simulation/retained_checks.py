@@ -3,8 +3,8 @@
 Every confirmed persistent message is in its queue or retained at the leader, until its queue is
 purged or deleted, and it is retained once. All copies in sync have the same at the same positions.
 Not so where a node led that had not been sent everything yet, or was not in sync. Where one came
-back that leads, and had retained nothing, it does not know what others have retained before it led:
-that may be retained again (`docs/replay.md`).
+back that leads, and had retained nothing, or had died before it had noted how it came to lead, it
+does not know what others have retained before: that may be retained again (`docs/replay.md`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import cluster_checks as checks
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.queues.retention import Retention
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ EVERYWHERE = 1 << 62
 
 class RetainedLedger:
     """`queues` are the names of those that retain messages; `gaps` of those whose leader may lack
-    some; `bare` of those whose leader came back and had retained nothing."""
+    some; `bare` of those whose leader came back, and does not know what it had retained."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.queues: set[str] = set()
@@ -52,10 +53,17 @@ class RetainedLedger:
                 self.gaps.add(name)
             started_at = self._cluster[record.leader].started_at
             came_back = before == led and started_at != self._started_at[name]
-            if came_back and not self._retained(record.leader, record.queue_id):
+            if came_back and not self._knows_what_it_had(record):
                 self.bare.add(name)
             self._led[name], self._started_at[name] = led, started_at
             self._whole[name] = {record.leader, *self._sent_everything(record.queue_id)}
+
+    def _knows_what_it_had(self, record: QueueRecord) -> bool:
+        """Whether the leader, which is back, has retained something, and noted how it leads."""
+        known = self._cluster[record.leader].mirroring._renumbering_of(record.queue_id)
+        return bool(self._retained(record.leader, record.queue_id)) and (
+            known is None or not record.epoch or bool(known[1].steps)
+        )
 
     def _sent_everything(self, queue_id: int) -> Iterator[str]:
         for node in self._cluster.alive:

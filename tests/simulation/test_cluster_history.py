@@ -33,6 +33,8 @@ SEEDS = {
 }
 
 ONCE_FAILED = {
+    90_010_210: "a mirror was sent a retained message that was still in its copy of the queue",
+    90_011_161: "what a leader had found at one mirror, another one was not sent",
     90_000_791: "a leader that gave up a hand-over went on while its target could still lead",
     60_000_003: "what a superseded leader alone had retained was dropped, and there again after a"
     " crash, when its node led",
