@@ -31,6 +31,11 @@ class Followed(ABC):
     def publishing_again(self) -> AbstractContextManager[None]:
         """What is published meanwhile, to any level of the queue, counts as delivered."""
 
+    @abstractmethod
+    async def noted(self) -> bool:
+        """Return when whoever leads the queue next knows what was done so far. False when another
+        node leads by then."""
+
 
 class HasStore(Protocol):
     """A level of a queue. `store` is None where everything is in memory."""

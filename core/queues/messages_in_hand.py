@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, cast
 
 from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
+from warren.core.backing.handing_over import Followed
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.messages.message import Message
 from warren.core.scheduling.waiting import Event
@@ -75,6 +76,13 @@ class MessagesInHand:
             messages = cast("MirroredLevel", backing).take(positions)
         self._messages.update(dict.fromkeys(messages))
         return messages
+
+    async def noted(self) -> bool:
+        """Return when what was taken out counts as delivered at whoever leads the queue next: only
+        then may it go elsewhere. False when another node leads by then."""
+        backing = self._queue.backing
+        level = backing.levels[0] if isinstance(backing, PriorityQueue) else backing
+        return not isinstance(level, Followed) or await level.noted()
 
     def settle(self, messages: Sequence[Message]) -> None:
         """Messages are safe elsewhere, or not wanted any more: they leave the queue."""

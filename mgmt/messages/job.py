@@ -282,14 +282,26 @@ class Job:
                     self._copy(message, target)
             return
         await through(self.queue.let_go())
+        taken: list[tuple[Message, Target | None]] = []
         for level in {place.level for place in ways}:
             positions = [place.position for place in ways if place.level == level]
             for message in self.queue.in_hand.take(level, positions):
-                target = ways[Place(level, message.position)]
-                if target is None:
-                    self._delete(message)
-                else:
-                    self._move(message, target)
+                taken.append((message, ways[Place(level, message.position)]))
+        if self.plan.action is not Action.DELETE and not await self._noted():
+            self.queue.in_hand.put_back([message for message, _ in taken])
+            return
+        for message, target in taken:
+            if target is None:
+                self._delete(message)
+            else:
+                self._move(message, target)
+
+    async def _noted(self) -> bool:
+        """Whether what was taken out may go elsewhere: should the leader die, it comes out of the
+        queue as redelivered. False where another node leads, or the job is to stop."""
+        noted = asyncio.ensure_future(through(self.queue.in_hand.noted()))
+        await self._until_stopped(noted)
+        return not noted.cancelled() and noted.result()
 
     async def _found(self, message: Message) -> Target:
         """Where the message goes. Raises `Stays`."""
@@ -356,11 +368,15 @@ class Job:
             if self._stop_wanted.is_set():
                 return
             self._less_under_way.clear()
-            waits = [self._less_under_way.wait(), self._stop_wanted.wait()]
-            tasks = [asyncio.ensure_future(one) for one in waits]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                task.cancel()
+            await self._until_stopped(asyncio.ensure_future(self._less_under_way.wait()))
+
+    async def _until_stopped(self, task: asyncio.Future[bool]) -> None:
+        """Wait for this, but not when the job is to stop: then it is cancelled."""
+        stopped = asyncio.ensure_future(self._stop_wanted.wait())
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if task.cancel():
+            await asyncio.wait((task,))
 
     async def _all_arrived(self) -> None:
         """Wait for what is under way. A job that is stopped does not wait for ever for a queue that

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, cast
 
@@ -18,6 +18,7 @@ from warren.core.backing.queue_store import QueueStore
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.queues.redelivery import CountingQueue
+from warren.core.scheduling.waiting import Event
 from warren.mirror.replication.hand_outs import HandOuts
 from warren.mirror.replication.instructions import Op
 
@@ -70,6 +71,11 @@ class InstructionLog(Protocol):
     def note(self, op: Op, level: int, position: int, number: int) -> None: ...
 
     def purge(self, level: int) -> None: ...
+
+    def barrier(self, done: Callable[[bool], None]) -> None:
+        """Call back when what was written down so far is as safe as what is confirmed; with False
+        when another node leads by then."""
+        ...
 
     def confirm(
         self,
@@ -338,6 +344,18 @@ class LeaderLevel(OneByOne, Followed):
 
     def publishing_again(self) -> AbstractContextManager[None]:
         return self._journal.publishing_again()
+
+    async def noted(self) -> bool:
+        answered, leads = Event(), False
+
+        def answer(led_on: bool) -> None:
+            nonlocal leads
+            leads = led_on
+            answered.happen()
+
+        self._journal.barrier(answer)
+        await answered
+        return leads
 
     def retained(self, messages: Sequence[Message], first: int) -> None:
         self._journal.note(Op.RETAIN_AT, self.level, first, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from clock_loop import ClockLoop
 from cluster import Cluster
+from cluster_disk import backings_on
 from pamqp import commands
 
 from warren.amqp.settling import SETTLED_AT_ONCE
@@ -158,3 +159,44 @@ def test_message_stays_where_it_is_when_the_queue_it_goes_to_is_gone_meanwhile()
     assert task.done() and job.state is JobState.COMPLETED
     assert list(job.left) == ["a queue was deleted before it had the message"]
     assert len(vhost.queues["source"]) == 1
+
+
+MOVED_FROM = {
+    "ring": ({"ha-mode": "all", "ha-sync-mode": "automatic"}, {}),
+    "log": ({"ha-mode": "all", "ha-sync-mode": "automatic", "ha-replication": "log"}, {}),
+    "quorum": ({}, {"x-queue-type": longstr("quorum")}),
+}
+
+
+@pytest.mark.parametrize("kind", MOVED_FROM)
+def test_what_is_moved_is_not_in_both_places_as_new_when_its_leader_dies(kind: str) -> None:
+    """No mirror hears of the move before the leader dies: it is in its old place only, or counts
+    as redelivered there."""
+    policy, arguments = MOVED_FROM[kind]
+    cluster = Cluster("a", "b", "c", new_backing=backings_on({}))
+    if policy:
+        cluster["a"].node.policies.set("/", "source", "^source$", policy, 0, "queues")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.sends(commands.Queue.Declare, queue="source", durable=True, arguments=arguments)
+    cluster.clock.advance(5)
+    client.receives(commands.Queue.DeclareOk)
+    client.declares("target", durable=True)
+    client.publishes("source", b"precious", delivery_mode=2)
+    cluster.clock.advance(1)
+    vhost = cluster["a"].vhost
+    assert vhost.queues["source"].is_here
+    for mirror in "bc":
+        cluster.stall("a", mirror)
+    job = Job(cluster["a"].node, vhost.queues["source"], Plan(Action.MOVE, to_queue="target"), None)
+    ClockLoop(cluster["a"].clock).create_task(job.run())
+    cluster.clock.advance(1)
+    cluster.kill("a")
+    cluster.clock.advance(15)
+    cluster.comes_back("a")
+    cluster.clock.advance(15)
+    assert not len(cluster["a"].queue("target"))
+    other = cluster["b"].connects()
+    other.opens_channel(1)
+    got = other.gets("source")
+    assert got is not None and got.body == b"precious"
