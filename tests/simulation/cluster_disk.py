@@ -257,6 +257,8 @@ class DiskStore(FakeQueueStore):
         self._clock = clock
         self._sync_s = disk.sync_s
         self._on_disk = disk.delayed.setdefault(spec.queue_id, {})
+        # The same for who opens it as it opens any queue, to look for what others lack.
+        self._plain = disk.queues.setdefault(spec.queue_id, {})
         self._timer: ManualTimer | None = None
         kept = {at: self._at_time_of_day(one, -1) for at, one in self._on_disk.items()}
         first = max(incarnation, 1 + (max(kept, default=0) >> START_SHIFT)) << START_SHIFT
@@ -283,9 +285,11 @@ class DiskStore(FakeQueueStore):
     def sync(self) -> None:
         self._timer = None
         self._on_disk.clear()
-        for position, kept in self.kept.items():
+        self._plain.clear()
+        for position, kept in sorted(self.kept.items()):
             if kept.survives:
                 self._on_disk[position] = self._at_time_of_day(kept, 1)
+                self._plain[position] = Message(kept.envelope, kept.body, position, kept.expires_at)
         super().sync()
 
     def delete(self) -> None:
