@@ -28,8 +28,9 @@ SEEDS = {
         *_first(5, cluster_history.HARD_FROM),
     ),
     "retained": _first(10, cluster_history.RETAINED_FROM + 10),
-    "operator": _first(10, cluster_history.MOVED_FROM),
-    "delayed": _first(10, cluster_history.SENT_LATER_FROM),
+    # Few histories have something put into lost and found: the last ones here do.
+    "operator": (*_first(10, cluster_history.MOVED_FROM), 80_000_263),
+    "delayed": (*_first(10, cluster_history.SENT_LATER_FROM), 90_000_065),
 }
 
 ONCE_FAILED = {
