@@ -693,7 +693,8 @@ class History(Faults):
             publish = self.publishes[int(message.body)]
             # A dead letter is another message.
             is_dead = publish.queue != led.queue.name
-            is_new = publish.received_at is None or self.ledger.may_come_twice(publish)
+            is_new = publish.received_at is None and publish.number not in self.operator.sent_on
+            is_new |= self.ledger.may_come_twice(publish)
             assert is_dead or message.redelivered or is_new, (
                 f"E3: {led._node} delivers {publish} again, not redelivered"
             )

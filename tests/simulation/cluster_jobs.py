@@ -72,12 +72,14 @@ class Running(NamedTuple):
 
 class Operator:
     """Of one history. `taken` are the numbers of all messages that a job ever took out of a queue,
-    and `gone` of those that have left it for good."""
+    `sent_on` of those that it then sent elsewhere, and `gone` of those that have left it for good.
+    """
 
     def __init__(self, history: History) -> None:
         self._history = history
         self.sent: list[Publish] = []
         self.taken: set[int] = set()
+        self.sent_on: set[int] = set()
         self.gone: set[int] = set()
         # What is in lost and found.
         self.found: set[int] = set()
@@ -93,6 +95,8 @@ class Operator:
         number, persistent = int(message.body), message.envelope.persistent
         publish = Publish(number, queue.name, "operator", persistent, self._history.now)
         self.sent.append(publish)
+        if job.plan.action is Action.MOVE:
+            self.sent_on.add(number)
         return publish
 
     def arrived(self, publish: Publish) -> None:
