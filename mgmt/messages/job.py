@@ -287,6 +287,8 @@ class Job:
             positions = [place.position for place in ways if place.level == level]
             for message in self.queue.in_hand.take(level, positions):
                 taken.append((message, ways[Place(level, message.position)]))
+        if not taken:
+            return
         if self.plan.action is not Action.DELETE and not await self._noted():
             self.queue.in_hand.put_back([message for message, _ in taken])
             return

@@ -10,6 +10,7 @@ from pamqp import commands
 
 from warren.amqp.settling import SETTLED_AT_ONCE
 from warren.core.field import long, longstr
+from warren.core.messages.message import Message
 from warren.mgmt.messages.job import Job, JobState
 from warren.mgmt.messages.plan import Action, Plan
 from warren.mgmt.messages.targets import Target
@@ -200,3 +201,33 @@ def test_what_is_moved_is_not_in_both_places_as_new_when_its_leader_dies(kind: s
     other.opens_channel(1)
     got = other.gets("source")
     assert got is not None and got.body == b"precious"
+
+
+def test_job_ends_with_its_mirrored_queue() -> None:
+    """The queue is deleted just before messages are taken out."""
+    policy, _ = MOVED_FROM["log"]
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].node.policies.set("/", "source", "^source$", policy, 0, "queues")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.sends(commands.Queue.Declare, queue="source", durable=True)
+    cluster.clock.advance(5)
+    client.receives(commands.Queue.DeclareOk)
+    client.declares("target", durable=True)
+    client.publishes("source", b"1", delivery_mode=2)
+    cluster.clock.advance(1)
+    vhost = cluster["a"].vhost
+    source = vhost.queues["source"]
+    job = Job(cluster["a"].node, source, Plan(Action.MOVE, to_queue="target"), None)
+    find = job._find
+
+    def find_and_delete(message: Message) -> Target:
+        client.sends(commands.Queue.Delete, queue="source")
+        cluster.settle()
+        return find(message)
+
+    job._find = find_and_delete
+    task = ClockLoop(cluster["a"].clock).create_task(job.run())
+    cluster.clock.advance(15)
+    assert source.deleted
+    assert task.done() and job.state in (JobState.COMPLETED, JobState.FAILED)
