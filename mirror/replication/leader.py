@@ -381,7 +381,10 @@ class Leader:
             self._clock.call_later(self._pause_s(copy), lambda: self._go_on_sending(mirror, copy))
         elif copy.awaits_batch and batch >= copy.awaits_batch and copy.sync is None:
             copy.awaits_batch = 0
-            self._is_in_sync(mirror, copy)
+            if not copy.in_sync:
+                self._is_in_sync(mirror, copy)
+            elif not self.fenced:
+                self._effects.now_in_sync(mirror)
 
     def _release(self) -> None:
         """Confirm what every mirror has."""
@@ -618,11 +621,8 @@ class Leader:
         return self._unreported.octets_after(self._copies[mirror].has_batch)
 
     def awaits_mirrors(self) -> bool:
-        """Whether there are mirrors that are in sync as soon as they have begun."""
-        return any(
-            copy.awaits_batch and copy.sync is None and not copy.in_sync
-            for copy in self._copies.values()
-        )
+        """Whether there are mirrors that are in sync as soon as they have heard of something."""
+        return any(copy.awaits_batch and copy.sync is None for copy in self._copies.values())
 
     def is_in_sync(self, mirror: str) -> bool:
         copy = self._copies.get(mirror)
@@ -648,25 +648,21 @@ class Leader:
             if has_begun and all(
                 first <= there for first, there in zip(copy.firsts, oldest, strict=True)
             ):
-                self._is_in_sync_when_told(mirror, copy)
-
-    def _is_in_sync_when_told(self, mirror: str, copy: KnownCopy) -> None:
-        """A mirror lacks nothing that is in the queue. Where acknowledged messages are retained, it
-        has to hear of those first that it lacked: of what it has not heard when it takes the lead,
-        it takes for granted that it is in its queue."""
-        if self.retains_at() is not None:
-            self.flush()
-            last = self._last_batch()
-            if copy.has_batch < last:
-                copy.awaits_batch = last
-                return
-        self._is_in_sync(mirror, copy)
+                self._is_in_sync(mirror, copy)
 
     def _is_in_sync(self, mirror: str, copy: KnownCopy) -> None:
+        """A mirror lacks nothing that is in the queue. What is done from now on waits for it; and
+        before the definition says that it may lead, it has to hear of what did not: messages that
+        were confirmed, handed out, or acknowledged and retained."""
         if self.fenced:
             return
         copy.in_sync = True
-        self._effects.now_in_sync(mirror)
+        self.flush()
+        last = self._last_batch()
+        if copy.has_batch < last:
+            copy.awaits_batch = last
+        else:
+            self._effects.now_in_sync(mirror)
 
     def _pause_s(self, copy: KnownCopy) -> float:
         used = self._batch - self._slices

@@ -34,6 +34,7 @@ SEEDS = {
 }
 
 ONCE_FAILED = {
+    60_090_252: "a mirror was written down as in sync that had not heard of what was handed out",
     90_010_210: "a mirror was sent a retained message that was still in its copy of the queue",
     90_011_161: "what a leader had found at one mirror, another one was not sent",
     90_000_791: "a leader that gave up a hand-over went on while its target could still lead",
