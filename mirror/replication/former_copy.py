@@ -138,8 +138,8 @@ class FormerCopy:
         """Which positions the leader who went on with this step never got.
 
         The step is one from an epoch since which positions have `moved`. Up to `found_upto`, in the
-        positions of that leader, others have found everything; `with_tail`: what came after that
-        leader had taken over counts.
+        positions of that leader, others have found everything; `with_tail`: what came after the
+        last message that leader got counts.
 
         Without messages that somebody sends again. Where nobody knows which these are,
         and the next leader was in sync, there may be none but these, and none are told. One that
@@ -149,23 +149,23 @@ class FormerCopy:
         there = delta + moved - step.shifts[level]
         tail = min(step.tails[level] + there, beyond)
         runs: list[tuple[int, int]] = []
+        start = 0 if found_upto is None else max(found_upto + there, 0)
         if step.firsts:
-            start = 0 if found_upto is None else max(found_upto + there, 0)
             runs.append((start, min(step.firsts[level] + there, tail)))
         if not with_tail:
             return _joined(runs)
         known = self._tail
         if step.firsts and (known is None or known.has_confirmed):
-            runs.append((tail, beyond))
+            runs.append((max(start, tail), beyond))
         elif known is not None:
             runs += [(max(start + delta, tail), end + delta) for start, end in known.unasked[level]]
         return _joined(runs)
 
-    def end_at(self, step: Step, level: int, moved: int) -> int:
-        """Behind the last message that the leader who went on with this step may have got, in the
-        positions of that leader."""
+    def end_at(self, step: Step, level: int, *, moved: int, with_tail: bool) -> int:
+        """Behind the last message that `only_here` looks at, in the positions of that leader."""
         there = self._deltas[level] + moved - step.shifts[level]
-        return min(_extent(self.levels[level])[1] - there, step.tails[level])
+        end = _extent(self.levels[level])[1] - there
+        return end if with_tail else min(end, step.tails[level])
 
     @property
     def may_have_more(self) -> bool:

@@ -209,11 +209,15 @@ class LostAndFound:
             waits = True
             await self._pause(WAIT_S)
         step, levels = lacking.step, range(len(former.levels))
+        # A mirror in sync has what was confirmed; the next one knows nothing of it if it was not.
+        with_tail = lacking.is_next and (former.led or bool(step.firsts))
         if step.firsts:
-            upto = [former.end_at(step, number, moved[number]) for number in levels]
+            upto = [
+                former.end_at(step, number, moved=moved[number], with_tail=with_tail)
+                for number in levels
+            ]
             search.tell = (record.leader, step.epoch, upto)
         found_upto: Sequence[int | None] = lacking.found_upto or [None] * len(levels)
-        with_tail = former.led and lacking.is_next
         return [
             (number, start, end)
             for number in levels

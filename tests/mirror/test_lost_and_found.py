@@ -15,6 +15,7 @@ from warren.amqp.properties import AmqpContentCodec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field
+from warren.core.messages.message import Envelope
 from warren.core.ports import Commit
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mirror.replication.former_copy import FormerCopy, Tail
@@ -432,6 +433,24 @@ def test_what_the_next_leader_never_got(
     tail = None if unasked is None else Tail([unasked], has_confirmed)
     former = FormerCopy(1, 0, [level], [0], safe_only=False, led=True, tail=tail)
     assert former.only_here(Step(1, [0], [20], firsts), 0) == only_here
+
+
+@pytest.mark.parametrize(
+    ("found_upto", "only_here"),
+    [(None, [(0, 8), (20, 30)]), (4, [(4, 8), (20, 30)]), (24, [(24, 30)])],
+)
+def test_what_a_leader_never_got_that_was_not_in_sync(
+    found_upto: int | None, only_here: list[tuple[int, int]]
+) -> None:
+    """It had what is in [8, 20); a mirror that was in sync had positions up to 30."""
+    level = MemoryQueue()
+    former = FormerCopy(1, 0, [level], [0], safe_only=True)
+    for position in range(30):
+        level.publish(Envelope("", "q", b"", True, 0, None), b"", None, None, position)
+    step = Step(1, [0], [20], [8])
+    assert former.only_here(step, 0, found_upto=found_upto) == only_here
+    assert former.end_at(step, 0, moved=0, with_tail=True) == 30
+    assert former.end_at(step, 0, moved=0, with_tail=False) == 20
 
 
 @pytest.mark.parametrize(

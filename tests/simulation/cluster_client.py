@@ -248,7 +248,9 @@ class ClientChannel:
 
     def _check_order(self, tag: str, publish: Publish) -> None:
         """E4: first deliveries of one channel's publishes come in their order."""
-        has_turn = not publish.was_given_back and publish.due_at is None
+        # Who leads next need not have heard of a purge, nor of what was handed out after it.
+        was_purged = publish.excused == commands.Queue.Purge.name
+        has_turn = not (publish.was_given_back or was_purged) and publish.due_at is None
         is_first = publish.received_at is None and has_turn
         if is_first and publish.queue not in self.session.history.unordered:
             key = (f"{tag} {publish.queue}", publish.line)

@@ -54,7 +54,7 @@ from warren.mirror.remote.remote_client import RemoteClient  # noqa: E402
 from warren.mirror.replication import copy_here, hand_outs  # noqa: E402
 from warren.mirror.replication.leader_level import LeaderLevel  # noqa: E402
 from warren.mirror.replication.led_queue import LedQueue  # noqa: E402
-from warren.mirror.replication.lost_and_found import LOST_AND_FOUND  # noqa: E402
+from warren.mirror.replication.lost_and_found import LATE_S, LOST_AND_FOUND  # noqa: E402
 from warren.mirror.replication.quorum_members import members_of  # noqa: E402
 
 FAULTY_S = (2.0, 5.0, 9.0)
@@ -858,14 +858,12 @@ class History(Faults):
         if self.has_operator:
             self._drain_moved()
         self._check_retained()
-        lost = [
-            publish
-            for publish in self.publishes.values()
-            if publish.confirmed_at is not None
-            and publish.received_at is None
-            and not self.ledger.may_be_lost(publish)
-            and not self.operator.may_be_lost(publish, self.ledger)
-        ]
+        lost = self._lost()
+        if {publish.queue for publish in lost} & self.ledger.led_out_of_sync:
+            self.seen["lost and found late"] += 1
+            self._rest(LATE_S)
+            self._drain_found()
+            lost = self._lost()
         assert not lost, f"E1: {len(lost)} lost, such as {lost[:3]}"
         # A queue may just have been handed over, and who led it be asked about it.
         self._rest(WAIT_FOR_QUEUE_S + 1.0)
@@ -996,6 +994,16 @@ class History(Faults):
             if channel.held:
                 channel.acks(max(channel.held), True)
         session.vanishes()
+
+    def _lost(self) -> list[Publish]:
+        return [
+            publish
+            for publish in self.publishes.values()
+            if publish.confirmed_at is not None
+            and publish.received_at is None
+            and not self.ledger.may_be_lost(publish)
+            and not self.operator.may_be_lost(publish, self.ledger)
+        ]
 
     def _contents(self, queue: str) -> Iterator[Publish]:
         """What is in a queue that is not one of those clients use; it is empty afterwards."""

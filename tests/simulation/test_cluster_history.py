@@ -14,26 +14,22 @@ from pathlib import Path
 import cluster_history
 import pytest
 
-
-def _first(count: int, seed: int) -> range:
-    return range(seed, seed + count)
-
-
-SEEDS = {
-    "mirrors": (*_first(12, cluster_history.WIDER_FROM), *_first(10, cluster_history.WIDEST_FROM)),
-    # A mirror that is not in sync is promoted in one history of some thousand, such as the last.
-    "carriers": (*_first(20, cluster_history.CARRIERS_FROM), 40_042_089),
-    "quorum": (
-        *_first(10, cluster_history.QUORUM_FROM),
-        *_first(5, cluster_history.HARD_FROM),
-    ),
-    "retained": _first(10, cluster_history.RETAINED_FROM + 10),
-    # Few histories have something put into lost and found: the last ones here do.
-    "operator": (*_first(10, cluster_history.MOVED_FROM), 80_000_263),
-    "delayed": (*_first(10, cluster_history.SENT_LATER_FROM), 90_000_065),
+FROM = {
+    "mirrors": (cluster_history.WIDER_FROM, cluster_history.WIDEST_FROM),
+    "carriers": (cluster_history.CARRIERS_FROM,),
+    "quorum": (cluster_history.QUORUM_FROM, cluster_history.HARD_FROM),
+    "retained": (cluster_history.RETAINED_FROM + 10,),
+    "operator": (cluster_history.MOVED_FROM,),
+    "delayed": (cluster_history.SENT_LATER_FROM,),
 }
+"""The first seeds of each group; the next ones follow in turn."""
+
+COUNT, COUNT_MAX = 10, 100
+"""So many of each are run at least, and at most when they have not met everything yet: a change
+in the broker makes other histories of them, and what one in thirty meets is in another one then."""
 
 ONCE_FAILED = {
+    90_040_709: "what only a mirror had was not looked for when one led that had nothing",
     60_090_252: "a mirror was written down as in sync that had not heard of what was handed out",
     90_010_210: "a mirror was sent a retained message that was still in its copy of the queue",
     90_011_161: "what a leader had found at one mirror, another one was not sent",
@@ -156,7 +152,6 @@ RARE = {
         "fault during synchronisation",
         "in-sync candidate 1 promoted",
         "leader came back and went on alone",
-        "promoted out of sync",
         "restarted before it was missed",
         "turned away",
     ),
@@ -167,7 +162,6 @@ RARE = {
     ),
     "retained": (
         "fault during synchronisation",
-        "led without the votes it needs",
         "retained messages compared",
     ),
     "operator": (
@@ -178,16 +172,18 @@ RARE = {
         "replayed in peace",
         "found in copied",
         "found in moved",
-        "lost and found",
     ),
     "delayed": (
         "delayed",
         "delayed, dropped by hand",
         "delayed, sent by hand",
-        "lost and found",
     ),
 }
-"""What the histories of a group are to meet, besides what all of them do."""
+"""What the histories of a group are to meet, besides what all of them do.
+
+What they meet less often than once in fifty is not here, but has tests of its own: that a mirror
+leads which is not in sync, or a leader without the votes it needs, and `lost+found`.
+"""
 
 COMMON = (
     "consumer cancelled by the broker",
@@ -204,12 +200,16 @@ COMMON = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", SEEDS)
+@pytest.mark.parametrize("group", FROM)
 def test_no_client_of_a_cluster_is_told_what_is_not_so(group: str) -> None:
     seen: Counter[str] = Counter()
-    for seed in SEEDS[group]:
-        cluster_history.run(seed, seen)
-    assert not [name for name in COMMON + RARE[group] if not seen[name]], seen
+    for number in range(COUNT_MAX):
+        for first in FROM[group]:
+            cluster_history.run(first + number, seen)
+        missing = [name for name in COMMON + RARE[group] if not seen[name]]
+        if number + 1 >= COUNT and not missing:
+            return
+    raise AssertionError(f"none of {missing} in {seen}")
 
 
 @pytest.mark.parametrize("seed", ONCE_FAILED)
