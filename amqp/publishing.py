@@ -309,7 +309,7 @@ async def publish_to_many(
         for queue in queues[at : at + QUEUES_BETWEEN_LOOKS]:
             # One that is deleted by now is as good as one that has it.
             answer = SETTLED
-            current = vhost.current(queue) if queue.deleted else queue
+            current = vhost.current(queue)
             if current is not None:
                 current.published += 1
                 answer = current.publish(envelope, body, confirms, publish_seq)

@@ -251,7 +251,7 @@ class Transaction(PublishConfirms):
             for queue in targets:
                 if turns.over:
                     await turns.pause()
-                current = vhost.current(queue) if queue.deleted else queue
+                current = vhost.current(queue)
                 if current is not None:
                     turns.spend(QUEUE_US)
                     current.published += 1

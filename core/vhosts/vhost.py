@@ -696,7 +696,9 @@ class VirtualHost:
             queue.mirrored = bool(record.mirrors)
 
     def current(self, queue: Queue) -> Queue | None:
-        """`QueueOwner`: it may have got other leaders since anybody looked."""
+        """`QueueOwner`: it may have got other leaders since it was looked up."""
+        if not queue.deleted:
+            return queue
         current = self.queues.get(queue.name)
         return current if current is not None and current.queue_id == queue.queue_id else None
 

@@ -131,7 +131,7 @@ async def publish(request: ApiRequest) -> Any:
     answers = []
     for queue in queues:
         # It was looked up some turns ago, and another node may lead it by now.
-        current = vhost.current(queue) if queue.deleted else queue
+        current = vhost.current(queue)
         if current is not None:
             current.published += 1
             answers.append(current.publish(envelope, body, confirms, 1))
