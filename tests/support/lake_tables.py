@@ -19,23 +19,25 @@ if TYPE_CHECKING:
 
 CATALOG = "lake"
 ICEBERG_NAME = f"{CATALOG}.shop.messages"
+PREFIX = f"PYICEBERG_CATALOG__{CATALOG.upper()}__"
 
 
 def catalog_environment(directory: Path) -> dict[str, str]:
     """Variables that tell pyiceberg of a catalog in this directory."""
-    prefix = f"PYICEBERG_CATALOG__{CATALOG.upper()}__"
     return {
-        f"{prefix}TYPE": "sql",
-        f"{prefix}URI": f"sqlite:///{directory}/catalog.db",
-        f"{prefix}WAREHOUSE": f"file://{directory}",
+        f"{PREFIX}TYPE": "sql",
+        f"{PREFIX}URI": f"sqlite:///{directory}/catalog.db",
+        f"{PREFIX}WAREHOUSE": f"file://{directory}",
     }
 
 
-def configure_catalog(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+def configure_catalog(monkeypatch: pytest.MonkeyPatch, directory: Path, **settings: str) -> None:
     """For this process and those it starts."""
     from pyiceberg.utils.config import Config
 
-    for name, value in catalog_environment(directory).items():
+    variables = catalog_environment(directory)
+    variables |= {f"{PREFIX}{name}": value for name, value in settings.items()}
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
 

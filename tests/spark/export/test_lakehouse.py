@@ -367,3 +367,27 @@ def test_a_delta_table_may_be_at_a_url(node: StoredNode, s3_url: str) -> None:
     uri, options = address(s3_url)
     found = copies(DeltaTable(uri, storage_options=options).to_pyarrow_table())
     assert len(found) == 206 and set(found.values()) == {1}
+
+
+def test_an_iceberg_table_may_be_at_a_url(
+    node: StoredNode, s3_url: str, s3_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files and its metadata; pyiceberg is told where S3 is as its documents say."""
+    bucket = s3_url.partition("@")[2].partition("/")[0]
+    configure_catalog(
+        monkeypatch,
+        tmp_path,
+        WAREHOUSE=f"s3://{bucket}/warehouse",
+        S3__ENDPOINT=f"http://127.0.0.1:{s3_port}",
+        S3__ACCESS_KEY_ID="key",
+        S3__SECRET_ACCESS_KEY="secret",
+        S3__REGION="us-east-1",
+    )
+    choice = choice_of(ICEBERG)
+    export(node.directory.path, s3_url, "1", wish(table=choice))
+    node.publish(b"later", ORDERS)
+    node.flush()
+    export(node.directory.path, s3_url, "2", wish(table=choice, since="latest"))
+    found = copies(read_table(ICEBERG, tmp_path))
+    assert len(found) == 206 and set(found.values()) == {1}
+    assert all(f"s3:/{bucket}/folder/" in path for path in files_of(ICEBERG, tmp_path))
