@@ -443,11 +443,12 @@ class Listener:
         """Count a new socket; False when there are too many, or none are let in."""
         if self._suspended:
             return False
-        if self._connection_max is not None and len(self._protocols) >= self._connection_max:
-            log_event(
-                log, logging.WARNING, "connection_refused", connection_max=self._connection_max
-            )
-            return False
+        limit = self._connection_max
+        if limit is not None:
+            beside = self.node.vhost_limits.elsewhere.beside()
+            if len(self._protocols) + beside >= limit:
+                log_event(log, logging.WARNING, "connection_refused", connection_max=limit)
+                return False
         self._protocols.add(protocol)
         return True
 

@@ -327,10 +327,9 @@ class Cluster:
         """Answer the other nodes from now on, and look for them."""
         tell_others(node, self._node_name, self.post, self.calls)
         ClientNews(node.vhost_limits.elsewhere, self.post, self.calls)
+        node.vhost_limits.elsewhere.is_beside = self.membership.is_beside
         if self._config.machine:
-            abreast = Abreast(
-                self.metadata, self.calls, self.membership, self.running, self._node_name
-            )
+            abreast = Abreast(self.metadata, self.calls, self.membership, self.running)
         self.mirroring.attach(node, self._new_backing)
         self.post.watch(on_up=lambda name: None, on_down=self._link_down)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.

@@ -34,6 +34,8 @@ class ClientsElsewhere:
 
     def __init__(self) -> None:
         self.tell: Tell | None = None
+        # Whether a node is another process of this node's broker.
+        self.is_beside: Callable[[str], bool] = lambda node: False
         self._here: dict[object, tuple[Place, OpenCounts]] = {}
         self._there: dict[str, dict[Place, OpenCounts]] = {}
 
@@ -82,6 +84,15 @@ class ClientsElsewhere:
 
     def of_user(self, user: str) -> OpenCounts:
         return self._sum(lambda place: place[1] == user)
+
+    def beside(self) -> int:
+        """The connections of the other processes of this broker."""
+        return sum(
+            opened.connections
+            for node, places in self._there.items()
+            if self.is_beside(node)
+            for opened in places.values()
+        )
 
     def _sum(self, which: Callable[[Place], bool]) -> OpenCounts:
         found = NOTHING

@@ -28,7 +28,7 @@ PATIENCE_S = 2.0
 
 
 class Abreast:
-    """`running` are the nodes that can be reached, the one of that `name`, which is this, too."""
+    """`running` are the nodes that can be reached, this one, too."""
 
     def __init__(
         self,
@@ -36,13 +36,11 @@ class Abreast:
         calls: Calls,
         membership: Membership,
         running: Callable[[], Collection[str]],
-        name: str,
     ) -> None:
         self._metadata = metadata
         self._calls = calls
         self._membership = membership
         self._running = running
-        self._name = name
         self._waiting: list[Event] = []
         metadata.on_applied = self._applied
         metadata.seen_elsewhere = self._seen
@@ -64,9 +62,7 @@ class Abreast:
 
     def _here(self, nodes: Collection[str]) -> list[str]:
         """Those of them that are processes of the same broker."""
-        machine_of = self._membership.machine_of
-        here = machine_of(self._name)
-        return [node for node in nodes if machine_of(node) == here and node != self._name]
+        return [node for node in nodes if self._membership.is_beside(node)]
 
     def _applied(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -157,6 +157,10 @@ class Membership:
         member = self._found.members.get(name)
         return (member.machine if member is not None else "") or name
 
+    def is_beside(self, name: str) -> bool:
+        """Whether a node is another process of this node's broker."""
+        return name != self._name and self.machine_of(name) == self.machine_of(self._name)
+
     def running(self) -> Mapping[str, Presence]:
         """Who is up, by name, this node included; as last seen."""
         return self._found.running

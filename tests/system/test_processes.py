@@ -138,6 +138,30 @@ def test_what_is_got_and_put_back_over_http_is_in_its_place_when_that_is_answere
             assert bodies == [b"a", b"b", b"c"]
 
 
+def test_connection_max_is_of_all_processes_together(
+    broker: Processes, tmp_path: Path, until: Until
+) -> None:
+    config = tmp_path / "rabbitmq.conf"
+    config.write_text("connection_max = 4\n", "ascii")
+    broker.start("--config", str(config), processes=2)
+    connections = [broker.connect()]
+
+    def is_refused() -> bool:
+        """Once each process has heard of the connections of the other one."""
+        try:
+            connections.append(broker.connect())
+        except pika.exceptions.AMQPConnectionError:
+            return True
+        if len(connections) > 4:
+            connections.pop().close()
+        return False
+
+    until(is_refused)
+    assert len(connections) == 4
+    connections.pop().close()
+    until(lambda: not is_refused())
+
+
 def test_a_process_that_is_killed_is_back_with_all_that_was_confirmed(
     broker: Processes, until: Until
 ) -> None:

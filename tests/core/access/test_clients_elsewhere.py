@@ -22,6 +22,17 @@ def test_those_of_all_others_count_until_their_node_ends() -> None:
     assert clients.of_user("u") == (1, 2)
 
 
+def test_connections_of_the_other_processes_of_a_broker_are_known() -> None:
+    clients = ClientsElsewhere()
+    clients.begins("b", {("v", "u"): OpenCounts(5, 9), ("x", "u"): OpenCounts(2, 0)})
+    clients.begins("c", {("v", "u"): OpenCounts(1, 0)})
+    assert clients.beside() == 0
+    clients.is_beside = lambda node: node == "b"
+    assert clients.beside() == 7
+    clients.ended("b")
+    assert clients.beside() == 0
+
+
 def test_the_others_hear_of_all_that_comes_and_goes() -> None:
     clients = ClientsElsewhere()
     told: list[tuple[Place, OpenCounts]] = []
