@@ -697,9 +697,7 @@ class VirtualHost:
 
     def current(self, queue: Queue) -> Queue | None:
         """`QueueOwner`: it may have got other leaders since it was looked up."""
-        if not queue.deleted:
-            return queue
-        current = self.queues.get(queue.name)
+        current = self.queues.get(queue.name) if queue.deleted else queue
         return current if current is not None and current.queue_id == queue.queue_id else None
 
     def follow_retention(self, queue: Queue) -> None:
