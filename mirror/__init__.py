@@ -8,12 +8,12 @@ Rooms, each of which may use only those above it in this list:
 | `definitions` | What do all nodes agree on? Definitions in etcd, with a copy at each node. |
 | `messages` | How do parts of two nodes talk? Frames by kind, and questions with answers. |
 | `members` | Who is in the cluster, who is up, who is in maintenance, who has an alarm? |
-| `carriers` | What does a queue see of what brings its batches to other nodes? |
-| `gm` | How does a group of nodes get the same messages in the same order? The ring. |
-| `log` | How does the leader of a queue send the same to each mirror itself? |
+| `carriers` | How does a queue see the carrier that brings its batches to other nodes? |
+| `gm` | How does a ring of nodes get every message that any of them broadcasts? |
+| `log` | How does the leader of a queue send its batches straight to each mirror? |
 | `replication` | How do several nodes have the same queue, and who leads it? |
 | `remote` | How do clients of this node use a queue that another node leads? |
 
 `links`, `definitions` and `messages` know nothing of queues, and `gm` nothing of what it carries.
-`docs/clustering.md` and `docs/mirroring.md` say what users get; `docs/gm.md` is about the ring.
+`docs/clustering.md` and `docs/mirroring.md` say what users get; `docs/gm.md` describes the ring.
 """

@@ -1,5 +1,6 @@
-"""What every carrier is to the queues it carries batches for; see `ports`.
+"""The interface between queues and the carriers of their batches; see `ports`.
 
-A carrier brings what the leader of a queue broadcasts to the nodes that have mirrors, and says who
-of them is there. There are two: `gm`, a ring, and `log`, straight from the leader to each mirror.
+A carrier brings what the leader of a queue broadcasts to the nodes that have mirrors, and says
+which of them are there. There are two carriers: `gm`, a ring, and `log`, which sends straight from
+the leader to each mirror.
 """

@@ -1,11 +1,12 @@
-"""What queues with mirrors see of the carrier of their batches.
+"""The carrier of a mirrored queue's batches, as the queue sees it.
 
-Each node that has the queue has one member for it. What any carrier promises:
+Each node that has a copy of the queue has one member for it. Every carrier promises:
 
-- what the leader broadcasts arrives at each member in order, without gaps, each payload once, from
-  the one on that the member was told to begin with;
-- a member that takes the lead has, or is sent before it leads, what was confirmed;
-- births are told before the newborn is sent anything, deaths after the last that comes of the dead.
+- what the leader broadcasts arrives at each member in order, without gaps, each payload once,
+  beginning with the payload that the member was told to begin with;
+- a member that takes the lead has everything that was confirmed, or is sent it before it leads;
+- a birth is reported before the new member is sent anything, a death after the last message of the
+  dead member.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from warren.mirror.carriers.batch import NOTHING, Position
 
 
 class CarrierKind(StrEnum):
-    """As policies name it (`ha-replication`)."""
+    """The carriers, by their names in policies (`ha-replication`)."""
 
     GM = "gm"
     LOG = "log"
 
     @property
     def stored(self) -> str:
-        """As definitions have it: there gm is what goes without saying."""
+        """The carrier as definitions store it: empty for gm, which is the default."""
         return "" if self is CarrierKind.GM else self.value
 
     @classmethod
     def of(cls, record: QueueRecord) -> CarrierKind:
-        """What carries the batches of a queue with this definition."""
+        """The carrier of a queue with this definition."""
         return cls(record.carrier or cls.GM)
 
 
 class MemberId(NamedTuple):
-    """One life of a member. No node may use an incarnation of a group twice."""
+    """One life of a member. A node must not use an incarnation twice in one group."""
 
     node: Annotated[str, msgspec.Meta(max_length=255)]
     incarnation: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -51,35 +52,35 @@ Members: TypeAlias = tuple[MemberId, ...]
 
 
 PRESUMED = 0
-"""Stands for the incarnation of a member that is known by its node only."""
+"""The incarnation written for a member of which only the node is known."""
 
 
 class StopReason(Enum):
-    """Why a member has stopped. Who still wants to be one joins under a new id."""
+    """Why a member has stopped. A node that still wants a member joins under a new id."""
 
     LEFT = "left"
     """It was asked to leave."""
     DRAINED = "drained"
-    """It was asked to stop once all had gone round, and all has."""
+    """It was asked to stop once all its messages had gone round the ring, and they have."""
     LOST_MEMBERSHIP = "lost membership"
-    """Others declared it dead."""
+    """Other members declared it dead."""
     JOIN_LOST = "join lost"
-    """The member that let it in died before it said what it knew."""
+    """The member that let it in died before it had sent its catchup."""
     GROUP_DELETED = "group deleted"
     INCONSISTENT = "inconsistent"
-    """It was told what cannot be; see `gm.errors.Inconsistent`."""
+    """It was told something that contradicts what it knows; see `gm.errors.Inconsistent`."""
 
 
 class UpperLayer(Protocol):
-    """What a member tells the queue: first `joined`, last `stopped`."""
+    """The queue above a member, which the member calls: first `joined`, last `stopped`."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether what the member was brought is a copy, or the beginning of one."""
+        """Whether the batches that the member received make up a copy, or the beginning of one."""
         ...
 
     def joined(self, members: Members) -> None:
-        """It is a member now, with these others."""
+        """The member has joined the group, which has these members."""
         ...
 
     def members_changed(self, births: Members, deaths: Members) -> None: ...
@@ -87,23 +88,23 @@ class UpperLayer(Protocol):
     def deliver(self, sender: MemberId, payload: bytes) -> None: ...
 
     def confirmed(self, tokens: tuple[object, ...]) -> None:
-        """These confirmed broadcasts are at all members."""
+        """The confirmed broadcasts with these tokens are at all members."""
         ...
 
     def congestion(self, congested: bool) -> None:
-        """Too much is on its way, or no more."""
+        """Whether too much is on its way."""
         ...
 
     def disputed(self) -> None:
-        """A mirror has voted for another leader than this one, and is back: it carries out nothing
-        more before the definition has another ballot."""
+        """A mirror that has voted for another leader than this one is back: it takes no batches
+        until the definition has another ballot."""
         ...
 
     def stopped(self, reason: StopReason) -> None: ...
 
 
 class CarrierMember(Protocol):
-    """One member of this node."""
+    """This node's member for one queue."""
 
     queue_id: int
 
@@ -111,27 +112,28 @@ class CarrierMember(Protocol):
     def me(self) -> MemberId: ...
 
     def start(self, founders: Members = (), *, awaits_group: bool = False) -> None:
-        """Become a member; `joined` is told when that is done.
+        """Become a member; the layer above is called with `joined` when that is done.
 
-        Where members make a group: with these `founders` in it, or as one of those of another.
+        A carrier whose members form a group puts these `founders` into a new one;
+        `awaits_group` says that this member is a founder of a group that another node makes.
         """
         ...
 
     @property
     def is_new(self) -> bool:
-        """Whether it was neither started nor ended."""
+        """Whether the member has neither been started nor ended."""
         ...
 
     def become(self, upper: UpperLayer) -> None:
-        """Report to another layer from now on: a mirror takes the lead."""
+        """Report to another layer above from now on, as when a mirror takes the lead."""
         ...
 
     def others(self) -> Members:
-        """The other members, as far as this one knows."""
+        """The other members, as far as this member knows."""
         ...
 
     def broadcast(self, payload: bytes) -> bool:
-        """Send to all members at once; False when this member may not, or holds too much."""
+        """Send to all members at once; False when this member may not send, or holds too much."""
         ...
 
     def reported_by_all(self, batch: int) -> None:
@@ -139,43 +141,43 @@ class CarrierMember(Protocol):
         ...
 
     def follow(self, record: QueueRecord) -> None:
-        """The definition of the queue: who leads, in which epoch, and who has mirrors."""
+        """Act by this definition of the queue: its leader, its epoch, and its mirrors."""
         ...
 
     def vote(self) -> Position | None:
-        """Take no more batches of the present leader; returns the last one that is here.
+        """Take no more batches of the present leader; returns the position of the last one taken.
 
         None while that leader is there, or where the carrier needs no votes.
         """
         ...
 
     def leave(self) -> None:
-        """Be a member no more."""
+        """Stop being a member."""
         ...
 
     def ended(self) -> None:
-        """It has stopped by itself: tell those who may be waiting for it."""
+        """The member has stopped by itself: tell the members that may be waiting for it."""
         ...
 
 
 class Carrier(Protocol):
-    """All members of this node that are carried the same way."""
+    """All members of this node that use one carrier."""
 
     def join(self, record: QueueRecord, upper: UpperLayer, at: Position = NOTHING) -> CarrierMember:
-        """A member for the queue with this definition, under a new id, to be started.
+        """A new member for the queue with this definition, under a new id; the caller starts it.
 
-        It has everything up to the batch `at`, which came by another carrier.
+        The member has everything up to the batch `at`, which came by another carrier.
         """
         ...
 
     def forget(self, member: CarrierMember) -> None:
-        """It has stopped, and another one may join in its place."""
+        """Forget a member that has stopped, so that another one may join in its place."""
         ...
 
     def delete_group(self, queue_id: int) -> None:
-        """The queue is gone, and what is known of its members with it."""
+        """Delete what is recorded of the members of a queue that is gone."""
         ...
 
     def nodes_of(self, queue_id: int) -> Collection[str] | None:
-        """The nodes with a member for the queue; None where nobody has written that down."""
+        """The nodes with a member for the queue; None where there is no record of them."""
         ...

@@ -1,7 +1,7 @@
-"""A member of a log: what it does for the leader of a queue, and what for a mirror.
+"""A member of a log: what it does for the leader of a queue, and what it does for a mirror.
 
-It has no clock and no socket: `LogShell` carries its messages, tells it of links that come and go,
-and calls `tick` while something is awaited.
+A member has no clock and no socket: `LogShell` carries its messages, tells it of links that come
+and go, and calls `tick` while the member waits for something.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from warren.mirror.log.messages import Bye, Data, Hello, Message, Refusal, Welco
 from warren.mirror.log.window import Window
 
 PATIENCE_TICKS = 10
-"""How many ticks a new leader waits for the hello of a mirror that the definition names."""
+"""Ticks that a new leader waits for the hello of a mirror that the definition names."""
 
 
 class LogEffects(Protocol):
-    """What members ask of the shell."""
+    """The shell, as members call it."""
 
     def send(self, node: str, queue_id: int, message: Message) -> bool: ...
 
@@ -36,14 +36,14 @@ class LogEffects(Protocol):
         ...
 
     def tick_soon(self, member: LogMember) -> None:
-        """Call `tick` in a moment, again and again until nothing is awaited."""
+        """Call the member's `tick` soon, and again as long as it returns True."""
         ...
 
     def forget(self, member: LogMember) -> None: ...
 
 
 class _Session:
-    """A mirror that this leader sends batches to: the next one is at `place`."""
+    """A mirror to which this leader sends batches; `place` is that of the next batch."""
 
     __slots__ = ("member", "place")
 
@@ -71,13 +71,14 @@ class LogMember:
         self._effects = effects
         self._window = Window(at)
         self._everywhere: Position = NOTHING
-        # As a leader's: the mirrors that are here, and the ones that are awaited, with the ticks.
+        # For a leader, by node: sessions of the mirrors that have said hello. `_presumed` has the
+        # mirrors whose hello is awaited, with the ticks waited.
         self._sessions: dict[str, _Session] = {}
-        # Where the present life of each node's member began.
+        # The place at which the present life of each node's member began.
         self._first_places: dict[str, tuple[MemberId, int]] = {}
         self._presumed: dict[str, int] = {}
-        # As a mirror's: whether the leader has answered over this link, and whether this member
-        # has told that it is gone.
+        # For a mirror: whether the leader has answered over this link, and whether this member has
+        # reported to the layer above that the leader is gone.
         self._is_welcome = False
         self._is_bereaved = False
         self._vote: tuple[int, int] | None = None
@@ -89,12 +90,12 @@ class LogMember:
 
     @property
     def leads(self) -> bool:
-        """Whether this node leads the queue, as the definition says."""
+        """Whether this node leads the queue, by its definition."""
         return self._record.leader == self._me.node
 
     @property
     def end(self) -> Position:
-        """The last batch that it has."""
+        """The position of the last batch that this member has."""
         return self._window.last
 
     @property
@@ -131,7 +132,7 @@ class LogMember:
             self._vote = None
             self._is_welcome = False
             self._is_bereaved = False
-            # If this leader is gone, too, that is told in a moment.
+            # If this leader is gone, too, its death is reported in a moment.
             self._upper.members_changed((MemberId(record.leader, PRESUMED),), ())
             self._say_hello()
 
@@ -149,7 +150,7 @@ class LogMember:
         for node in told:
             self._effects.send(node, self.queue_id, Bye(self._me.incarnation))
 
-    # As the leader's
+    # Calls of the leader's member
 
     def broadcast(self, payload: bytes) -> bool:
         if self.is_stopped:
@@ -158,7 +159,7 @@ class LogMember:
         for session in list(self._sessions.values()):
             self._send_on(session)
         if not self._sessions and not self._record.mirrors:
-            # Whoever comes later begins with what is broadcast then.
+            # A mirror that comes later begins with what is broadcast from then on.
             self._window.trim(self._window.last)
         return True
 
@@ -167,9 +168,9 @@ class LogMember:
         self._window.trim(self._everywhere)
 
     def _send_on(self, session: _Session) -> None:
-        """Send a mirror what it lacks, as far as its link takes it."""
+        """Send a mirror the batches that it lacks, as far as its link takes them."""
         window, node = self._window, session.member.node
-        # One that is new need not have what the others have reported since it came.
+        # A new mirror does not need the batches that all others have reported since it came.
         session.place = max(session.place, window.first_place)
         while session.place < window.end_place and self._effects.may_send(node, self):
             payload = window.payload_at(session.place)
@@ -179,7 +180,7 @@ class LogMember:
 
     def _greet(self, node: str, hello: Hello) -> None:
         if not self.leads or not self._has_started:
-            # It heard of a new leader before this node did, and asks again.
+            # The mirror heard of the change of leader before this node did, and will ask again.
             return
         if hello.vote is not None:
             if hello.vote == (self._record.epoch, self._record.ballot):
@@ -203,7 +204,7 @@ class LogMember:
         elif before is not None and before.member != member:
             gone = (before.member,)
         if gone and (hello.end == NOTHING or before is not None):
-            # It is not the mirror that the definition names.
+            # This is a new copy or a new life, not the mirror that the definition names.
             self._upper.members_changed((), gone)
             gone = ()
         self._sessions[node] = session = _Session(member, place)
@@ -213,8 +214,9 @@ class LogMember:
             self._send_on(session)
 
     def _first_place(self, member: MemberId) -> int:
-        """Where a mirror begins that has nothing: with what is new when it comes. What tells it to
-        start may have got lost with its link, so it begins there again when it comes again."""
+        """The place at which a mirror without any batch begins: the end of the window when it first
+        came. If it comes again it begins there again, as the batch that tells it to start may have
+        been lost with its link."""
         known = self._first_places.get(member.node)
         if known is None or known[0] != member:
             known = self._first_places[member.node] = (member, self._window.end_place)
@@ -225,10 +227,10 @@ class LogMember:
         if session is not None:
             self._upper.members_changed((), (session.member,))
 
-    # As a mirror's
+    # Calls of a mirror's member
 
     def vote(self) -> Position | None:
-        """Take no more batches of this leader in this ballot; returns what is here.
+        """Take no more batches of this leader in this ballot; returns the position of the last one.
 
         None while the leader is there.
         """
@@ -245,10 +247,11 @@ class LogMember:
         return self._vote == (self._record.epoch, self._record.ballot)
 
     def _say_hello(self) -> None:
-        """Again and again, until it is answered."""
+        """Send the leader a hello, now and at each tick until it is answered."""
         vote = self._vote if self._has_voted() else None
         if not self._upper.has_begun:
-            # It is sent what is new, and not what came since the last batch that is here.
+            # This member has no copy to continue: it is to be sent new batches only, and not those
+            # after the last batch it got.
             self._window = Window()
         hello = Hello(self._me.incarnation, self.end, vote)
         self._effects.send(self._record.leader, self.queue_id, hello)
@@ -270,7 +273,7 @@ class LogMember:
             self._is_bereaved = True
             self._upper.members_changed((), (MemberId(self._record.leader, PRESUMED),))
 
-    # What happens
+    # Events from the shell
 
     def received(self, node: str, message: Message) -> None:
         if self.is_stopped:
@@ -284,7 +287,8 @@ class LogMember:
                 if node != self._record.leader or incarnation != self._me.incarnation:
                     return
                 if self._has_voted():
-                    # It voted after it had asked: the leader is to hear so, and make that void.
+                    # This member voted after it had sent its hello: the leader must hear of the
+                    # vote, and make it void.
                     self._say_hello()
                 else:
                     self._is_welcome = True
@@ -301,7 +305,7 @@ class LogMember:
                     if session is not None and session.member.incarnation == incarnation:
                         self._mirror_gone(node)
                 elif node == self._record.leader:
-                    # Its node may lead on with another member.
+                    # The leader's node may go on leading with another member.
                     self._leader_gone()
                     self._effects.tick_soon(self)
 
@@ -318,13 +322,14 @@ class LogMember:
             self._leader_gone()
 
     def link_is_free(self, node: str) -> None:
-        """The link can take more again."""
+        """The link to the node can take more again."""
         session = self._sessions.get(node)
         if session is not None and self.leads and not self.is_stopped:
             self._send_on(session)
 
     def tick(self) -> bool:
-        """Look whether those have come that are awaited; False when nobody is."""
+        """Check for the mirrors, or the leader, that this member waits for; False if there are none
+        left."""
         if self.is_stopped:
             return False
         if self.leads:

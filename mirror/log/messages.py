@@ -1,15 +1,15 @@
-"""What members of a log tell each other.
+"""The messages between members of a log.
 
 | message | from | to | says |
 |---|---|---|---|
-| `Hello` | mirror | leader | send me what comes after this position; or: I have voted for another |
+| `Hello` | mirror | leader | send me the batches after this position; or: I voted for another |
 | `Welcome` | leader | mirror | this node leads, and sends |
-| `Data` | leader | mirror | a batch, and up to where all mirrors have everything |
-| `Refusal` | leader | mirror | there is no going on from there: begin anew |
+| `Data` | leader | mirror | a batch, and the position up to which all mirrors have everything |
+| `Refusal` | leader | mirror | I cannot go on from your position: begin anew |
 | `Bye` | both | both | this member has ended, though its node goes on |
 
-All begin with the octet of their kind and the id of the queue. `Data` is built and taken apart
-without copying its batch more than once.
+Every message begins with the octet of its kind and the id of the queue. `Data` is built and taken
+apart without copying its batch more than once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Code(IntEnum):
 
 
 class Hello(NamedTuple):
-    """`incarnation` is the member's; `vote` the epoch and ballot in which it has voted, if any."""
+    """`incarnation` is that of the mirror's member, `end` the position of its last batch, `vote`
+    the epoch and ballot in which it has voted, if any."""
 
     incarnation: int
     end: Position
@@ -45,7 +46,7 @@ class Hello(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """To this life of the mirror's member."""
+    """`incarnation` says for which life of the mirror's member the message is."""
 
     incarnation: int
 
@@ -73,7 +74,7 @@ _OF_ONE_NUMBER: Mapping[int, type[Welcome] | type[Refusal] | type[Bye]] = {
 
 
 def data_head(queue_id: int, everywhere: Position) -> bytes:
-    """What goes before a batch."""
+    """The octets of a `Data` message before its batch."""
     return _HEAD.pack(Code.DATA, queue_id) + _DATA.pack(*everywhere)
 
 
@@ -94,7 +95,7 @@ def encode(queue_id: int, message: Message) -> bytes:
 
 
 def decode(octets: bytes) -> tuple[int, Message]:
-    """The queue and the message. Raises `Undeliverable`."""
+    """The id of the queue and the message. Raises `Undeliverable`."""
     try:
         code, queue_id = _HEAD.unpack_from(octets)
         start = _HEAD.size

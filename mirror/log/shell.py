@@ -1,4 +1,4 @@
-"""All members of logs of this node: frames, links, and the timer of those who wait."""
+"""All log members of this node: their frames, their links, and the timer of those that wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warren.mirror.messages.post import Kind, Post
 INCARNATION_BITS = 61
 
 TICK_S = 0.2
-"""How often those are looked at who wait for somebody."""
+"""Seconds between two ticks of the members that wait for something."""
 
 
 class LogShell:
@@ -28,7 +28,7 @@ class LogShell:
         self._clock = clock
         self._rng = rng
         self._members: dict[int, LogMember] = {}
-        # Links that can take no more for now, and the members that have more to send.
+        # The nodes whose links can take no more for now, and the members with more to send there.
         self._congested: dict[str, dict[LogMember, None]] = {}
         self._waiting: dict[LogMember, None] = {}
         post.handle(Kind.LOG, self._frame)
@@ -38,7 +38,7 @@ class LogShell:
 
     def join(self, record: QueueRecord, upper: UpperLayer, at: Position = NOTHING) -> LogMember:
         assert record.queue_id not in self._members, record.queue_id
-        # Never that of a member which is known by its node only.
+        # At least 1: incarnation 0 (`PRESUMED`) stands for a member known by its node only.
         me = MemberId(self._node, 1 + self._rng.getrandbits(INCARNATION_BITS))
         self._members[record.queue_id] = member = LogMember(me, record, upper, self, at)
         return member
@@ -48,7 +48,7 @@ class LogShell:
             del self._members[member.queue_id]
 
     def delete_group(self, queue_id: int) -> None:
-        """Nothing is written down of it."""
+        """Does nothing: a log has no record of its group."""
 
     def nodes_of(self, queue_id: int) -> Collection[str] | None:
         return None
@@ -76,7 +76,7 @@ class LogShell:
             self._clock.call_later(TICK_S, self._tick)
         self._waiting[member] = None
 
-    # What happens
+    # Events
 
     def _tick(self) -> None:
         waiting, self._waiting = self._waiting, {}

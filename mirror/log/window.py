@@ -8,27 +8,28 @@ from warren.mirror.carriers.batch import NOTHING, Position
 
 
 class Window:
-    """Places count all batches ever appended, so that a place stays what it is.
+    """The batches by position and by place. A batch keeps its place: places count all batches ever
+    appended.
 
-    It begins behind the batch `before`; or, where nothing came before, with the first batch there
-    is. What a mirror has that came later was not sent to it as batches, so nobody else can be sent
-    that from here.
+    The window begins behind the batch `before`; or, where nothing came before, with the first batch
+    appended. What a mirror has from before its window did not come to it as batches, so the window
+    cannot send that to other mirrors.
     """
 
     def __init__(self, before: Position = NOTHING) -> None:
         self._batches: deque[tuple[Position, bytes]] = deque()
-        # The place of the first one, and the position of the one before it.
+        # The place of the first batch here, and the position of the batch before it.
         self.first_place = 0
         self._before = before
 
     @property
     def end_place(self) -> int:
-        """Behind the last one."""
+        """The place behind the last batch."""
         return self.first_place + len(self._batches)
 
     @property
     def last(self) -> Position:
-        """The last batch that was appended."""
+        """The position of the last batch that was appended."""
         return self._batches[-1][0] if self._batches else self._before
 
     def append(self, position: Position, payload: bytes) -> None:
@@ -42,17 +43,18 @@ class Window:
         return self._batches[place - self.first_place][1]
 
     def trim(self, upto: Position) -> None:
-        """Everything up to this position is everywhere."""
+        """Drop the batches up to this position: all mirrors have them."""
         batches = self._batches
         while batches and batches[0][0] <= upto:
             self._before = batches.popleft()[0]
             self.first_place += 1
 
     def place_after(self, position: Position, epoch: int) -> int | None:
-        """Where to go on for who has everything up to this position; None if that is not known.
+        """The place of the next batch for a mirror that has everything up to this position.
 
-        Who has more of an epoch than there is here is sent what comes after that epoch, and finds
-        out by it; `epoch` is the present one, of which there may be nothing yet.
+        None if the window cannot continue from that position. A mirror that has more of an earlier
+        epoch than this window is sent the batches after that epoch, and finds out by them. `epoch`
+        is the present epoch, of which there may be no batch yet.
         """
         if position < self._before:
             return None
@@ -65,7 +67,7 @@ class Window:
             place += 1
         if is_known:
             return place
-        # Not one of ours: it has more than we got of an earlier epoch.
+        # The position is not in this window: the mirror has more of its epoch than we got.
         is_last = place == self.end_place
         following = epoch if is_last else self._batches[place - self.first_place][0][0]
         return place if following > position[0] else None
