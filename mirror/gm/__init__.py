@@ -1,6 +1,6 @@
 """gm: a group of nodes in a ring, each of which gets what any of them broadcasts.
 
-`member` opens with the theory and with what is promised; `docs/gm.md` is the longer page. Members
-are state machines: events in, effects out. `shell` carries effects out, and is what the room
-`replication` uses. Nothing here knows what is broadcast.
+`member` opens with the theory and the guarantees; `docs/gm.md` is the longer page. Members are
+state machines: events in, effects out. `shell` carries the effects out; the room `replication`
+uses gm through it. Nothing here looks into the messages that are broadcast.
 """

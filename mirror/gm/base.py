@@ -1,7 +1,7 @@
-"""What a member of a group is made of, and what all parts of its behaviour use.
+"""The state of a group's member, and helpers that all parts of its behaviour use.
 
-`base` holds the state, `ring` what a member does in the ring, `joining` how it gets in,
-and `member` its events. Each builds on the one before.
+A member is one class in four files, each of which builds on the one before: `base` holds its state,
+`ring` what it does in the ring, `joining` how it gets into the ring, and `member` its events.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Phase(Enum):
     JOINING = "joining"
     JOINED = "joined"
     DRAINING = "draining"
-    """Joined, broadcasts nothing any more, stops when all has gone round."""
+    """Joined, broadcasts no more, and stops when all its messages have gone round."""
     STOPPED = "stopped"
 
 
@@ -37,25 +37,28 @@ DRAINING, STOPPED = Phase.DRAINING, Phase.STOPPED
 
 
 class GmLimits(NamedTuple):
-    """`held_bytes_max` bounds what is buffered and pending when this member broadcasts.
+    """Limits of a member.
 
-    Others' messages are accepted beyond it; they are bounded at their senders. From half of it on
-    the member says that it is congested, until it holds a quarter.
+    A member may broadcast as long as its buffered and pending bytes stay below `held_bytes_max`.
+    Messages of other members are accepted beyond that, as the senders limit them. The member
+    reports congestion when it holds half of `held_bytes_max`, until it holds a quarter.
     """
 
     held_bytes_max: int = 32 << 20
     flush_bytes: int = 128 << 10
     suspicion_s: float = 0.1
-    """Between the news that a neighbour is down and declaring it dead: a broken link often is the
-    beginning of a split that the store's majority decides."""
+    """Time from the news that a neighbour is down until it is declared dead: a broken link is often
+    the beginning of a split that the store's majority decides."""
     left_suspicion_s: float = 2.0
-    """The same for the left neighbour, up to twice as long: its own left neighbour is to declare it
-    dead, if it can, as two that write one record at once cost more than twice as much. The first in
-    the record does not wait: it usually leads, and is not to lose that to a broken link."""
+    """The same time for the left neighbour, times a random number from 1 to 2: its own left
+    neighbour is to declare it dead, if it can, as two writes of one record at once cost more than
+    twice as much. The first member of the record waits `suspicion_s` only: it usually leads, and
+    must not lose the lead to a broken link."""
     retry_s: float = 0.05
-    """Until the store, or a member that was not ready, is asked again; half to one and a half."""
+    """Time until the store, or a member that was not ready, is asked again, times a random number
+    from 0.5 to 1.5."""
     founding_s: float = 2.0
-    """How long a member waits that is to be there from the beginning, until it joins by itself."""
+    """Time that a founder waits for its group to be made; then it joins by itself."""
 
 
 LIMITS = GmLimits()
@@ -74,9 +77,9 @@ class Ignored:
 
 
 class MemberBase:
-    """One member, once: after `Stopped` another one, under a new id, may join.
+    """One life of a member: after `Stopped` another member, under a new id, may join.
 
-    `strict` raises `Inconsistent` instead of stopping with that reason.
+    A `strict` member raises `Inconsistent` instead of stopping with that reason.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class MemberBase:
         self._limits = limits
         self._strict = strict
         self._epoch_seen = epoch
-        # The highest version of the record that anybody has told of.
+        # The highest version of the record that any message had.
         self._version_told = 0
         self._effects: list[Effect] = []
         self._inbox: deque[Callable[[], None]] = deque()
@@ -111,7 +114,8 @@ class MemberBase:
         self._timers_set = 0
         self._asked: MemberId | None = None
         self._has_asked = False
-        # Who is to be in a group from its beginning; and whether this member waits for that.
+        # The members to put into a new group beside this one; and whether this member is itself a
+        # founder that waits for its group.
         self._founders: Members = ()
         self._awaits_group = False
         self._unreachable: set[MemberId] = set()
@@ -119,17 +123,17 @@ class MemberBase:
 
     @property
     def view(self) -> View:
-        """Neighbours, aliases and members as of the version this member knows."""
+        """Neighbours, aliases and members in the version that this member knows."""
         return self._view
 
     @property
     def is_pending(self) -> bool:
-        """Whether the store is asked, so that what arrives has to wait."""
+        """Whether an answer of the store is awaited; until it comes, arriving messages wait."""
         return self._access.is_busy
 
     @property
     def circulation(self) -> Circulation:
-        """What it knows of messages, to be looked at only."""
+        """The member's knowledge of messages, to be read only."""
         return self._circulation
 
     @property
@@ -140,7 +144,7 @@ class MemberBase:
     def _is_alone(self) -> bool:
         return self._view.right == self.me
 
-    # Used by all parts
+    # Helpers of all parts
 
     def _stop(self, reason: StopReason) -> None:
         if self.phase is STOPPED:

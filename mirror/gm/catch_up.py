@@ -1,13 +1,13 @@
-"""What a member has missed when its left neighbour has changed.
+"""The messages that a member has missed when its left neighbour has changed.
 
-Theory (reference section 1.7). All that a member hears comes through its left neighbour, and each
-member's publishes travel the ring from their owner to the right. So a new left neighbour knows at
-least what this member knows, of every member but those this one owns: itself and its aliases.
-There it is the other way round: what the left neighbour has seen has come back.
+Theory (reference section 1.7). Everything a member hears comes through its left neighbour, and the
+publishes of each member travel round the ring to the right. This member *owns* its own publishes
+and those of its aliases. Of all other publishes a new left neighbour knows at least as much as this
+member. Of the owned ones, those that the left neighbour has seen have gone round.
 
-The comparison gives the activity that would have brought the difference. Applied to what this
-member knows, it is processed, passed on and delivered as any other activity. Comparing again gives
-nothing, so a catchup may come twice.
+The comparison gives the activity that would have brought the difference. This member processes,
+passes on and delivers it like any other activity. Comparing again gives nothing, so a catchup may
+come twice.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from warren.mirror.gm.messages import NONE, Known, MemberNews
 def missed(
     mine: Mapping[MemberId, MemberState], left: Iterable[Known], owned: Collection[MemberId]
 ) -> list[MemberNews]:
-    """The activity that the left neighbour's knowledge makes up for.
+    """The activity that this member lacks, from comparing its knowledge with the left neighbour's.
 
-    Members that only the left neighbour knows of were erased since: they are passed over. Raises
+    A member that only the left neighbour knows was erased since, and is passed over. Raises
     `Inconsistent` when the left neighbour knows less than it must.
     """
     entries = []
@@ -40,7 +40,7 @@ def missed(
 
 
 def _returned(state: MemberState, known: Known) -> MemberNews:
-    """Of a member this one owns: what the left neighbour has seen has gone round."""
+    """The news of an owned member: the publishes that the left neighbour has seen went round."""
     if known.last_pub > state.last_pub or known.acked > state.acked:
         raise Inconsistent(f"left knows {known.member} up to {_range(known)}, its owner {state}")
     count = max(0, known.last_pub - state.acked)
@@ -50,7 +50,7 @@ def _returned(state: MemberState, known: Known) -> MemberNews:
 
 
 def _news(state: MemberState, known: Known) -> MemberNews:
-    """Of any other: what the left neighbour has seen and this member has not."""
+    """The news of any other member: what the left neighbour has seen and this member has not."""
     if not state.acked <= known.acked <= state.last_pub <= known.last_pub:
         raise Inconsistent(f"left knows {known.member} up to {_range(known)}, I know {state}")
     count = known.last_pub - state.last_pub

@@ -1,12 +1,13 @@
-"""What goes round the ring, as one member sees it: publishes, acks, confirms, and its own buffer.
+"""What one member knows of the messages in the ring: publishes, acks, confirms, its own buffer.
 
-Theory (reference section 1.6). A publish circle: each member notes a publish, passes it on and
-delivers it, until it is back at its owner. Then an ack circle: each member forgets it. So whatever
-a member holds is still on its way to somebody, and when a neighbour dies, what it had in hand is
-found by comparing what the two around it hold (`catch_up`).
+Theory (reference section 1.6). A publish goes round the ring once: each member notes it, passes it
+on and delivers it, until it is back at its owner. Then its ack goes round, and each member forgets
+the publish. So every publish that a member holds is still on its way to some member. When a member
+dies, comparing what its two neighbours hold finds the messages it had not passed on (`catch_up`).
 
-A broadcast is delivered to its sender at once, then buffered, numbered and noted when it is
-flushed. Answerable for the accounts only; who the neighbours are, and what is sent when, is `gm`.
+A broadcast is delivered to its sender at once and buffered; it is numbered and noted when the
+buffer is flushed. This file only keeps the accounts: `ring` and `member` decide what is sent when,
+and to which neighbours.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from warren.mirror.gm.messages import NONE, Known, MemberNews
 
 
 class ActivityEffects(NamedTuple):
-    """What came of activity: what to pass on, then what to deliver and to confirm."""
+    """The results of activity: entries to pass on, then deliveries, and confirmed tokens."""
 
     entries: list[MemberNews]
     deliveries: list[MemberNews]
@@ -31,7 +32,7 @@ class ActivityEffects(NamedTuple):
 
 
 class Circulation:
-    """`held_bytes` are those of all pending publishes and of the buffer."""
+    """The accounts of one member. `held_bytes` counts all pending publishes and the buffer."""
 
     def __init__(self, me: MemberId) -> None:
         self._me = me
@@ -51,7 +52,7 @@ class Circulation:
 
     @property
     def is_drained(self) -> bool:
-        """Whether all this member knows of has gone round."""
+        """Whether every publish that this member knows of has gone round, and its ack too."""
         return not self.buffer and all(state.is_settled for state in self.states.values())
 
     # Broadcasting
@@ -65,7 +66,7 @@ class Circulation:
         self._confirms.append((self.last_broadcast, token))
 
     def flush(self) -> MemberNews:
-        """Number what is buffered, note it as pending, and return it to be sent."""
+        """Number the buffered publishes, note them as pending, and return them for sending."""
         mine = self.states[self._me]
         entry = MemberNews(self._me, mine.last_pub + 1, tuple(self.buffer), NONE)
         mine.publish(entry.pubs)
@@ -74,7 +75,7 @@ class Circulation:
         return entry
 
     def settle_alone(self) -> tuple[object, ...]:
-        """Nobody else is left: everything has gone round. Returns what is confirmed by that."""
+        """This member is alone now, so everything has gone round. Returns the confirmed tokens."""
         self.flush()
         for state in self.states.values():
             state.forget(state.last_pub)
@@ -84,26 +85,26 @@ class Circulation:
     # Knowledge
 
     def known(self) -> tuple[Known, ...]:
-        """What a right neighbour has to know."""
+        """All that is known, for the catchup of a right neighbour."""
         return tuple(
             Known(member, state.last_pub, tuple(state.pending))
             for member, state in self.states.items()
         )
 
     def load(self, known: Iterable[Known]) -> None:
-        """Begin with what the left neighbour knows; none of it is delivered here."""
+        """Begin with the left neighbour's knowledge; the publishes in it are not delivered here."""
         for member, last_pub, pending in known:
             self.states[member] = MemberState(last_pub, pending)
 
     def keep(self, members: Iterable[MemberId]) -> None:
-        """Know of these members only; of new ones, that they published nothing."""
+        """Keep the accounts of these members only; a new one begins without publishes."""
         self.states = {member: self.states.get(member) or MemberState() for member in members}
 
     def settled(self, members: Iterable[MemberId]) -> list[MemberId]:
         """Those of the members whose publishes and acks have all gone round."""
         return [member for member in members if self.states[member].is_settled]
 
-    # What comes from the left
+    # Messages from the left neighbour
 
     def catch_up(self, known: Iterable[Known], owned: Collection[MemberId]) -> ActivityEffects:
         return self.receive(missed(self.states, known, owned), owned)
@@ -131,7 +132,7 @@ class Circulation:
         return progress._replace(confirmed=confirmed)
 
     def _check_erased(self, entry: MemberNews) -> None:
-        """Acks of a member may still be going round when it is erased, publishes may not."""
+        """When a member is erased, its acks may still be going round, but not its publishes."""
         if entry.pubs:
             raise Inconsistent(f"{entry.member} is erased and publishes {_range(entry)}")
 

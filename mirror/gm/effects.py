@@ -1,7 +1,7 @@
-"""What a member of a group wants done, in the order in which it is to be done.
+"""The effects of a group's member: what it wants done, in the order in which it is to be done.
 
 `Upcall`s are for the layer above, the others for the shell. The order matters twice: a message is
-passed on before it is delivered, and births are told before the newborn's first message.
+passed on before it is delivered, and a birth is reported before the new member's first message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from warren.mirror.gm.messages import Message
 
 
 class Send(NamedTuple):
-    """In order with all sent to that member before, as long as the connection lasts."""
+    """Send a message, in order with all sent to that member before while the connection lasts."""
 
     to: MemberId
     message: Message
@@ -23,8 +23,8 @@ class Send(NamedTuple):
 class ReadRecord(NamedTuple):
     """Read the record; answer `record_read`.
 
-    It is to be in this version, or a later one (0: as it is known, or not); with None, not older
-    than at this moment.
+    The record must have at least this version (0: as this node knows it, even if it knows none).
+    With None it must not be older than this moment.
     """
 
     request: int
@@ -32,10 +32,10 @@ class ReadRecord(NamedTuple):
 
 
 class Transact(NamedTuple):
-    """Write the record if its version is the expected one (0: there is none).
+    """Write the record if its present version is the expected one (0: there is no record).
 
     Answer `transaction_committed`, `transaction_refused`, or `store_unavailable` when it is not
-    known whether it was written.
+    known whether the record was written.
     """
 
     request: int
@@ -46,7 +46,7 @@ class Transact(NamedTuple):
 class Monitor(NamedTuple):
     """Call `peer_down` once, when the member has ended, cannot be reached or its connection broke.
 
-    Not before all that came from it over that connection was handed in.
+    First hand in all messages that came from it over that connection.
     """
 
     member: MemberId
@@ -57,26 +57,26 @@ class Demonitor(NamedTuple):
 
 
 class SetTimer(NamedTuple):
-    """Call `timer_fired` after so long. Timers are not cancelled: a late one does nothing."""
+    """Call `timer_fired` after this delay. Timers are not cancelled: a late one does nothing."""
 
     timer: int
     delay_s: float
 
 
 class EpochSeen(NamedTuple):
-    """Somebody acts in a later epoch than this member: read the queue's record, `set_epoch`."""
+    """Another member acts in a later epoch: read the queue's definition, then call `set_epoch`."""
 
     epoch: int
 
 
 class Joined(NamedTuple):
-    """It can broadcast. `members` are all it may hear of, itself and dead ones included."""
+    """The member can broadcast now. `members` are those it may hear of, itself and the dead too."""
 
     members: Members
 
 
 class MembersChanged(NamedTuple):
-    """A death is told after the last message of the dead."""
+    """Members were born or died. A death is reported after the dead member's last message."""
 
     births: Members
     deaths: Members
@@ -88,13 +88,13 @@ class Deliver(NamedTuple):
 
 
 class Confirmed(NamedTuple):
-    """What was broadcast with these tokens is held by every member of the ring."""
+    """Every member of the ring holds the messages that were broadcast with these tokens."""
 
     tokens: tuple[object, ...]
 
 
 class Congestion(NamedTuple):
-    """Whether to stop feeding this member."""
+    """Whether the layer above should stop broadcasting."""
 
     congested: bool
 

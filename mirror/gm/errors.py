@@ -3,9 +3,9 @@
 GmError
 ├── BroadcastRefused       nothing was broadcast
 │   ├── NotJoined          the member is joining, or has stopped
-│   ├── Stopping           it was told to stop once drained
-│   └── Congested          it holds as much as it may
-└── Inconsistent           a member was told what cannot be
+│   ├── Stopping           the member was told to stop once drained
+│   └── Congested          the member holds as much as it may
+└── Inconsistent           a member was told something that contradicts what it knows
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class GmError(Exception):
 
 
 class BroadcastRefused(GmError):
-    """Nothing was broadcast and nobody will see it."""
+    """The message was not broadcast, and no member will get it."""
 
 
 class NotJoined(BroadcastRefused):
@@ -32,4 +32,4 @@ class Congested(BroadcastRefused):
 
 
 class Inconsistent(GmError):
-    """What a member was told contradicts what it knows: a defect of gm or of a link."""
+    """A member was told something that contradicts what it knows: a defect of gm or of a link."""

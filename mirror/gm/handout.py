@@ -1,9 +1,9 @@
-"""Carries out the effects of a member: upcalls to the layer above, the rest to the shell.
+"""Hands out the effects of a member: upcalls to the layer above, the others to the shell.
 
-The layer above may call the member from within an upcall. What comes of that is carried out
-after what is being handed out, so that frames leave in the order in which they were made.
-And it may be replaced within an upcall (`become`): who is above is looked up for each one, so
-the rest of a batch goes to the new layer.
+The layer above may call the member from within an upcall. The new effects are carried out after
+those already waiting, so that frames leave in the order in which they were made. The layer above
+may also be replaced within an upcall (`become`): it is looked up for each upcall, so the
+remaining effects go to the new layer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from warren.mirror.gm.effects import (
 
 
 class Handout:
-    """Effects of one member on their way to be done."""
+    """The effects of one member that wait to be carried out."""
 
     def __init__(self, upper: UpperLayer, shell: Callable[[ShellEffect], None]) -> None:
         self._upper = upper
@@ -34,11 +34,11 @@ class Handout:
         self._is_running = False
 
     def become(self, upper: UpperLayer) -> None:
-        """Tell another layer from the next upcall on."""
+        """Make the upcalls to another layer, from the next one on."""
         self._upper = upper
 
     def run(self, effects: Iterable[Effect]) -> None:
-        """Carry out the effects, now or behind those that are being carried out."""
+        """Carry out the effects: now, or after those that are being carried out."""
         self._waiting.extend(effects)
         if self._is_running:
             return

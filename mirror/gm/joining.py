@@ -1,17 +1,17 @@
 """How a member gets into the ring.
 
-It reads the record, as its node knows it. With nobody in it, it makes the group of itself alone,
-and there is nothing to know. Otherwise it asks one of the members, which puts it to its own right
-and sends it all it knows: that catchup is what the joiner begins with. None of it is delivered
-here.
+A joiner reads the record as its node knows it. If no member is in it, the joiner makes a group of
+itself alone, and there is nothing to learn. Otherwise it asks one of the members, which puts it to
+its own right and sends it all it knows. The joiner begins with that catchup; it delivers none of
+the messages in it.
 
-Who makes a group may put others into it that have been started and wait for that. These *founders*
-are members from the first version on: they begin with nothing, as their group did, and what was
-sent until they hear of it they get from their left neighbours, as any member that is late.
+The member that makes a group may put others into it that have been started and wait for it. These
+*founders* are members from the first version on. They begin with nothing, as their group did. What
+was sent before they heard of the group they get from their left neighbours, like any late member.
 
-If whoever let it in dies before the catchup arrived, part of what that one knew may be nowhere but
-at its former right neighbour. So the joiner does not begin with the knowledge of another: it stops
-(`JOIN_LOST`), the two dead are passed over, and it joins again under a new id.
+If the member that let the joiner in dies before its catchup has arrived, part of its knowledge may
+be left only at its former right neighbour. So the joiner does not begin with the knowledge of
+another member: it stops (`JOIN_LOST`), both count as dead, and it joins again under a new id.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class JoiningMember(RingMember):
     def _choose(self, record: GroupRecord | None) -> None:
         """Make the group, or ask one of its members to be let in.
 
-        A member that cannot be reached from here is not declared dead as long as there is
-        another: its neighbours know better.
+        A member that this node cannot reach is not declared dead as long as another can be reached:
+        the neighbours know better.
         """
         self.record = record
         if self._awaits_group and record is None:
@@ -53,7 +53,7 @@ class JoiningMember(RingMember):
             assert record is not None
             self._enter_as_founder(record)
         elif is_known(record, self.me):
-            # Who let this member in has died, and perhaps what it knew with it.
+            # The member that let this one in has died, and perhaps some of its knowledge is lost.
             self._stop(StopReason.JOIN_LOST)
         elif not present:
             found = partial(
@@ -72,7 +72,7 @@ class JoiningMember(RingMember):
             self._access.read(self._choose)
 
     def _await_no_longer(self) -> None:
-        """Who was to make the group may have died."""
+        """Make or join the group without waiting: the member that was to make it may have died."""
         if self._awaits_group and self.phase is JOINING:
             self._awaits_group = False
             self._access.read(self._choose)
@@ -84,21 +84,22 @@ class JoiningMember(RingMember):
             super()._follow_hint(version)
 
     def _enter_as_founder(self, record: GroupRecord) -> None:
-        """Begin with nothing, as a member since there was a group: what was sent meanwhile the
-        left neighbour has."""
+        """Begin with nothing, as a member since the group was made. The left neighbour has what was
+        sent meanwhile."""
         self.phase = JOINED
         self._effects.append(Joined(view_of(record, self.me).members))
         self._see(View(0, self.me, self.me, frozenset(), (self.me,)), record, tell=False)
         self._ask_for_catchup()
 
     def _ask_for_catchup(self) -> None:
-        """The left neighbour's may have come, and been ignored, before this one had joined."""
+        """Ask the left neighbour for its catchup, if that is awaited: it may have come, and been
+        ignored, before this member had joined."""
         if self._links.is_waiting and not self._is_alone:
             self._links.wanted_above = ANY
             self._check_neighbours({self._view.left})
 
     def _enter_alone(self, record: GroupRecord) -> None:
-        """Begin with nothing: nobody else is left that could know anything."""
+        """Begin with nothing, as the only member alive in the group."""
         self.phase = JOINED
         self._view = view_of(record, self.me)
         self._owned = self._view.aliases | {self.me}
@@ -107,7 +108,8 @@ class JoiningMember(RingMember):
 
     def _not_ready(self, sender: MemberId, message: NotReady) -> None:
         if sender == self._asked:
-            # Others are evicted only by who reaches nobody at all.
+            # A member was reached, so this one must not replace the group: only a joiner that
+            # reaches no member may.
             self._unreachable.clear()
             self._asked = None
             self._links.watch(set())
@@ -117,21 +119,21 @@ class JoiningMember(RingMember):
         if self._awaits_group:
             self._access.read(self._choose, self._version_told)
         elif self._is_answer(sender, message):
-            # What was ignored meanwhile, such as the catchup of another left neighbour, is of no
-            # later version.
+            # The record read is of no earlier version than any message ignored meanwhile, such as
+            # the catchup of another left neighbour.
             self._access.read(partial(self._enter, sender, message), self._version_told)
 
     def _is_answer(self, sender: MemberId, catchup: Catchup) -> bool:
-        """Whether the catchup is from whom this member asked, and later than the question.
+        """Whether the catchup is from the member that was asked, and later than the question.
 
-        One that is not is left from the time when this member was let in before, declared dead and
-        erased, without knowing of it.
+        An earlier catchup is from a time when this member had been let in, declared dead and
+        erased without knowing of it.
         """
         asked_in = 0 if self.record is None else self.record.version
         return sender == self._asked and catchup.version > asked_in
 
     def _enter(self, left: MemberId, catchup: Catchup, record: GroupRecord | None) -> None:
-        """Begin with what the member knows that let this one in."""
+        """Begin with the catchup of the member that let this one in."""
         if not self._was_let_in_by(left, record):
             self._stop(StopReason.JOIN_LOST)
             return
@@ -140,7 +142,7 @@ class JoiningMember(RingMember):
         self.phase = JOINED
         self.record = record
         self._asked = None
-        # As of the catchup's version, whoever sent it was the left neighbour.
+        # In the version of the catchup, its sender was the left neighbour.
         then = View(catchup.version - 1, self.me, self.me, frozenset(), ())
         now = View(catchup.version, left, self.me, frozenset(), ())
         self._links.relink(then, now)
@@ -151,10 +153,10 @@ class JoiningMember(RingMember):
         self._ask_for_catchup()
 
     def _was_let_in_by(self, left: MemberId, record: GroupRecord | None) -> bool:
-        """Whether nobody stands between the two but who came later.
+        """Whether `left` let this member in: all members between the two came after the question.
 
-        Somebody else may have let this member in, although it had given up asking that one; and
-        when that one died, its left neighbour became this member's, and sent a catchup.
+        Another member, which this one had given up asking, may have let it in. When that member
+        died, its left neighbour became the left neighbour of this member, and sent a catchup.
         """
         if record is None or not is_alive(record, self.me) or not is_known(record, left):
             return False

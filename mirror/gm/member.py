@@ -1,24 +1,25 @@
-"""gm: one member of a group, whose members send each other messages that none of them misses.
+"""gm: one member of a group. A message that one member broadcasts reaches all members.
 
 Theory. Members stand in a ring (`view`). A message goes from neighbour to neighbour until it has
-come round; every member keeps it until its ack has gone round too (`circulation`). When a member
+come round; every member keeps it until its ack has gone round, too (`circulation`). When a member
 dies, its neighbours link up, and the left one tells the right one all it knows (`catch_up`).
-Who is in the ring is a record in the metadata store that changes by compare-and-set.
+A record in the metadata store names the members of the ring; it changes by compare-and-set only.
 
-What is promised (G1 to G16 of the reference; `docs/gm.md` has all of it in words):
+Guarantees (G1 to G16 of the reference; `docs/gm.md` has all of them in words):
 
 - messages of one sender arrive in order, without gaps, each exactly once;
-- what any member got, all that stay alive get, unless all that have it die;
+- a message that any member got reaches all that stay alive, unless all that have it die;
 - a confirm means that every member of the ring holds the message;
-- births are told before the newborn's first message, deaths after the last of the dead.
+- a birth is reported before the new member's first message, a death after the dead one's last.
 
-Not promised: an order between messages of different senders; anything about a message that was
-only broadcast, not confirmed, when its sender dies.
+Not guaranteed: an order between messages of different senders; the arrival of a message that was
+broadcast but not confirmed when its sender dies.
 
-Nothing is done here: methods are events, and each returns effects (`effects.py`) to be carried out
-in order, best by a `Handout`. Business with the record (`record_access`) takes its time; until its
-answer, what arrives is queued, so that no message meets a half-known view. The version rule: what
-was sent in a later version than this member's is processed after it has read the record.
+A member does no I/O: its methods are events, and each returns effects (`effects.py`) to be carried
+out in order, best by a `Handout`. Reading or changing the record (`record_access`) takes time;
+until it is done, messages that arrive are queued, so that none is processed with a view that is
+just changing. The version rule: a member processes a message sent in a later version than its own
+only after it has read the record.
 """
 
 from __future__ import annotations
@@ -46,15 +47,16 @@ from warren.mirror.gm.view import is_alive
 
 
 class Member(JoiningMember):
-    """One member, once: after `Stopped` another one, under a new id, may join."""
+    """One life of a member: after `Stopped` another member, under a new id, may join."""
 
     # Events from above
 
     def start(self, founders: Members = (), *, awaits_group: bool = False) -> list[Effect]:
         """Join the group; `Joined` or `Stopped` follows.
 
-        If there is none yet, it begins with these founders in it, too, who have been started and
-        are not in another one; or, if this is one of them, it `awaits_group`.
+        If there is no group yet, this member makes it, with these `founders` in it, too: members
+        that have been started and are in no other group. A member that is itself such a founder
+        `awaits_group`.
         """
         assert self.phase is NEW, self.phase
         self.phase = JOINING
@@ -62,12 +64,13 @@ class Member(JoiningMember):
         if awaits_group:
             self._awaits_group = True
             self._set_timer(self._await_no_longer, self._limits.founding_s)
-        # An old one does: who is in it no more is found gone, and changes of it are refused.
+        # An old record will do: members that have left it are found gone, and changes of an old
+        # version are refused.
         self._access.read(self._choose, 0)
         return self._turn()
 
     def broadcast(self, payload: bytes) -> list[Effect]:
-        """Send to all members; delivered here at once, to others after a `flush`.
+        """Send to all members: it is delivered here at once, and to the others after a `flush`.
 
         Raises `BroadcastRefused`.
         """
@@ -91,34 +94,37 @@ class Member(JoiningMember):
         return self._turn()
 
     def flush(self) -> list[Effect]:
-        """Send what is buffered: to be called at the end of a turn of the loop."""
+        """Send the buffered messages; to be called at the end of a turn of the loop."""
         self._flush_is_due = bool(self._circulation.buffer)
         return self._turn()
 
     def validate_members(self, expected: Iterable[MemberId]) -> list[Effect]:
-        """Tell as births and deaths what differs from the expected members. Raises `NotJoined`."""
+        """Report the difference from the expected members as births and deaths.
+
+        Raises `NotJoined`.
+        """
         self._check_is_joined()
         self._tell_members(tuple(expected))
         return self._turn()
 
     def set_epoch(self, epoch: int) -> list[Effect]:
-        """Act in this epoch of the queue from now on. Lower ones than before are ignored."""
+        """Act in this epoch of the queue from now on; an epoch that is not later is ignored."""
         if epoch > self.epoch:
             self.epoch = epoch
             self._epoch_seen = max(epoch, self._epoch_seen)
             if self.phase in (JOINED, DRAINING) and not self._is_alone:
-                # Neighbours of that epoch ignored what was sent until now.
+                # Neighbours in the new epoch have ignored what this member sent until now.
                 self._send_catchup()
                 self._check_neighbours({self._view.left, self._view.right})
         return self._turn()
 
     def leave(self) -> list[Effect]:
-        """Stop at once. To the others it is a death; what is buffered is lost."""
+        """Stop at once. To the others that is a death; buffered messages are lost."""
         self._stop(StopReason.LEFT)
         return self._turn()
 
     def stop_when_drained(self) -> list[Effect]:
-        """Broadcast nothing more, and stop when all has gone round. Raises `NotJoined`."""
+        """Broadcast no more, and stop when all messages have gone round. Raises `NotJoined`."""
         self._check_is_joined()
         self.phase = DRAINING
         self._flush_is_due = bool(self._circulation.buffer)
@@ -127,7 +133,7 @@ class Member(JoiningMember):
     # Events from the shell
 
     def receive(self, sender: MemberId, message: Message) -> list[Effect]:
-        """A message from a member, in the order in which that member sent them."""
+        """Take a message from a member; its messages come in the order in which it sent them."""
         self._version_told = max(self._version_told, message.version)
         if message.epoch > self._epoch_seen:
             self._epoch_seen = message.epoch
@@ -153,7 +159,7 @@ class Member(JoiningMember):
         return self._turn()
 
     def record_changed(self, version: int) -> list[Effect]:
-        """A hint that the record has that version (0: deleted); may come late, twice or never."""
+        """A hint that the record has this version (0: deleted); may come late, twice or never."""
         self._inbox.append(partial(self._follow_hint, version))
         return self._turn()
 
@@ -164,7 +170,7 @@ class Member(JoiningMember):
         return self._turn(partial(self._access.committed, request))
 
     def transaction_refused(self, request: int, record: GroupRecord | None) -> list[Effect]:
-        """Somebody was first; this is the record now."""
+        """Another member has changed the record before; this is the record now."""
         return self._turn(partial(self._access.refused, request, record))
 
     def store_unavailable(self, request: int) -> list[Effect]:
@@ -174,7 +180,7 @@ class Member(JoiningMember):
     # A turn
 
     def _turn(self, first: Callable[[], None] | None = None) -> list[Effect]:
-        """Do what can be done, and return what has to be."""
+        """Process what can be processed now, and return the effects."""
         try:
             if first is not None:
                 first()
@@ -259,12 +265,13 @@ class Member(JoiningMember):
         handler(self, sender, message)
 
     def _answer_late(self, sender: MemberId, message: Message) -> None:
-        """Whoever is not a member any more and does not know, is told to look."""
+        """Tell a sender that is no longer a member, and does not know it, to read the record."""
         if not isinstance(message, AddOnRight) and not is_alive(self.record, sender):
             self._send(sender, CheckNeighbours(self.epoch, self._view.version))
 
     def _fence_off(self, sender: MemberId, message: Message) -> None:
-        """Who waits for an answer is not left waiting by the fence."""
+        """Answer a message of an earlier epoch if its sender waits for an answer; a joining member
+        stops if the message was the answer it waited for."""
         if isinstance(message, AddOnRight):
             self._refuse(sender, message)
         elif isinstance(message, Catchup) and self.phase is JOINING:
@@ -292,4 +299,4 @@ HANDLERS: dict[tuple[Phase, type[Message]], Handler] = {
     (DRAINING, Activity): Member._pass_on,
     (DRAINING, CheckNeighbours): Member._answer_neighbour,
 }
-"""The rest is ignored: a member that joins has no view yet, one that stopped needs none."""
+"""Other messages are ignored: a joining member has no view yet, and a stopped one needs none."""

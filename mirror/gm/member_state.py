@@ -1,13 +1,13 @@
-"""What a member knows of the publishes of one member, itself included.
+"""What a member knows of the publishes of one member of its group, which may be itself.
 
     0 ............ acked | acked + 1 ............ last_pub
     forgotten            | pending: seen, not known to have gone round
 
-Numbers have no gap, so two counts and the pending payloads are all.
+Numbers have no gap, so two counts and the pending payloads are the whole state.
 
-Who *owns* the publishes (their sender, or who inherited it) acks what comes back to it. `last_ack`
-is for the owner: up to it, the acks have come back too, and nobody holds the publishes any more.
-For the others it follows `acked`.
+The *owner* of the publishes (their sender, or the member that inherited it) acks those that come
+back to it. `last_ack` is for the owner: up to this number the acks have come back, too, and no
+member holds the publishes any more. At other members it follows `acked`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from warren.mirror.gm.messages import NONE
 
 PAYLOAD_OVERHEAD = 64
-"""Bytes counted for each payload besides its own, so that empty ones are bounded too."""
+"""Bytes counted for each payload besides its own, so that empty payloads are limited, too."""
 
 
 def cost(payload: bytes) -> int:
@@ -36,7 +36,7 @@ class MemberState:
 
     @property
     def acked(self) -> int:
-        """The last publish that is not pending."""
+        """The number of the last publish that is not pending."""
         return self.last_pub - len(self.pending)
 
     @property
@@ -50,12 +50,12 @@ class MemberState:
         self.held_bytes += sum(map(cost, payloads))
 
     def forget(self, up_to: int) -> None:
-        """Publishes up to that number are no longer pending."""
+        """Drop the publishes up to this number: they are no longer pending."""
         for _ in range(up_to - self.acked):
             self.held_bytes -= cost(self.pending.popleft())
 
     def check(self) -> None:
-        """What always holds."""
+        """Assert what always holds."""
         assert NONE <= self.last_ack <= self.acked <= self.last_pub, self
         assert self.held_bytes == sum(map(cost, self.pending)), self
 

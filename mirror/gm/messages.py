@@ -1,23 +1,23 @@
-"""What members of a group tell each other, and its bytes.
+"""The messages between members of a group, and their encoding.
 
 | message | to | says |
 |---|---|---|
 | `AddOnRight` | a member chosen by the joiner | put me to your right |
-| `NotReady` | the joiner | not by me: I am joining or stopping myself |
+| `NotReady` | the joiner | I cannot let you in now: choose again |
 | `Catchup` | the right neighbour | all I know; what follows on this link continues it |
 | `Activity` | the right neighbour | new publishes and acks of these members |
-| `CheckNeighbours` | both neighbours | there is this version; and perhaps: I miss your catchup |
+| `CheckNeighbours` | both neighbours | this is my version; and perhaps: I miss your catchup |
 
-Every message carries the epoch of the queue and the version of its sender's view. Numbers of
-publishes of one member count from 0 without a gap. So the publishes in a `MemberNews` need the
-number of the first only, and an ack is the number up to which all are acked.
+Every message carries the epoch of the queue and the version of its sender's view. The publishes of
+one member are numbered from 0 without a gap. So a `MemberNews` needs only the number of the first
+of its publishes, and an ack is the number up to which all publishes are acked.
 
-`position` numbers the catchups and activities a member sends, over all its links. An activity
-continues what came before it exactly if its position is the next one; after a connection was lost
-and made anew, that is how its receiver sees that something is missing.
+`position` numbers the catchups and activities that a member sends, over all its links. An activity
+continues what came before it exactly if its position is the next one. So its receiver sees when
+something is missing, as after a connection was lost and made anew.
 
-The bytes are MessagePack arrays, a number for the kind of message first. Decoding is strict: what
-is not exactly one message is a `MalformedMessage`.
+A message is encoded as a MessagePack array that begins with the number of its kind. Decoding is
+strict: octets that are not exactly one message raise `MalformedMessage`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ import msgspec
 from warren.mirror.carriers.ports import MemberId
 
 NONE = -1
-"""No number: the publishes of a member count from 0, versions of a group from 1."""
+"""Stands for no number: publishes of a member are numbered from 0, versions of a group from 1."""
 
 ANY = (1 << 62) - 1
 """As `catchup_above`: no catchup sent so far will do."""
 
 FRAME_BYTES_MAX = 256 << 20
-"""A catchup holds what its sender holds, which `gm.Limits` bounds well below this."""
+"""A catchup contains all that its sender holds; `GmLimits` keeps that well below this."""
 
 GROUP_MEMBERS_MAX = 1024
-"""Entries of one message; a group has a member or two for each node."""
+"""Entries of one message; a group has one or two members for each node."""
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 CountOrNone: TypeAlias = Annotated[int, msgspec.Meta(ge=NONE, lt=1 << 62)]
@@ -50,7 +50,7 @@ class MalformedMessage(ValueError):
 
 
 class MemberNews(NamedTuple):
-    """What is new of one member: publishes from number `first` on, and all acked up to `acked`."""
+    """News of one member: its publishes from number `first` on; all up to `acked` are acked."""
 
     member: MemberId
     first: Count
@@ -59,7 +59,7 @@ class MemberNews(NamedTuple):
 
 
 class Known(NamedTuple):
-    """All that is known of one member: `pending` are its last publishes, up to `last_pub`."""
+    """All that is known of one member; `pending` are its last publishes, up to `last_pub`."""
 
     member: MemberId
     last_pub: CountOrNone
@@ -94,7 +94,7 @@ class Activity(_Message, frozen=True, tag=4):
 
 
 class CheckNeighbours(_Message, frozen=True, tag=5):
-    """`catchup_above`: I wait for a catchup of yours of a version above; NONE: I do not."""
+    """`catchup_above`: the sender waits for a catchup of a later version; NONE: for none."""
 
     catchup_above: CountOrNone = NONE
 
@@ -103,7 +103,7 @@ Message: TypeAlias = AddOnRight | NotReady | Catchup | Activity | CheckNeighbour
 
 
 class RingFrame(NamedTuple):
-    """A message on its way. The group is known from the link that carries it."""
+    """A message on its way. The id of the group goes before it in the frame (`shell`)."""
 
     sender: MemberId
     to: MemberId
@@ -133,7 +133,7 @@ def decode(octets: bytes | memoryview) -> RingFrame:
 
 
 def _check(frame: RingFrame) -> None:
-    """What the types do not say."""
+    """Check what the types cannot express."""
     message = frame.message
     if isinstance(message, Activity):
         for entry in message.entries:

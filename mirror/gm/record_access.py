@@ -1,9 +1,10 @@
-"""A member's one outstanding business with the group's record: a read or a change.
+"""The one read or change of the group's record that a member has under way.
 
-A change is a function from a record to the record wanted, or to the same one when there is nothing
-(more) to do. It is tried on the record as it is known, tried again on the record as it is when
-somebody else was first, and after an answer that says nothing (`unavailable`: written or not) the
-record is read before anything else. So a change that was written unnoticed is found done.
+A change is a function from a record to the record wanted; it returns the same record when there is
+nothing (more) to do. It is tried on the record as this member knows it. If another member has
+changed the record meanwhile, it is tried again on the present record. After the answer
+`unavailable`, which leaves open whether the record was written, the record is read first. So a
+change that was written without an answer is found done.
 
         read ──────> READING ──record──> done
                       ^   │ with a change: as `change`
@@ -12,7 +13,8 @@ record is read before anything else. So a change that was written unnoticed is f
                                              ^  │
                               change ────────┘  └─refused: change the record it is now
 
-While there is business the member processes nothing else, so `done` finds it as it was.
+Until the read or change is done, the member processes nothing else, so its state is the same when
+`done` is called.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from warren.core.definitions.records import GroupRecord
 from warren.mirror.gm.effects import Effect, ReadRecord, Transact
 
 Change: TypeAlias = Callable[[Any], GroupRecord | None]
-"""Gets the record, None if there is none; a deleted one is changed by `view.with_only` alone."""
+"""Gets the record, None if there is none; only `view.with_only` then makes a new one."""
 Done: TypeAlias = Callable[[GroupRecord | None], None]
 
 
 class RecordAccess:
-    """Appends its effects to `effects`; `retry_later` is to cause a call of `retry`."""
+    """Appends its effects to `effects`; `retry_later` makes sure that `retry` is called later."""
 
     def __init__(self, effects: list[Effect], retry_later: Callable[[], None]) -> None:
         self._effects = effects
@@ -46,14 +48,14 @@ class RecordAccess:
         return self._done is not None
 
     def read(self, done: Done, version: int | None = None) -> None:
-        """Read the record as it is now; or, in that version or a later one."""
+        """Read the record as it is now, or, given a version, in that version or a later one."""
         assert self._done is None
         self._done = done
         self._version = version
         self._read(version)
 
     def change(self, record: GroupRecord | None, change: Change, done: Done) -> None:
-        """Change the record, known to have been this; `done` gets what it is in the end."""
+        """Change the record, last known as `record`; `done` gets the record as it is in the end."""
         assert self._done is None
         self._done = done
         self._change = change
@@ -64,7 +66,7 @@ class RecordAccess:
             self._read(None if self._change else self._version)
 
     def forget(self) -> None:
-        """Have no business any more; late answers are ignored."""
+        """Give up the read or change under way; late answers are ignored."""
         self._request = self._change = self._wanted = self._done = self._version = None
 
     # Answers

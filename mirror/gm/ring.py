@@ -1,7 +1,7 @@
-"""A member in the ring: its view, its neighbours, and what the left one tells it.
+"""A member in the ring: its view, its neighbours, and the messages from the left neighbour.
 
-Views come from records, and records from the store only. A change of the record is tried as long as
-this member is in it; then it acts on the record as it is, whoever changed it.
+Views come from records, and records from the store only. A member tries to change the record as
+long as the record names it; then it acts on the record as it is, whichever member changed it.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class RingMember(MemberBase):
         if relinked.right and not self._is_alone:
             self._send_catchup()
         if relinked.right and new.right in self._links.suspects:
-            # It was the left neighbour of this member alone, which gives others more time.
+            # It was only the left neighbour before, whose suspicion takes longer.
             self._set_timer(
                 partial(self._suspicion_of_right_ends, new.right), self._limits.suspicion_s
             )
         if self._is_alone:
             self._confirm(self._circulation.settle_alone())
-        # Nobody waits for the next message to learn of this version, least of all a former
-        # neighbour that was declared dead and is not.
+        # Neighbours hear of this version at once, not with the next message; above all a former
+        # neighbour that was declared dead though it lives.
         told = {new.left, old.left, old.right} | (set() if relinked.right else {new.right})
         self._check_neighbours(told - {self.me})
 
@@ -79,7 +79,7 @@ class RingMember(MemberBase):
             self._access.read(self._learn, version or None)
 
     def _change(self, change: Callable[[GroupRecord], GroupRecord]) -> None:
-        """Change the record, as long as this member is in it, and act on what it then is."""
+        """Change the record if this member is alive in it, then act on the record as it is."""
         self._access.change(self.record, partial(self._change_as_member, change), self._learn)
 
     def _change_as_member(
@@ -88,7 +88,7 @@ class RingMember(MemberBase):
         return change(record) if is_alive(record, self.me) else record
 
     def _erase_settled(self) -> bool:
-        """Take aliases out of the record whose last messages have gone round."""
+        """Take the aliases whose last messages have gone round out of the record; False if none."""
         if self._view.aliases and self.phase in (JOINED, DRAINING):
             settled = self._circulation.settled(self._view.aliases)
             if settled:
@@ -107,27 +107,27 @@ class RingMember(MemberBase):
         if record.version < message.version:
             raise Inconsistent(f"told of version {message.version}, the store has {record.version}")
 
-    # Who wants to join
+    # Joiners
 
     def _let_in(self, sender: MemberId, message: AddOnRight) -> None:
         if message.epoch > self.epoch:
-            # It would not take the catchup.
+            # The joiner would ignore a catchup of this member's epoch.
             self._refuse(sender, message)
             return
         change = partial(self._change_as_member, partial(with_right_of, left=self.me, new=sender))
         self._access.change(self.record, change, partial(self._welcome, sender, message))
 
     def _welcome(self, sender: MemberId, message: AddOnRight, record: GroupRecord | None) -> None:
-        """Seeing itself as its left neighbour, this member sends the joiner its catchup."""
+        """Act on the record: if the joiner is now the right neighbour, it is sent a catchup."""
         self._learn(record)
         if self.phase is not STOPPED and self._view.right != sender:
-            # Let in by another one it asked before, or declared dead meanwhile.
+            # Another member that it asked before has let it in, or it was declared dead meanwhile.
             self._refuse(sender, message)
 
     def _refuse(self, sender: MemberId, message: AddOnRight) -> None:
         self._send(sender, NotReady(self.epoch, self._view.version))
 
-    # What neighbours say
+    # Messages from neighbours
 
     def _answer_neighbour(self, sender: MemberId, message: CheckNeighbours) -> None:
         if sender == self._view.right and self._links.catchup_version <= message.catchup_above:
@@ -153,7 +153,7 @@ class RingMember(MemberBase):
             self._progress(self._circulation.receive(message.entries, self._owned))
 
     def _progress(self, progress: ActivityEffects) -> None:
-        """Pass on first, so that a message outlives whoever delivers it."""
+        """Pass on before delivering, so that a message survives a member that dies delivering."""
         if progress.entries:
             self._send_activity(progress.entries)
         self._confirm(progress.confirmed)

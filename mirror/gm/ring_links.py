@@ -1,13 +1,13 @@
-"""A member's links to its two neighbours: whom it watches, and what it accepts from the left.
+"""A member's links to its two neighbours: which members it watches, what it accepts from the left.
 
-The link from a left neighbour begins with its catchup. Two things make sure that activity is
+The link from a left neighbour begins with its catchup. Two rules make sure that activity is
 accepted only if it continues what was accepted before:
 
 - *Position.* Activity must have the position after that of the last frame accepted. When a
-  connection broke and frames were lost, nothing fits any more until there is another catchup.
-- *Version.* A member may become left neighbour for a second time, while frames of the first time
-  are still on their way. They have versions up to that at which it was not the left neighbour, so
-  only catchups above it (`catchup_above`) are accepted.
+  connection broke and frames were lost, no activity fits until another catchup has come.
+- *Version.* A member may become the left neighbour a second time while its frames of the first time
+  are still on their way. Their versions are at most the last one in which it was not the left
+  neighbour (`catchup_above`), so only catchups of later versions are accepted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from warren.mirror.gm.view import View
 
 
 class Relinked(NamedTuple):
-    """Which neighbours are others than before."""
+    """Which neighbours have changed."""
 
     left: bool
     right: bool
@@ -30,8 +30,8 @@ class Relinked(NamedTuple):
 class RingLinks:
     """`catchup_version` is that of the last catchup sent to the present right neighbour.
 
-    While the link waits, `wanted_above` says which catchups of the left one do not count: it sends
-    another if its last one is not above it.
+    While this member waits for a catchup, catchups up to the version `wanted_above` do not count:
+    the left neighbour sends another one if the last it sent is not above that version.
     """
 
     def __init__(self, me: MemberId, effects: list[Effect]) -> None:
@@ -47,11 +47,11 @@ class RingLinks:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing from the left is accepted but a catchup."""
+        """Whether only a catchup is accepted from the left neighbour."""
         return self._expected is None
 
     def watch(self, members: set[MemberId]) -> None:
-        """Monitor these and no others. Who was reported down and is still watched, stays so."""
+        """Monitor these members only. A suspect that is still watched stays a suspect."""
         for member in sorted(self._watched - members):
             self._effects.append(Demonitor(member))
         for member in sorted(members - self._watched):
@@ -60,7 +60,7 @@ class RingLinks:
         self.suspects &= members
 
     def suspect(self, member: MemberId) -> bool:
-        """The member is down. False when that is no news, or nobody cares."""
+        """Note that the member is down; False if it is not watched, or is a suspect already."""
         if member not in self._watched or member in self.suspects:
             return False
         self.suspects.add(member)
@@ -80,10 +80,10 @@ class RingLinks:
         self.position += 1
         return self.position
 
-    # From the left neighbour
+    # Frames from the left neighbour
 
     def begin(self, catchup: Catchup) -> bool:
-        """Whether the catchup begins the present link, and is not left over from an earlier one."""
+        """Whether the catchup begins the present link; False if it is left from an earlier link."""
         if catchup.version <= self.catchup_above:
             return False
         self._expected = catchup.position + 1

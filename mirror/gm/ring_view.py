@@ -1,7 +1,7 @@
-"""The ring of a mirrored queue as people are shown it: who stands in it, in its order, and how.
+"""The ring of a mirrored queue as users are shown it: its members in order, and their standing.
 
-Made of the record of the group, which every node has, of the definition of the queue, and of what
-its leader knows besides. A pure function.
+Made from the record of the group, which every node has, from the definition of the queue, and from
+the synchronisations that its leader knows of. Pure functions.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from warren.mirror.gm.view import id_of
 
 
 class RingStanding(StrEnum):
-    """How a member of the ring is.
+    """The standing of a member of the ring.
 
-    `JOINING`: it is asked for or in the ring already, and not a mirror yet. `OUT_OF_SYNC`: it lacks
-    what is older than itself, and is not sent it. `DEAD`: its last messages are still on their way
-    round.
+    `JOINING`: its node was asked for a mirror, or is in the ring already, but is not a mirror yet.
+    `OUT_OF_SYNC`: the mirror lacks messages older than itself and is not being sent them.
+    `DEAD`: the last messages of the member are still going round.
     """
 
     LEADER = "leader"
@@ -45,13 +45,17 @@ def shown_ring(
     syncing: Collection[str] = (),
     asked: Collection[str] = (),
 ) -> list[Shown]:
-    """`asked` are the nodes that shall have a mirror; those not in the ring yet come last."""
+    """The members of the ring, in its order.
+
+    `syncing` are the nodes whose mirrors are being synchronised, `asked` those that were asked for
+    a mirror; asked nodes that are not in the ring yet come last.
+    """
     members = group.members if group is not None else ()
     alive = {member.node: id_of(member) for member in members if member.alive}
     ring = [
         Shown(member.node, _standing(id_of(member), alive, record, syncing))
         for member in members
-        # Of a node that is back its present life is what counts.
+        # If a node is back, only the present life of its member is shown.
         if alive.get(member.node, id_of(member)) == id_of(member)
     ]
     there = {shown.node for shown in ring}
@@ -61,7 +65,7 @@ def shown_ring(
 def shown_star(
     record: QueueRecord, *, syncing: Collection[str] = (), asked: Collection[str] = ()
 ) -> list[Shown]:
-    """The same where the leader sends batches straight to each mirror: it comes first."""
+    """The members of a queue on the carrier `log`, which has no ring: the leader comes first."""
     shown = [Shown(record.leader, RingStanding.LEADER)]
     for node in record.mirrors:
         standing = RingStanding.SYNCING if node in syncing else RingStanding.OUT_OF_SYNC

@@ -1,7 +1,7 @@
-"""Carries what members of groups want done: frames over links, records in the shared definitions.
+"""Carries out the effects of members: frames over links, records in the shared definitions.
 
-A group is named by the id of its queue. A frame for a member that is not here is answered with
-MEMBER_GONE, which is how others learn that a member has ended while its node goes on.
+A group is named by the id of its queue. A frame for a member that is not at this node is answered
+with MEMBER_GONE, so that other members learn that a member has ended while its node goes on.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _GONE = struct.Struct("<QQ")
 INCARNATION_BITS = 61
 
 NEWS_S = 1.0
-"""How long this node waits for news of a record of which another node has told, before it asks."""
+"""Seconds that a read waits for a version that another node named, before it asks the store."""
 
 
 class GroupMember:
-    """Implements `CarrierMember`: one member of this node, with everything it wants done."""
+    """Implements `CarrierMember`: this node's member of one group, whose effects it carries out."""
 
     def __init__(self, shell: GroupShell, queue_id: int, member: Member, upper: UpperLayer) -> None:
         self.queue_id = queue_id
@@ -58,7 +58,7 @@ class GroupMember:
         return self.member.me
 
     def become(self, upper: UpperLayer) -> None:
-        """Report to another layer from now on."""
+        """Report to another layer above from now on."""
         self._handout.become(upper)
 
     def others(self) -> Members:
@@ -66,7 +66,7 @@ class GroupMember:
         return tuple(member for member in members if member != self.me)
 
     def reported_by_all(self, batch: int) -> None:
-        """The ring finds out by itself what has gone round."""
+        """Does nothing: the ring itself finds out which messages have gone round."""
 
     def start(self, founders: Members = (), *, awaits_group: bool = False) -> None:
         """As `Member.start`."""
@@ -74,11 +74,11 @@ class GroupMember:
 
     @property
     def is_new(self) -> bool:
-        """Whether it was neither started nor ended."""
+        """Whether the member has neither been started nor ended."""
         return self.member.phase is NEW
 
     def broadcast(self, payload: bytes) -> bool:
-        """Send to all members at once; False when this member may not, or holds too much."""
+        """Send to all members at once; False when this member may not send, or holds too much."""
         try:
             self._handout.run(self.member.broadcast(payload))
         except BroadcastRefused:
@@ -90,25 +90,25 @@ class GroupMember:
         self._handout.run(self.member.set_epoch(record.epoch))
 
     def vote(self) -> Position | None:
-        """The ring sees to it that all that are left have the same."""
+        """None: the ring itself makes sure that all surviving members have the same batches."""
         return None
 
     def leave(self) -> None:
-        """Be a member no more."""
+        """Stop being a member."""
         self._handout.run(self.member.leave())
         self.ended()
 
     def ended(self) -> None:
-        """The member has stopped: those are told who may be waiting for it.
+        """The member has stopped: tell all nodes, as members there may be waiting for it.
 
-        They need not be in the record that is known here: it may be just letting somebody in.
+        They need not be in the record known here: the member may have just been letting one in.
         """
         self._shell.forget(self)
         gone = _GONE.pack(self.queue_id, self.member.me.incarnation)
         for node in self._shell.post.peers():
             self._shell.post.send(node, Kind.MEMBER_GONE, gone)
 
-    # What happens
+    # Events
 
     def received(self, frame: RingFrame) -> None:
         self._handout.run(self.member.receive(frame.sender, frame.message))
@@ -151,7 +151,7 @@ class GroupMember:
                     delay_s, lambda: self._handout.run(self.member.timer_fired(timer))
                 )
             case EpochSeen():
-                # The definition of the queue says so too, and is followed.
+                # Nothing to do: the member is given each new definition with its epoch (`follow`).
                 return
 
     def _transact(self, request: int, expected_version: int, record: GroupRecord) -> None:
@@ -162,7 +162,7 @@ class GroupMember:
                 self._handout.run(self.member.transaction_committed(request))
                 is_alone = alive_members(record) == (self.member.me,) or record.version == 1
                 if self.member.phase is STOPPED and is_alone:
-                    # It has stopped meanwhile, and nobody else has begun with this group.
+                    # The member has stopped meanwhile, and no other member has joined this group.
                     shell.delete_group(self.queue_id)
             else:
                 now = shell.record(self.queue_id)
@@ -183,7 +183,7 @@ class GroupShell:
         self._metadata = metadata
         self._rng = rng
         self._members: dict[int, GroupMember] = {}
-        # Versions of the records of groups that members wait for, and the news of each.
+        # For each group: the versions of its record that members wait for, and their events.
         self._awaited: dict[int, list[tuple[int, Event]]] = {}
         post.handle(Kind.GROUP, self._frame)
         post.handle(Kind.MEMBER_GONE, self._gone)
@@ -191,7 +191,7 @@ class GroupShell:
         metadata.watch(("group",), self._record_changed)
 
     def join(self, record: QueueRecord, upper: UpperLayer, at: Position = NOTHING) -> GroupMember:
-        """Join the group of a queue under a new id; `upper` is told when that is done."""
+        """A new member for the group of a queue, under a new id; the caller starts it."""
         queue_id = record.queue_id
         assert queue_id not in self._members, queue_id
         me = MemberId(self._node, self._rng.getrandbits(INCARNATION_BITS))
@@ -204,7 +204,7 @@ class GroupShell:
             del self._members[member.queue_id]
 
     def delete_group(self, queue_id: int) -> None:
-        """The queue is gone, and its group with it."""
+        """Delete the record of the group of a queue that is gone."""
         if self._metadata.get(group_key(queue_id)) is not None:
             self._metadata.transact([Write(group_key(queue_id), None)])
 
@@ -212,7 +212,7 @@ class GroupShell:
         record = self.record(queue_id)
         return None if record is None else [member.node for member in alive_members(record)]
 
-    # For the members
+    # Calls of the members
 
     def record(self, queue_id: int) -> GroupRecord | None:
         stored = self._metadata.get(group_key(queue_id))
@@ -231,10 +231,11 @@ class GroupShell:
             self.post.send(frame.to.node, Kind.GROUP, _QUEUE.pack(queue_id), encode(frame))
 
     def read(self, queue_id: int, version: int | None, then: Callable[[], None]) -> None:
-        """Call back when this node knows the record in that version; or, as it is now.
+        """Call back when this node knows the record in this version; or, without one, as it is now.
 
-        A version of which another node has told is on its way here, so the store is only asked if
-        it does not come: with thousands of groups, members hear of each other's changes first.
+        A version that another node named is on its way here, so the store is asked only if it does
+        not come. With thousands of groups, members often hear of changes before their own node has
+        them.
         """
         if version is None:
             self._read_now(queue_id, then)
@@ -251,7 +252,8 @@ class GroupShell:
         key = group_key(queue_id)
         stored = self._metadata.get(key)
         version = stored.version if stored is not None else 0
-        # What is decided after this question is asked is seen when it is answered.
+        # A transaction that writes nothing: when it is done, this node has all that was decided
+        # before it.
         self._metadata.transact([], [Precondition(key, version)]).then(then)
 
     def _version(self, queue_id: int) -> int:
@@ -274,7 +276,7 @@ class GroupShell:
         commit = self._metadata.transact([Write(key, record)], [condition])
         commit.then(lambda: finish(not commit.refused))
 
-    # What comes
+    # Frames and changes of the record
 
     def _frame(self, node: str, payload: bytes) -> None:
         if len(payload) < _QUEUE.size:
@@ -293,7 +295,7 @@ class GroupShell:
         else:
             gone = _GONE.pack(queue_id, frame.to.incarnation)
             if node == self._node:
-                # A member of an earlier life of this node.
+                # The frame was for a member of an earlier life of this node.
                 self._gone(node, gone)
             else:
                 self.post.send(node, Kind.MEMBER_GONE, gone)
@@ -320,7 +322,7 @@ class GroupShell:
         self._tell_readers(queue_id, version)
 
     def _tell_readers(self, queue_id: int, version: int) -> None:
-        """Answer those who wait for this version, or an earlier one; all if the group is gone."""
+        """Answer reads that wait for this version or an earlier one; all if the group is gone."""
         awaited = self._awaited.pop(queue_id, ())
         later = [(wanted, news) for wanted, news in awaited if 0 < version < wanted]
         if later:

@@ -1,13 +1,14 @@
-"""Who is in a group, and what one member sees of it.
+"""The record of a group, and the view that one member has of it.
 
 The *record* of a group (`core.records.GroupRecord`) is kept in the metadata store and changed by
 compare-and-set only: its version goes up by one with each change. Members stand in it in the order
 of the ring; the right neighbour of the last is the first. A dead member stays in the record until
 its last messages have gone round.
 
-A *view* is what follows from a record for one member: its alive neighbours, and its *aliases*, the
-dead members between it and its alive left neighbour. It inherits them: their messages have gone
-round when they come back to it. So each dead member is the alias of exactly one alive one.
+A *view* is derived from a record for one member: its alive neighbours, and its *aliases*, the dead
+members between it and its alive left neighbour. The member inherits the messages of its aliases:
+they have gone round when they come back to it. Each dead member is the alias of exactly one alive
+member.
 
 The functions that change a record return the record itself when there is nothing to change.
 """
@@ -22,7 +23,7 @@ from warren.mirror.carriers.ports import MemberId, Members
 
 
 class View(NamedTuple):
-    """What one member sees. `members` are all of the record, the dead ones too."""
+    """The view of one member. `members` are all members of the record, including the dead."""
 
     version: int
     left: MemberId
@@ -67,7 +68,7 @@ def is_known(record: GroupRecord | None, member: MemberId) -> bool:
 
 
 def between(record: GroupRecord, left: MemberId, right: MemberId) -> Members:
-    """Who stands between two members, going from the left one to the right."""
+    """The members between two others, going from the left one to the right."""
     members = [id_of(member) for member in record.members]
     start, end = members.index(left) + 1, members.index(right)
     return tuple(members[start:end] if start <= end else members[start:] + members[:end])
@@ -82,8 +83,9 @@ def with_only(
     lost: Collection[MemberId] = (),
     founders: Members = (),
 ) -> GroupRecord | None:
-    """A group of that member alone, in place of one with nobody but dead and lost; or in place of
-    none, where other founders are in it, too.
+    """A group of this member alone, in place of a record whose members are all dead or lost.
+
+    Where there is no record, the founders are in the new group, too.
     """
     if record is None:
         return GroupRecord(1, tuple(_alive(founder) for founder in (member, *founders)))
@@ -93,7 +95,8 @@ def with_only(
 
 
 def with_right_of(record: GroupRecord, left: MemberId, new: MemberId) -> GroupRecord:
-    """The new member directly to the right of another one; a known one where it is."""
+    """The record with the new member directly to the right of `left`; a known member stays where it
+    is."""
     if is_known(record, new):
         return record
     at = 1 + [id_of(member) for member in record.members].index(left)
@@ -114,7 +117,7 @@ def with_dead(record: GroupRecord, dead: MemberId) -> GroupRecord:
 
 
 def without(record: GroupRecord, erased: Collection[MemberId]) -> GroupRecord:
-    """The record without those of them that are dead."""
+    """The record without those of the erased members that are dead."""
     members = tuple(
         member for member in record.members if member.alive or id_of(member) not in erased
     )
