@@ -1,8 +1,8 @@
-"""Frames on a link: octets to frames.
+"""Frames on a link, read from its octets.
 
     u32 octets of payload | u16 kind | u16 flags, 0 in this version | payload          little-endian
 
-Kinds from `USER_KINDS` on are the link's own; those a version does not know are passed over.
+Kinds from `USER_KINDS` on are the link's own; unknown kinds of these are passed over.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ class Control(IntEnum):
     """Frames of the link itself."""
 
     HEARTBEAT = USER_KINDS
-    """u64: octets received so far."""
+    """Payload, u64: the octets that the sender has received so far."""
     GOODBYE = USER_KINDS + 1
-    """The sender ends the link; why, in UTF-8."""
+    """The sender ends the link. Payload: the reason, in UTF-8."""
 
 
 class FrameError(Exception):
-    """Octets that are no frame."""
+    """Octets that do not form a frame."""
 
 
 class FrameReader:
-    """Cuts what is received into frames; keeps the beginning of one that is incomplete."""
+    """Cuts received octets into frames, and keeps the beginning of an incomplete frame."""
 
     __slots__ = ("_partial", "_wanted")
 
@@ -40,9 +40,9 @@ class FrameReader:
         self._wanted = 0
 
     def read(self, data: bytes, frames: list[Frame]) -> Sequence[Frame]:
-        """Append the user's frames; returns the link's own.
+        """Append the user's frames to `frames`; returns the link's own.
 
-        What is kept is less than a frame, and grows only with what came. Raises `FrameError`
+        The reader keeps less than one frame, and only octets that have come. Raises `FrameError`
         after appending the frames before the error.
         """
         controls: list[Frame] = []
@@ -69,7 +69,7 @@ class FrameReader:
         return controls
 
     def _complete(self, data: bytes, frames: list[Frame], controls: list[Frame]) -> int:
-        """Complete the frame that was begun; returns how much of the data belongs to it.
+        """Complete the frame that was begun; returns how many octets of the data belong to it.
 
         Only that much is copied: a read of 256 KiB ends within a frame nearly every time.
         """

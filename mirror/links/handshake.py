@@ -1,4 +1,4 @@
-"""How two nodes find out that both know the cluster's secret, and only then who they are.
+"""The handshake: two nodes prove that they know the cluster's secret, then tell their identities.
 
     dialler                                     acceptor
        | magic, version, nonce: 41 octets          |
@@ -20,24 +20,25 @@ All HMACs are SHA-256 under the secret, compared in constant time. Either side m
 Refusal in place of its own next record; records are sealed as records.py says, under a key
 that is the HMAC of everything before.
 
-**Who proves first.** The dialler. The acceptor must answer whoever finds its port, so it has to be
-the one that gives nothing away: a stranger gets 32 random octets, once it has said the magic, and
-nothing against which it could try secrets at home. A dialler that proves itself to a false acceptor
-does give away such a text, but it can only be had from a node that was configured to dial there.
-Against trying secrets at home there is only their length, so the secret has a minimum.
+**Order of the proofs.** The dialler proves itself first. The acceptor must answer everyone that
+finds its port, so it must give nothing away: after the magic a stranger gets 32 random octets, and
+no text against which it could try secrets offline. A dialler that proves itself to a false acceptor
+does give such a text away, but only a node that was configured to dial there does so. The only
+defence against trying secrets offline is their length, so the secret has a minimum.
 
-**What fails, and why.** A proof sent back to its sender has the other role in it. A proof
-recorded earlier has other nonces in it. A hello altered on the way makes two transcripts and no
-proof fits; an altered proof or record fits no transcript. A dialler made to talk to itself, or to
-somebody else than it meant, gets proofs that fit, but what follows is sealed for those two: whoever
-relays it cannot read it, and the ends see from the names that they are not whom they wanted.
+**Attacks that fail.** A proof sent back to its sender has the wrong role in it. A proof recorded
+earlier has other nonces in it. A hello altered on the way gives the two sides different
+transcripts, so that no proof fits; an altered proof or record fits no transcript. If a dialler is
+led to itself, or to another node than it wanted, the proofs fit, but the records are sealed for
+these two ends: a relay cannot read them, and the names show the ends that they reached a wrong
+node.
 
 **What is left to TLS**, where it is configured: frames after the handshake are neither sealed nor
-hidden.
+encrypted.
 
-A handshake reads fixed sizes before the peer has proved itself, at most `HELLO.size` octets of an
-acceptor's peer; a record's size is 16 bits. Time is the owner's to limit. Nothing a peer sends
-raises.
+Before the peer has proved itself, a handshake reads fixed sizes only, at most `HELLO.size` octets
+of an acceptor's peer. The size of a record has 16 bits. The owner limits the time. Nothing that a
+peer sends raises an exception.
 """
 
 from __future__ import annotations
@@ -70,25 +71,25 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 
 SECRET_BYTES_MIN = 16
-"""Of a random secret that is 128 bits, or 20 letters of Erlang's cookies and some to spare."""
+"""128 bits, if the secret is random; an Erlang cookie of 20 letters is long enough."""
 
 
 class Identified(NamedTuple):
-    """The peer knows the secret and has said who it is; `agree` or `refuse` is to be called."""
+    """The peer knows the secret and has told its identity; the owner calls `agree` or `refuse`."""
 
     peer: Identity
     stamp: int
 
 
 class Established(NamedTuple):
-    """Both agreed. `stamp` is the peer's, of its side of this link."""
+    """Both nodes agreed. `stamp` is the peer's number for this link (`pairing`)."""
 
     peer: Identity
     stamp: int
 
 
 class Ended(NamedTuple):
-    """There is no link, or none any more; `by_peer` if the peer said so. `detail` is for people."""
+    """The link was not made, or has ended; `by_peer` if the peer said so. `detail` is for logs."""
 
     reason: EndReason
     detail: str | None = None
@@ -99,13 +100,13 @@ HandshakeEvent: TypeAlias = Identified | Established | Ended
 
 
 class Step(Enum):
-    """What a side waits for."""
+    """The step of a handshake, named after what this side waits for."""
 
     HELLO = auto()
     PROOF = auto()
     INTRODUCTION = auto()
     VERDICT = auto()
-    """Our owner's: `agree` or `refuse`."""
+    """The owner's call of `agree` or `refuse`."""
     ACCEPTANCE = auto()
     DONE = auto()
 
@@ -125,14 +126,14 @@ LEGAL: frozenset[tuple[Role, Step, type[Record]]] = frozenset(
         (Role.DIALLER, Step.ACCEPTANCE, Refusal),
     }
 )
-"""Which side may get which record when."""
+"""The records that each side may get at each step."""
 
 
 class Handshake:
-    """One side of it, from the first octet to `Established` or `Ended`.
+    """One side of a handshake, from the first octet to `Established` or `Ended`.
 
-    `nonce` is 32 octets nobody could foresee, used for this connection only. `expected` is the
-    node a dialler means to reach.
+    `nonce` is 32 unforeseeable octets, used for this connection only. `expected` is the name of the
+    node that a dialler wants to reach.
     """
 
     def __init__(
@@ -166,18 +167,19 @@ class Handshake:
             self._output.append(self._hello)
 
     def take_output(self) -> bytes:
-        """What is to be sent now."""
+        """Remove and return the octets to send now."""
         output = b"".join(self._output)
         self._output.clear()
         return output
 
     def take_rest(self) -> bytes:
-        """What the peer sent behind its last record: the first frames."""
+        """Remove and return the octets that the peer sent behind its last record: first frames."""
         rest, self._buffer = self._buffer, b""
         return rest
 
     def receive_data(self, data: bytes) -> HandshakeEvent | None:
-        """Take what came; an event, once there is one. Frames behind it stay in `take_rest`."""
+        """Take received octets; returns an event once there is one. `take_rest` has the octets
+        behind the handshake."""
         if self.step is DONE:
             return None
         self._buffer += data
@@ -197,7 +199,8 @@ class Handshake:
         return event
 
     def agree(self, stamp: int) -> Established | None:
-        """Have this link: after `Identified`. The acceptor's word is the last one."""
+        """Accept this link, after `Identified`. The acceptor agrees last: its Acceptance makes the
+        link."""
         assert self.step is Step.VERDICT, self.step
         if self.role is Role.DIALLER:
             self._output.append(self._sealer.seal(Introduction(self._own, stamp)))
@@ -208,13 +211,13 @@ class Handshake:
         return Established(self._introduced.identity, self._introduced.stamp)
 
     def refuse(self, reason: EndReason, detail: str | None = None) -> Ended:
-        """Do not have it, and tell the peer why."""
+        """Refuse this link, after `Identified`, and tell the peer why."""
         assert self.step is Step.VERDICT, self.step
         self._output.append(self._sealer.seal(Refusal(reason.value, self._own.name)))
         return self._end(Ended(reason, detail))
 
     def connection_lost(self) -> Ended:
-        """What it means that the connection ends at this step."""
+        """End the handshake; the step at which the connection was lost tells the reason."""
         step = self.step
         if self.role is Role.DIALLER and step is Step.PROOF:
             return self._end(Ended(EndReason.SECRET_NOT_ACCEPTED, "the peer closed at our proof"))
@@ -226,7 +229,7 @@ class Handshake:
         return ended
 
     def _size_wanted(self) -> int | Ended:
-        """Octets the step reads."""
+        """The number of octets that the present step reads."""
         if self.step not in _SEALED:
             if self.step is HELLO_STEP and not MAGIC.startswith(self._buffer[: len(MAGIC)]):
                 return Ended(EndReason.NOT_A_LINK, _what_it_is(self._buffer))
@@ -237,9 +240,10 @@ class Handshake:
         return LENGTH.size + int(length) + SEAL_BYTES
 
     def _ahead_max(self) -> int:
-        """Octets a peer may have sent that are not yet to be read.
+        """The number of octets that a peer may have sent before their step has come.
 
-        Everybody waits for the other's answer, but an acceptor's introduction follows its proof.
+        Each side waits for the other's answer, except that an acceptor sends its introduction
+        directly after its proof.
         """
         if self.step is DONE:
             return len(self._buffer)
@@ -313,7 +317,7 @@ class Handshake:
 def find_mismatch(
     own: Identity, peer: Identity, expected: str | None
 ) -> tuple[EndReason, str] | None:
-    """Why two nodes cannot have a link, whatever other links there are."""
+    """The reason why two nodes can never have a link, whatever other links there are, or None."""
     if peer.cluster_id != own.cluster_id:
         return EndReason.WRONG_CLUSTER, f"{peer.name} is of {peer.cluster_id}"
     if peer.node_id == own.node_id:

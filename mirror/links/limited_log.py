@@ -1,7 +1,7 @@
-"""Log lines about peers, of which a peer could cause as many as it likes.
+"""Log lines about peers, limited because a peer could cause any number of them.
 
-A window of time has one line for each event and peer, and `LINES_MAX` lines in all. How often the
-others happened is said by the first line of a later window.
+A window of time has one line for each event and peer, and `LINES_MAX` lines in all. The first line
+of a later window counts the lines that were left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LINES_MAX = 50
 
 
 class LimitedLog:
-    """Logs an event of a peer unless it did so a short while ago."""
+    """Logs an event of a peer unless this window has a line for it already."""
 
     def __init__(self, log: logging.Logger, clock: Clock) -> None:
         self._log = log
@@ -49,6 +49,7 @@ class LimitedLog:
         if others:
             log_event(self._log, logging.WARNING, "link_lines_left_out", lines=others)
         for key in self._left_out.keys() - self._logged:
-            # Nobody spoke of it for a whole window; what is kept stays below twice LINES_MAX.
+            # The event was not logged for a whole window: its count is dropped, so that fewer than
+            # twice LINES_MAX are kept.
             del self._left_out[key]
         self._logged.clear()

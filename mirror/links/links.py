@@ -1,15 +1,16 @@
 """The links of a node over TCP or TLS: listening, dialling, one link to each peer.
 
-Implements `ports.NodeLinks`. Which of two connections to a node stays is decided in pairing.py,
-what is said on one in protocol.py; here is what needs a socket or a timer: who is let in, when
-to dial again, and what the log says about it.
+Implements `ports.NodeLinks`. pairing.py decides which of two connections to a node stays, and
+protocol.py what is said on a connection. This file does what needs a socket or a timer: it accepts
+and limits connections, dials again, and logs.
 
-**Strangers.** A connection accepted is a stranger's until it has proved that it knows the secret.
-At most `strangers_max` are kept, each at most `handshake_s`; one more drops the oldest, because a
-peer that is none of us may stall, while one of us is through in milliseconds.
+**Strangers.** An accepted connection counts as a stranger until the peer has proved that it knows
+the secret. At most `strangers_max` strangers are kept, each for at most `handshake_s`. One more
+drops the oldest: an outsider may stall, while a node of the cluster proves itself in milliseconds.
 
-**Dialling again** begins after `redial_first_s`, doubling up to `redial_max_s`, each shortened at
-random by up to half, so that nodes that lost each other at once do not dial at once.
+**Dialling again.** The delay is `redial_first_s` at first and doubles up to `redial_max_s`. Each
+delay is shortened at random by up to half, so that nodes that lost each other at the same moment do
+not dial at the same moment.
 """
 
 from __future__ import annotations
@@ -52,16 +53,16 @@ from warren.mirror.links.traffic import LinkTraffic, TrafficAccount
 log = logging.getLogger("warren.cluster")
 
 BACKLOG = 128
-"""Connections the kernel may hold while the loop is busy: clusters are small."""
+"""Connections that the kernel may hold while the loop is busy: clusters are small."""
 
 EXPECTED = frozenset(
     {EndReason.ALREADY_LINKED, EndReason.STOPPED, EndReason.PAUSED, EndReason.FORGOTTEN}
 )
-"""Ends of connections that were not up that are nobody's fault."""
+"""Ends of connections that are part of normal operation, and logged quietly."""
 
 
 class Dialling:
-    """A node we want a link with: where it is, and the attempt or the wait that is under way."""
+    """A node to keep a link with: its address, and the attempt or the delay under way."""
 
     __slots__ = ("attempt", "delay_s", "host", "port", "timer")
 
@@ -79,10 +80,10 @@ class Dialling:
 
 
 class Links(NodeLinks):
-    """The links of one node. `connect` and the others are for after `start`.
+    """The links of one node. Call `start` before `connect` and the other methods.
 
     `rng` spreads dialling; `random_octets` makes nonces and must be unforeseeable. Raises
-    ValueError for a secret that is too short and for an identity that no peer would take.
+    ValueError for a secret that is too short and for an identity that every peer would refuse.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Links(NodeLinks):
         self._stamp = 0
         self._up: dict[str, LinkSocket] = {}
         self._traffic = TrafficAccount()
-        # Nodes that paused when their link went down, as they said.
+        # Nodes that ended their link because they paused, as they told us.
         self.paused: set[str] = set()
         self._wanted: dict[str, Dialling] = {}
         self._strangers: dict[LinkSocket, None] = {}
@@ -178,16 +179,16 @@ class Links(NodeLinks):
         return self._traffic.of(node, self._up)
 
     def use_certificates(self, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext) -> None:
-        """For connections that are made from now on."""
+        """Use these certificates for connections that are made from now on."""
         self._server_tls = Tls(server_tls)
         self._client_tls = client_tls
 
     # Life
 
     async def start(self) -> None:
-        """Listen, if that is wanted, at an address or with a socket that is bound already.
+        """Listen, if configured, at an address or with a socket that is bound already.
 
-        Raises OSError when the address cannot be had.
+        Raises OSError when the address cannot be used.
         """
         self._loop = asyncio.get_running_loop()
         if isinstance(self._listen, BoundSocket):
@@ -200,13 +201,13 @@ class Links(NodeLinks):
 
     @property
     def port(self) -> int:
-        """The port we listen on."""
+        """The port on which this node listens."""
         assert self._server is not None
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
     async def stop(self, reason: EndReason = EndReason.STOPPED) -> None:
-        """Tell the peers why, report all links down, and leave nothing open."""
+        """Tell the peers the reason, report all links down, and leave nothing open."""
         self._stopping = True
         if self._server is not None:
             self._server.close()
@@ -222,7 +223,7 @@ class Links(NodeLinks):
             await self._server.wait_closed()
 
     async def _wait_closed(self) -> None:
-        """Wait until every transport is gone; those that take long are aborted."""
+        """Wait until every transport is gone; abort those that take longer than the grace time."""
         for _ in range(2):
             if not self._sockets:
                 return
@@ -333,7 +334,7 @@ class Links(NodeLinks):
         )
 
     def _is_awaiting(self, node: str) -> bool:
-        """Whether we introduced ourselves to a node that we dialled, and have no word yet."""
+        """Whether we introduced ourselves to a node that we dialled and wait for its Acceptance."""
         dialling = self._wanted.get(node)
         return dialling is not None and dialling.attempt is not None and dialling.attempt.agreed
 
@@ -362,12 +363,13 @@ class Links(NodeLinks):
             socket.end(EndReason.UNREACHABLE, f"{host}:{port}: {reason}")
         finally:
             if not connected:
-                # Cancelled in the turn in which it was made, uvloop reports it made and never lost.
+                # If the task was cancelled in the turn in which the connection was made, uvloop
+                # reports `connection_made` but never `connection_lost`.
                 socket.abort()
                 self.closed(socket)
 
     def _stop_dialling(self, node: str, linked: LinkSocket) -> None:
-        """There is a link: no other is wanted, and the next wait is a short one again."""
+        """Stop dialling: there is a link now. The next delay is the first one again."""
         dialling = self._wanted.get(node)
         if dialling is None:
             return
@@ -378,7 +380,7 @@ class Links(NodeLinks):
             attempt.end(EndReason.ALREADY_LINKED)
 
     def _dial_again(self, node: str | None, ended: LinkSocket) -> None:
-        """After the end of a connection: dial, if the node is wanted and nothing is under way."""
+        """Dial after the end of a connection, if the node is wanted and no attempt is under way."""
         dialling = self._wanted.get(node) if node is not None else None
         if node is None or dialling is None:
             return

@@ -1,7 +1,7 @@
-"""What `mirror` sees of the links between nodes.
+"""The links between nodes, as the other rooms of `mirror` see them.
 
-`Links` (`links.py`) speaks TCP and TLS; a simulation puts its own `NodeLinks` in its place.
-The identity that two nodes tell each other and the reasons why a link ends are the same for both.
+`Links` (`links.py`) speaks TCP and TLS; a simulation has another `NodeLinks` in its place. Both
+use the same identities, and the same reasons why a link ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 PROTOCOL_VERSION = 1
-"""Of what nodes say to each other once a link is up; the handshake has a version of its own."""
+"""The version of the frames on a link that is up; the handshake has a version of its own."""
 
 Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 Counter: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -22,21 +22,22 @@ Frame: TypeAlias = tuple[int, bytes]
 """Kind and payload. Kinds are the user's, below `USER_KINDS`."""
 
 Part: TypeAlias = bytes | memoryview
-"""A part of a payload: nobody changes it after handing it over; a view is one of octets."""
+"""A part of a payload. It must not be changed after it was handed over; a view is of octets."""
 
 USER_KINDS = 0xFF00
-"""The kinds from here on are the link's own."""
+"""Kinds from this number on are the link's own."""
 
 FRAME_BYTES_MAX = 1 << 20
-"""Octets of a payload. Frames of one link never overtake each other, so that one frame is how long
-all the others wait: 8 ms at 1 Gbit/s. Who has more to send cuts it (see protocol.py)."""
+"""Octets of a payload. Frames of one link never overtake each other, so one frame of this size
+delays the others by 8 ms at 1 Gbit/s. The sender cuts longer payloads (see protocol.py)."""
 
 LARGE_PART = 4096
-"""Average octets of parts from which passing each on costs less than putting them together."""
+"""Octets. If parts have more than this on average, passing them on one by one costs less than
+joining them."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who a node is. Of one node id, the higher incarnation is the later start of its process."""
+    """Name, id and start of a node, and its versions. A later start has a higher incarnation."""
 
     name: Name
     node_id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{1,64}$")]
@@ -48,7 +49,7 @@ class Identity(msgspec.Struct, frozen=True):
     capabilities: dict[str, str | int | float | bool | None] = {}
 
     def common_protocol(self, other: Identity) -> int | None:
-        """The highest protocol version both speak."""
+        """The highest protocol version that both nodes speak; None if there is none."""
         highest = min(self.protocol_max, other.protocol_max)
         lowest = max(self.protocol_min, other.protocol_min)
         return highest if highest >= lowest else None
@@ -57,7 +58,7 @@ class Identity(msgspec.Struct, frozen=True):
 class EndReason(StrEnum):
     """Why a connection between two nodes was not made, or a link went down."""
 
-    # Before the peer has proved that it knows the secret; nothing is told to it.
+    # Reasons before the peer has proved that it knows the secret; it is not told why.
     NOT_A_LINK = "not_a_link"
     HANDSHAKE_VERSION = "handshake_version"
     WRONG_SECRET = "wrong_secret"
@@ -67,7 +68,7 @@ class EndReason(StrEnum):
     TLS_FAILED = "tls_failed"
     HANDSHAKE_TIMEOUT = "handshake_timeout"
 
-    # Told to the peer, which has proved it.
+    # Refusals, told to a peer that has proved that it knows the secret.
     WRONG_CLUSTER = "wrong_cluster"
     DUPLICATE_NAME = "duplicate_name"
     NO_COMMON_VERSION = "no_common_version"
@@ -75,9 +76,9 @@ class EndReason(StrEnum):
     ANOTHER_NODE = "another_node"
     ALREADY_LINKED = "already_linked"
     REFUSED = "refused"
-    """For a reason of the peer's that we do not know."""
+    """The peer gave a reason that this version does not know."""
 
-    # Of a link that was up.
+    # Ends of a link that was up.
     CONNECTION_LOST = "connection_lost"
     DAMAGED = "damaged"
     SILENT = "silent"
@@ -88,7 +89,7 @@ class EndReason(StrEnum):
     FORGOTTEN = "forgotten"
     STOPPED = "stopped"
     PAUSED = "paused"
-    """It has lost the store of the cluster, and waits until that is back."""
+    """The node has lost the store of definitions, and pauses until that is back."""
     FAULT = "fault"
 
 
@@ -102,11 +103,11 @@ REFUSALS = frozenset(
         EndReason.ALREADY_LINKED,
     }
 )
-"""Why a node that knows the secret gets no link."""
+"""Reasons to refuse a link to a node that knows the secret."""
 
 
 class Role(Enum):
-    """Which side of a connection."""
+    """The side of a connection that a node is on."""
 
     DIALLER = b"dialler"
     ACCEPTOR = b"acceptor"
@@ -115,9 +116,9 @@ class Role(Enum):
 class LinkSettings(NamedTuple):
     """Times and limits of the links of a node.
 
-    A peer from which nothing comes is down after `timeout_s`, noticed up to `interval_s` later.
-    Above `backlog_high_bytes` a link is congested, until `backlog_low_bytes`; a user that goes on
-    sending all the same loses the link at `backlog_bytes_max`.
+    A peer from which nothing comes for `timeout_s` is down, which is noticed up to `interval_s`
+    later. A link is congested from `backlog_high_bytes` on, until it is down to
+    `backlog_low_bytes`. If its user goes on sending, the link ends above `backlog_bytes_max`.
     """
 
     interval_s: float = 1.0
@@ -137,11 +138,11 @@ class LinkSettings(NamedTuple):
 
 
 class LinkUser(NamedTuple):
-    """Whom links report to. All are plain calls on the loop, and may use the links themselves.
+    """The callbacks of a user of links: plain calls on the loop, which may use the links.
 
     For each node `on_up` and `on_down` alternate; `on_frames` and `on_congested` come between them.
-    `on_congested(node, True)` may come from within a `send`, so that who sends piece by piece
-    notices. One that raises loses the link.
+    `on_congested(node, True)` may come from within a `send`, so that a user that sends piece by
+    piece notices. If a callback raises, the link ends.
     """
 
     on_up: Callable[[str, Identity], None]
@@ -153,38 +154,38 @@ class LinkUser(NamedTuple):
 class NodeLinks(Protocol):
     """The links of one node to its peers, at most one to each, known by the peer's name.
 
-    - Frames arrive in the order in which they were sent, without gaps, from `on_up` to some frame
-      after which the link goes down: what is lost is a suffix. The next link starts afresh.
-    - `on_up` comes before the first frame, `on_down` after the last; what arrived before the
-      connection was lost is handed on first. Nothing arrives late from a link that was down.
+    - Frames arrive in the order in which they were sent, without gaps, from `on_up` until the link
+      goes down: the frames that are lost are a suffix. The next link starts afresh.
+    - `on_up` comes before the first frame, `on_down` after the last. Frames that arrived before the
+      connection was lost are handed on first; no frame of a link comes after its `on_down`.
     - A new incarnation of a peer comes up only after its predecessor was reported down.
-    - Nothing is kept for a peer that is down.
+    - No frames are kept for a peer that is down.
     """
 
     def connect(self, node: str, host: str, port: int) -> None:
-        """Have a link with the node from now on: dial it whenever there is none."""
+        """Keep a link with the node from now on: dial it whenever there is none."""
         ...
 
     def forget(self, node: str) -> None:
-        """Dial the node no longer, and take the link down. It may still dial us."""
+        """Stop dialling the node, and take its link down. The node may still dial us."""
         ...
 
     def send(self, node: str, kind: int, *parts: Part) -> bool:
         """Send the parts as one frame; False when the link is down.
 
-        True says that the frame is on its way, not that it arrives. Raises ValueError for a kind
-        that is not the user's and for more than `FRAME_BYTES_MAX` octets.
+        True means that the frame is on its way, not that it will arrive. Raises ValueError for a
+        kind that is not the user's and for more than `FRAME_BYTES_MAX` octets.
         """
         ...
 
     def backlog_bytes(self, node: str) -> int:
-        """Octets the link has not yet given to the kernel; 0 when it is down."""
+        """Octets that the link has not yet given to the kernel; 0 when it is down."""
         ...
 
     def peers(self) -> dict[str, Identity]:
-        """Who is up."""
+        """The peers whose links are up, by name."""
         ...
 
     def is_up(self, node: str) -> bool:
-        """Whether it is one of them."""
+        """Whether the link with this node is up."""
         ...

@@ -1,23 +1,23 @@
 """One end of a link between two nodes: octets in, octets and events out.
 
-Answerable for the handshake (handshake.py), frames (frames.py), heartbeats and the
-orderly end. Not for sockets, for which of two connections to a node is kept (pairing.py), or for
-time: the owner limits the handshake and calls `tick` once an interval.
+Answerable for the handshake (handshake.py), frames (frames.py), heartbeats and the orderly end. Not
+for sockets, for the choice between two connections to a node (pairing.py), or for time: the owner
+limits the handshake and calls `tick` once an interval.
 
-**Large bodies are cut by who sends them**, into frames of at most `FRAME_BYTES_MAX`. The link keeps
-the order of frames, and cannot know whose may overtake whose: cut here, 512 MiB would stand in
-everybody's way all the same. The sender can send a piece whenever the link is not congested, and
-others get their turns. That is also why a heartbeat never waits behind more than what a link that
-is congested owes.
+**The sender cuts large bodies** into frames of at most `FRAME_BYTES_MAX`. The link keeps the order
+of frames, as it cannot know which may overtake which: if it did the cutting, a body of 512 MiB
+would still delay all other frames. A sender can send a piece whenever the link is not congested, so
+that others get their turns. For the same reason a heartbeat waits at most behind the backlog of a
+congested link.
 
-**Heartbeats.** Each tick sends one, saying how many octets came so far. Octets of any kind are a
-sign of life; `silent_ticks_max` ticks without one end the link. A peer whose heartbeats come, but
-in as many ticks report nothing new, does not read: each of our own heartbeats should have shown in
-them. Both are counted in ticks, not in time, so that a process that was stopped itself, or was
-busy, does not hold it against its peers: however long it was, it is one tick, and what arrived
-meanwhile is read before the next.
+**Heartbeats.** Each tick sends one, with the number of octets received so far. Octets of any kind
+are a sign of life; `silent_ticks_max` ticks without any end the link. If a peer's heartbeats report
+no new octets for as many ticks, the peer does not read: each of our own heartbeats should have
+raised its count. Both are counted in ticks, not in time. So a process that was stopped or busy does
+not blame its peers: the pause is one tick, however long it was, and octets that arrived meanwhile
+are read before the next tick.
 
-**The end.** `Ended` is the last event. What was received before it is handed on before it.
+**The end.** `Ended` is the last event. Frames that were received before it are handed on before it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ GOODBYE_BYTES_MAX = 64
 
 
 class Frames(NamedTuple):
-    """What one call of `receive_data` brought."""
+    """The frames that one call of `receive_data` completed."""
 
     frames: list[Frame]
 
@@ -58,9 +58,9 @@ LinkEvent: TypeAlias = Identified | Established | Frames | Ended
 
 
 class LinkProtocol:
-    """One end of one connection. After `Identified`, `agree` or `refuse` is to be called.
+    """One end of one connection. After `Identified` the owner calls `agree` or `refuse`.
 
-    What it has to say is taken with `take_output` after each call.
+    After each call the owner takes the octets to write with `take_output`.
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class LinkProtocol:
         self.up = False
         self.ended = False
         self.unsent_bytes = 0
-        # What was taken to be written, and how many frames of the user's went and came.
+        # Octets that were taken for writing, and the user's frames sent and received.
         self.sent_octets = 0
         self.sent_frames = 0
         self.received_frames = 0
@@ -127,7 +127,7 @@ class LinkProtocol:
     # Receiving
 
     def receive_data(self, data: bytes) -> Sequence[LinkEvent]:
-        """Take what came. Nothing a peer sends raises."""
+        """Take received octets. Nothing that a peer sends raises an exception."""
         self._received += len(data)
         self._heard = True
         if self.up:
@@ -139,19 +139,19 @@ class LinkProtocol:
         return self._handshake_events(event)
 
     def agree(self, stamp: int) -> Sequence[LinkEvent]:
-        """Have a link with who was `Identified`."""
+        """Accept a link with the peer that was `Identified`."""
         event = self._handshake.agree(stamp)
         self._take_handshake_output()
         return self._handshake_events(event)
 
     def refuse(self, reason: EndReason, detail: str | None = None) -> Sequence[LinkEvent]:
-        """Have none with who was `Identified`, and say why."""
+        """Refuse a link with the peer that was `Identified`, and tell it why."""
         event = self._handshake.refuse(reason, detail)
         self._take_handshake_output()
         return self._handshake_events(event)
 
     def connection_lost(self) -> Sequence[LinkEvent]:
-        """The connection is gone."""
+        """Note that the connection is gone."""
         if self.ended:
             return ()
         if self.up:
@@ -179,14 +179,14 @@ class LinkProtocol:
         return self._received
 
     def take_output(self) -> list[Part]:
-        """What is to be written now, in order."""
+        """Remove and return the parts to write now, in order."""
         output, self._output = self._output, []
         self.sent_octets += self.unsent_bytes
         self.unsent_bytes = 0
         return output
 
     def say_goodbye(self, reason: EndReason) -> Sequence[LinkEvent]:
-        """End a link that is up, behind all that was sent."""
+        """End a link that is up, after all frames sent before."""
         self._control(Control.GOODBYE, reason.encode())
         return (self._end(reason),)
 

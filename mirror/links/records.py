@@ -1,14 +1,14 @@
-"""What two nodes tell each other during the handshake once both know the secret, and its seal.
+"""The records that two nodes exchange in the handshake after both proofs, and their seal.
 
 A record is one of `Introduction`, `Acceptance` and `Refusal` as MessagePack, at most 65,535 octets:
 
     u16 length | ciphertext | seal: 32 octets
 
 A `Sealer` holds one direction of one connection. Its n-th record has a key of its own, the HMAC of
-direction and n under the session's key. The record is XORed with what SHAKE-256 makes of that key,
-and the seal is the HMAC of length and ciphertext. So who relays or overhears a handshake learns
-the size of an identity and nothing else, a record altered, repeated, left out or sent back to its
-sender is refused before it is decoded, and no key stream is used twice.
+direction and n under the session's key. The record is XORed with the output of SHAKE-256 for that
+key, and the seal is the HMAC of length and ciphertext. So a relay or listener learns only the size
+of an identity; a record that was altered, repeated, left out or sent back to its sender is refused
+before it is decoded; and no key stream is used twice.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ RECORD_BYTES_MAX = 0xFFFF
 
 
 class Introduction(msgspec.Struct, frozen=True, tag="introduction"):
-    """Who the sender is. `stamp` is the dialler's; see pairing.py."""
+    """The sender's identity. `stamp` is the dialler's number for the link; see pairing.py."""
 
     identity: Identity
     stamp: Counter = 0
 
 
 class Acceptance(msgspec.Struct, frozen=True, tag="acceptance"):
-    """The link is up, by the acceptor's word."""
+    """The acceptor says that the link is up; `stamp` is its number for the link."""
 
     stamp: Counter
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
-    """Why there will be no link. A newer version may know reasons that we do not."""
+    """The reason why there will be no link; a newer version may send one that we do not know."""
 
     reason: str
     name: str
@@ -57,7 +57,7 @@ _DECODER = msgspec.msgpack.Decoder(Record)
 
 
 def check_identity(own: Identity) -> None:
-    """Raises ValueError for an identity that no peer would take."""
+    """Raises ValueError for an identity that every peer would refuse."""
     octets = msgspec.msgpack.encode(Introduction(own))
     if len(octets) > RECORD_BYTES_MAX // 2:
         raise ValueError(f"an identity of {len(octets)} octets, at most {RECORD_BYTES_MAX // 2}")
@@ -65,7 +65,7 @@ def check_identity(own: Identity) -> None:
 
 
 class Unreadable(Exception):
-    """A record whose seal is right but which is none of ours."""
+    """A record with a valid seal that is none of the three records."""
 
 
 class Sealer:
@@ -86,7 +86,7 @@ class Sealer:
         return sealed + hmac.digest(key, sealed, "sha256")
 
     def open(self, sealed: bytes) -> Record | None:
-        """The record of these octets, exactly one; None when the seal is wrong.
+        """The record in these octets, which are exactly one sealed record; None for a wrong seal.
 
         Raises `Unreadable`.
         """
@@ -107,7 +107,7 @@ class Sealer:
 
 
 def _crypt(key: bytes, text: bytes) -> bytes:
-    """The text XORed with the key's stream: both ways the same."""
+    """The text XORed with the key's stream; the same function encrypts and decrypts."""
     stream = hashlib.shake_256(key).digest(len(text))
     mixed = int.from_bytes(text, "little") ^ int.from_bytes(stream, "little")
     return mixed.to_bytes(len(text), "little")

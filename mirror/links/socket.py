@@ -1,9 +1,9 @@
 """The shell of one connection between two nodes: transport, TLS, timers, writing.
 
-No rule of the link is decided here: octets go to the `LinkProtocol`, what it has to say is written
-once per turn of the loop, its events go to the owner.
+The shell decides nothing about the link: received octets go to the `LinkProtocol`, its output is
+written once per turn of the loop, and its events go to the owner.
 
-TLS begins when the connection is there, not in the listener, so that the owner counts and limits
+TLS begins after the connection was made, not in the listener. So the owner counts and limits
 connections whose TLS handshake stalls like all others.
 """
 
@@ -37,24 +37,25 @@ log = logging.getLogger("warren.cluster")
 
 READ_TURN = 128 * 1024
 """Octets after which a link that has more to read lets others have their turn: libuv would read up
-to 8 MB before anybody else is served."""
+to 8 MB from one connection before it serves the next."""
 
 CLOSE_GRACE_S = 1.0
-"""Time a peer has to take our last words."""
+"""Time that a peer has to take our last octets."""
 
 LAST_WORDS = REFUSALS | {EndReason.FORGOTTEN, EndReason.STOPPED, EndReason.PAUSED}
-"""Ends of which the peer is told; the others end at once, whatever is still to be written."""
+"""Reasons that the peer is told. For any other reason the connection is closed at once, with
+output unwritten."""
 
 
 TCP_INFO_BYTES = 104
 ROUND_TRIP = struct.Struct("=I")
 ROUND_TRIP_AT = 68
-"""Where Linux has the smoothed round trip time, in microseconds, in what it tells of a socket
+"""The offset of the smoothed round trip time, in microseconds, in what Linux tells of a socket
 (`struct tcp_info`, linux/tcp.h)."""
 
 
 class SocketOwner(Protocol):
-    """Whom a connection reports to. Nothing follows `ended` but `closed`."""
+    """The owner of a connection, which gets its events. Only `closed` follows `ended`."""
 
     def made(self, socket: LinkSocket) -> None: ...
     def identified(self, socket: LinkSocket, event: Identified) -> None: ...
@@ -68,14 +69,14 @@ class SocketOwner(Protocol):
 
 
 class Tls(NamedTuple):
-    """How a connection is secured; `hostname` is what a dialler expects in the certificate."""
+    """TLS for a connection; `hostname` is the name a dialler expects in the certificate."""
 
     context: ssl.SSLContext
     hostname: str | None = None
 
 
 class LinkSocket(asyncio.Protocol):
-    """One connection. `node` is whom it was dialled to, or who said so with a valid proof."""
+    """One connection. `node` is the node that it was dialled to, or the name of a proved peer."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class LinkSocket(asyncio.Protocol):
         self._settings = settings
         self._tls = tls
         self._securing: asyncio.Task[None] | None = None
-        # What came of TLS before there was anybody to read it.
+        # Octets of TLS that came before its protocol was there to read them.
         self._early = b""
         self._transport: asyncio.Transport | None = None
         self._is_writable = False
@@ -151,8 +152,8 @@ class LinkSocket(asyncio.Protocol):
         elif isinstance(error, ssl.SSLError):
             self.end(EndReason.TLS_FAILED, describe(error))
         elif self._tls and self.link.role is Role.DIALLER and not self.link.has_heard:
-            # In TLS 1.3 who dials has TLS before the other side looks at its certificate, and the
-            # alert may be lost with the connection.
+            # In TLS 1.3 the dialler has finished before the other side looks at its certificate,
+            # and the alert may be lost with the connection.
             reason = "the peer closed; its log says whether it took our certificate"
             self.end(EndReason.TLS_FAILED, reason)
         elif not self._finished:
@@ -166,7 +167,7 @@ class LinkSocket(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._tell_congested(False)
 
-    # For the owner
+    # Calls of the owner
 
     def send(self, kind: int, parts: tuple[Part, ...]) -> None:
         """Send a frame of a link that is up."""
@@ -175,7 +176,7 @@ class LinkSocket(asyncio.Protocol):
         if not self._flush_asked:
             self._ask_flush()
         elif link.unsent_bytes > self._settings.backlog_high_bytes:
-            # Who sends piece by piece until the link is congested must learn of it meanwhile.
+            # A sender that sends piece by piece until the link is congested must learn of it now.
             self._write()
 
     def backlog_bytes(self) -> int:
@@ -184,7 +185,7 @@ class LinkSocket(asyncio.Protocol):
         return self.link.unsent_bytes + self._transport.get_write_buffer_size()
 
     def round_trip_s(self) -> float | None:
-        """How long it takes to the peer and back, as the kernel reckons; None if it does not."""
+        """The round trip time, as the kernel estimates it; None if it does not."""
         assert self._transport is not None
         connection = self._transport.get_extra_info("socket")
         if connection is None or self._transport.is_closing():
@@ -197,17 +198,17 @@ class LinkSocket(asyncio.Protocol):
         return float(microseconds) / 1e6
 
     def agree(self, stamp: int) -> None:
-        """Have a link with who was identified."""
+        """Accept a link with the peer that was identified."""
         self.agreed = True
         self._handle(self.link.agree(stamp))
         self._ask_flush()
 
     def refuse(self, reason: EndReason) -> None:
-        """Have none with who was identified."""
+        """Refuse a link with the peer that was identified."""
         self._handle(self.link.refuse(reason))
 
     def end(self, reason: EndReason, detail: str | None = None) -> None:
-        """End the connection from our side; a peer that is up is told if that is of use to it."""
+        """End the connection from our side; a peer that is up is told reasons in `LAST_WORDS`."""
         if self._finished:
             return
         if self.link.up and reason in LAST_WORDS:
@@ -225,7 +226,7 @@ class LinkSocket(asyncio.Protocol):
     def _handle(self, events: Sequence[LinkEvent]) -> None:
         for event in events:
             if self._finished:
-                # The owner ended it in an event before.
+                # The owner ended the connection while it handled an earlier event.
                 return
             try:
                 _HANDLERS[type(event)](self, event)
@@ -255,7 +256,7 @@ class LinkSocket(asyncio.Protocol):
         self._owner.ended(self, ended)
 
     def _close(self, transport: asyncio.Transport) -> None:
-        """Write what is left, and give the peer a while to take it."""
+        """Write the remaining output, and give the peer a while to take it."""
         self._write()
         transport.close()
         self._timer = self._clock.call_later(CLOSE_GRACE_S, self.abort)
@@ -317,7 +318,7 @@ class LinkSocket(asyncio.Protocol):
 
     async def _secure(self, raw: asyncio.Transport, tls: Tls) -> None:
         transport = None
-        # Run before the first thing that `start_tls` asks the loop for.
+        # Runs before anything that `start_tls` schedules on the loop.
         self._clock.call_soon(lambda: self._hand_on_early(raw))
         try:
             transport = await self._loop.start_tls(
@@ -330,7 +331,7 @@ class LinkSocket(asyncio.Protocol):
                 ssl_shutdown_timeout=CLOSE_GRACE_S,
             )
         except OSError as error:
-            # The errors of TLS are among them.
+            # `ssl.SSLError` is an OSError.
             self.end(EndReason.TLS_FAILED, describe(error))
         if transport is not None and not self._finished:
             self._limit_buffer(transport)
@@ -339,9 +340,10 @@ class LinkSocket(asyncio.Protocol):
             self._insecure(raw)
 
     def _hand_on_early(self, raw: asyncio.Transport) -> None:
-        """Who dials sends at once, and uvloop reads what is there whatever was asked of it."""
+        """Hand the octets that came early to TLS: a dialler sends at once, and uvloop reads them
+        even though reading was paused."""
         early, self._early = self._early, b""
-        # By now that of TLS, unless the connection has ended.
+        # By now this is the protocol of TLS, unless the connection has ended.
         protocol = cast(asyncio.BufferedProtocol, raw.get_protocol())
         while early and not self._finished:
             buffer = memoryview(protocol.get_buffer(len(early)))
@@ -351,13 +353,13 @@ class LinkSocket(asyncio.Protocol):
             early = early[count:]
 
     def _insecure(self, raw: asyncio.Transport) -> None:
-        """There is no TLS and will be none. Of that loss uvloop calls no `connection_lost`."""
+        """End a connection whose TLS failed: uvloop does not call `connection_lost` for it."""
         self.end(EndReason.TLS_FAILED, "the peer closed")
         raw.abort()
         self._owner.closed(self)
 
     def _writable(self, transport: asyncio.Transport) -> None:
-        """Octets of the link may be written from now on: not before TLS is there."""
+        """Write the link's octets from now on; where TLS is configured, it is established."""
         self._transport = transport
         self._is_writable = True
         self._ask_flush()

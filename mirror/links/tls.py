@@ -1,7 +1,7 @@
-"""What went wrong with TLS on a link, in words that lead to the file that is at fault.
+"""Descriptions of TLS failures on a link, in words that lead to the file that is at fault.
 
-OpenSSL's own words name constants of its source. Where they are none of the usual ones, they are
-passed on as they are.
+OpenSSL's own words name constants of its source. Those that this file does not know are passed on
+as they are.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 
 TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
-"""What an alert and the first message of a TLS client begin with."""
+"""The first octets of an alert, and of the first message of a TLS client."""
 
 REASONS = {
     "WRONG_VERSION_NUMBER": "the peer does not speak TLS",
@@ -28,7 +28,7 @@ REASONS = {
 
 
 def describe(error: Exception) -> str:
-    """One line about why a link could not be secured."""
+    """One line that says why a link could not be secured."""
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = error.verify_message.rstrip(".")
         return f"certificate verify failed, that of the peer: {reason}"

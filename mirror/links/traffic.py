@@ -1,4 +1,4 @@
-"""What has gone over links, counted by peer; what earlier links carried is not forgotten."""
+"""The traffic of links, counted by peer; the counts include earlier links with the peer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from warren.mirror.links.socket import LinkSocket
 
 
 class LinkTraffic(NamedTuple):
-    """Of one peer since this node has started. `lost`: how many links have gone down.
+    """The traffic with one peer since this node started. `lost`: how many links have gone down.
 
-    `backlog_bytes` and `round_trip_s` are of the link that is up; the latter is None where the
-    system does not tell.
+    `backlog_bytes` and `round_trip_s` are those of the link that is up; `round_trip_s` is None
+    where the system does not tell it.
     """
 
     up: bool = False
@@ -26,13 +26,13 @@ class LinkTraffic(NamedTuple):
 
 
 class TrafficAccount:
-    """The sums of links that are down."""
+    """The sums of the links that have gone down, to which those of the present links are added."""
 
     def __init__(self) -> None:
         self._past: dict[str, LinkTraffic] = {}
 
     def down(self, node: str, socket: LinkSocket) -> None:
-        """The link with a node has ended."""
+        """Add a link with the node that has ended."""
         before = self._past.get(node, LinkTraffic())
         self._past[node] = _added(before, socket)._replace(lost=before.lost + 1)
 

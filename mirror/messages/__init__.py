@@ -1,5 +1,5 @@
-"""What parts of two nodes say to each other over a link.
+"""Messages between parts of two nodes, over a link.
 
-`post` sorts frames by kind, cuts long payloads and puts them together again; `calls` are questions
-with answers on top of it; `cargo` packs many messages of clients into one payload.
+`post` sorts frames by kind, cuts long payloads and puts them together again. `calls` are questions
+with answers, carried by `post`. `cargo` packs many messages of clients into one payload.
 """

@@ -1,9 +1,9 @@
 """Questions from node to node, and their answers.
 
-A question names a method and has arguments as MessagePack; the answer is a value, or an error of
-the broker under its own name, so that a client is told what it would be told at the other node.
-When the link goes down, every question still open is answered with `NodeDown`, and no answer to it
-is sent later.
+A question names a method and has arguments as MessagePack. The answer is a value, or an error of
+the broker under its own name, so that a client gets the error it would get at the other node. When
+the link goes down, every question still open is answered with `NodeDown`, and the other node sends
+no answer to it later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ERRORS: Mapping[str, type[BrokerError]] = {
 
 
 class NodeDown(NotFound):
-    """The node that would have to answer cannot be reached."""
+    """The node that was asked cannot be reached."""
 
     def __init__(self, node: str) -> None:
         super().__init__(f"node '{node}' is down or cannot be reached")
@@ -57,7 +57,7 @@ class Call:
         self._answered.happen()
 
     def abandon(self, late: Callable[[Any], None]) -> None:
-        """Whoever asked is gone; an answer that is no error goes to `late` instead."""
+        """Give up waiting; a value that comes later goes to `late`, an error is dropped."""
         self._abandoned = late
 
     def __await__(self) -> Generator[Awaited, None, Any]:
@@ -68,14 +68,14 @@ class Call:
 
 
 class Calls:
-    """Asks other nodes, and answers them by the methods that were registered."""
+    """Asks other nodes, and answers their questions by registered methods."""
 
     def __init__(self, post: Post) -> None:
         self._post = post
         self._methods: dict[str, Method] = {}
         self._open: dict[str, dict[int, Call]] = {}
         self._asked = 0
-        # How often the link to a node was lost.
+        # For each node: how often the link to it was lost.
         self._lost_links: Counter[str] = Counter()
         post.handle(Kind.REQUEST, self._requested)
         post.handle(Kind.ANSWER, self._answered)
@@ -87,7 +87,7 @@ class Calls:
         self._methods[name] = method
 
     def ask(self, node: str, name: str, *arguments: Any) -> Call:
-        """Ask a node; arguments are what MessagePack takes."""
+        """Ask a node; the arguments are values that MessagePack can encode."""
         call = Call()
         self._asked += 1
         question = msgspec.msgpack.encode((self._asked, name, arguments))
@@ -115,8 +115,8 @@ class Calls:
                 value, refusal = result(), None
             except BrokerError as error:
                 value, refusal = None, error
-            # Whoever asked over an earlier link does not wait any more; and if it was started anew
-            # since, another question of it has this number.
+            # A node that asked over an earlier link no longer waits; and if it has been restarted
+            # since, another question from it may have this number.
             if self._lost_links[node] == link:
                 self._reply(node, number, value, refusal)
 
@@ -139,7 +139,7 @@ class Calls:
             raise Undeliverable(f"an answer that cannot be read: {error}") from None
         call = self._open.get(node, {}).pop(number, None)
         if call is None:
-            # It was asked over an earlier link, and whoever asked has been told that it broke.
+            # The question was asked over an earlier link, and answered with `NodeDown` since.
             return
         call.answer(value, None if told is None else ERRORS.get(told[0], NotFound)(told[1]))
 
@@ -150,5 +150,5 @@ class Calls:
 
 
 def _name(error: BrokerError) -> str:
-    """The name of the error, or of the closest kind of it that every node knows."""
+    """The name of the error's class, or of its closest base class that every node knows."""
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in ERRORS)

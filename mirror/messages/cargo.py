@@ -1,7 +1,7 @@
-"""Messages in frames between nodes: many after each other, an envelope once for all that share it.
+"""Messages in frames between nodes: one after the other; messages in a row share an envelope.
 
-An entry is a head, the envelope unless it is that of the entry before, and the body. What follows
-from the content header for routing (CC, BCC) was served where the message was published.
+An entry is a head, the envelope unless it is that of the entry before, and the body. CC and BCC in
+the content header matter for routing only, which was done where the message was published.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ REDELIVERED = 2
 CONFIRM = 4
 _PERSISTENT = 8
 AGAIN = 16
-"""A publish that another leader may have delivered."""
+"""The publish was sent again, and an earlier leader may have delivered it."""
 
 _HEAD = struct.Struct("<BQI")
 """Flags, number, octets of the body."""
 _ENVELOPE = struct.Struct("<BBIBBq")
-"""Octets of exchange, routing key and content header; flags, priority, expiration or -1."""
+"""Octets of exchange, of routing key, and of content header; flags, priority, expiration or -1."""
 
 
 class CarriedMessage(NamedTuple):
-    """A message on its way; `number` is what its sender counts or knows it by."""
+    """A message on its way; `number` is the sender's number for it."""
 
     flags: int
     number: int
@@ -37,7 +37,7 @@ class CarriedMessage(NamedTuple):
 
 
 class CarriedMessages(NamedTuple):
-    """Messages on their way that have the same flags, and numbers from `first` on; or all 0."""
+    """Messages in a row with the same flags, and numbers that go up from `first`, or are all 0."""
 
     flags: int
     first: int
@@ -50,8 +50,8 @@ class CarriedMessages(NamedTuple):
 
 
 class EnvelopePacker:
-    """Writes envelopes one after the other; exchange and routing key, which most often are those of
-    the one before, are encoded once."""
+    """Writes envelopes one after the other. Exchange and routing key are mostly those of the
+    envelope before, and then not encoded again."""
 
     def __init__(self) -> None:
         self._exchange = self._routing_key = ""
@@ -59,7 +59,7 @@ class EnvelopePacker:
         self._names = b""
 
     def parts(self, envelope: Envelope) -> tuple[bytes, bytes, bytes]:
-        """The octets of an envelope, to be put together."""
+        """The octets of an envelope, in three parts to be joined."""
         if envelope.routing_key is not self._routing_key or envelope.exchange is not self._exchange:
             self._name(envelope)
         header, expiration = envelope.header, envelope.expiration_ms
@@ -123,7 +123,7 @@ class Packer:
         self.octets += sum(map(len, parts[began:]))
 
     def take(self) -> list[bytes]:
-        """What was gathered, in few pieces unless they are large, and begin anew."""
+        """Remove and return the gathered entries: joined into one piece if the parts are small."""
         parts, self.parts = self.parts, []
         are_small = self.octets < LARGE_PART * len(parts)
         self.octets = 0
@@ -132,20 +132,20 @@ class Packer:
 
 
 class Unpacker:
-    """Reads what a `Packer` wrote. An envelope like the one before is the same object."""
+    """Reads the output of a `Packer`. An envelope equal to the one before is the same object."""
 
     def __init__(self) -> None:
-        # The last envelope; its octets before the content header, and the octets of the header.
+        # The last envelope; its octets before the content header, and the length of that header.
         self._last: Envelope | None = None
         self._begin = b""
         self._header_octets = 0
-        # Exchange, routing key and address; whether it is persistent, priority and expiration.
+        # Exchange, routing key and address of it; whether it is persistent, priority, expiration.
         self._names = ("", "", b"")
         self._facts: tuple[bool, int, int | None] = (False, 0, None)
 
     def messages(self, payload: bytes, start: int) -> Iterator[CarriedMessages]:
-        """The messages from `start` on, as many together as go. Raises `Undeliverable` where there
-        are none."""
+        """The messages from `start` on, as many as possible together. Raises `Undeliverable` for
+        octets that are not messages."""
         envelope: Envelope | None = None
         envelopes: list[Envelope] = []
         bodies: list[bytes] = []
@@ -174,13 +174,13 @@ class Unpacker:
             yield CarriedMessages(kind & ~SAME_ENVELOPE, first, envelopes, bodies)
 
     def message(self, payload: bytes) -> CarriedMessage:
-        """The one message there is. Raises as `messages`."""
+        """The only message in the payload. Raises as `messages`."""
         for flags, number, (envelope, *_), (body, *_) in self.messages(payload, 0):
             return CarriedMessage(flags, number, envelope, body)
         raise Undeliverable("no message where there should be one")
 
     def envelope(self, payload: bytes, start: int) -> tuple[Envelope, int]:
-        """The envelope at `start`, and where it ends. Raises `Undeliverable`, `struct.error`."""
+        """The envelope at `start`, and its end. Raises `Undeliverable`, `struct.error`."""
         if not (self._begin and payload.startswith(self._begin, start)):
             self._read_begin(payload, start)
         header_at = start + len(self._begin)
@@ -199,7 +199,7 @@ class Unpacker:
         return envelope, stop
 
     def _read_begin(self, payload: bytes, start: int) -> None:
-        """Read all of an envelope but its content header. Raises as `envelope`, UnicodeError."""
+        """Read an envelope up to its content header. Raises as `envelope`, and UnicodeError."""
         exchange, key, header, flags, priority, expiration = _ENVELOPE.unpack_from(payload, start)
         names_at = start + _ENVELOPE.size
         end = names_at + exchange + key

@@ -1,9 +1,9 @@
-"""What nodes say to each other, sorted by kind and in pieces where it is long.
+"""Payloads between nodes, sorted by kind and cut into pieces where they are long.
 
-A link carries frames of a megabyte at most; a message with a large body is longer. Such a thing is
-cut into pieces that follow each other, the last of which names the kind of the whole.
+A link carries frames of a megabyte at most, but a message with a large body is longer. A long
+payload is cut into pieces that follow each other; the last piece names the kind of the whole.
 
-Everything here is of the process: handlers are registered once, when the node is built.
+Handlers are registered once, when the node is built, and stay for the whole run of the process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from warren.mirror.links.ports import (
 )
 
 WHOLE_BYTES_MAX = 600 << 20
-"""No message is longer: a body may have 512 MiB, and its header some more."""
+"""Limit of a payload: a body may have 512 MiB, and its header some more."""
 
 _KIND = struct.Struct("<H")
 
@@ -32,7 +32,7 @@ Handler: TypeAlias = Callable[[str, bytes], None]
 
 
 class Kind(IntEnum):
-    """What a frame is about."""
+    """The kinds of frames."""
 
     PIECE = 1
     LAST_PIECE = 2
@@ -41,13 +41,13 @@ class Kind(IntEnum):
     ALARMS = 5
     MAINTENANCE = 6
     QUOTAS = 7
-    # From a node whose clients use a queue to the node that has it.
+    # From a client's node to the leader of a queue.
     PUBLISH = 16
     SETTLE = 17
     CONSUMER_STATE = 18
     CANCEL = 19
     HEARD = 20
-    # And back.
+    # From the leader of a queue to a client's node.
     PUBLISHED = 24
     DELIVER = 25
     CANCELLED = 26
@@ -60,7 +60,7 @@ class Kind(IntEnum):
 
 
 class Undeliverable(Exception):
-    """A peer sent what no node sends; its link is to be taken down."""
+    """A peer sent something that no node sends; its link is taken down."""
 
 
 class Post:
@@ -76,11 +76,11 @@ class Post:
         self._on_congested: list[Callable[[str, bool], None]] = []
 
     def open(self, links: NodeLinks) -> None:
-        """Send over these links, which were given `user`."""
+        """Use these links, which were made with `user`."""
         self._links = links
 
     def user(self) -> LinkUser:
-        """What the links are to report to."""
+        """The callbacks for the links."""
         return LinkUser(
             on_up=self._up,
             on_down=self._down,
@@ -88,12 +88,12 @@ class Post:
             on_congested=self._congested,
         )
 
-    # Who listens
+    # Listeners
 
     def handle(self, kind: Kind, handler: Handler) -> None:
         """Call the handler with sender and payload of each frame of this kind.
 
-        It raises `Undeliverable` for a payload that makes no sense.
+        The handler raises `Undeliverable` for a payload that makes no sense.
         """
         assert kind not in self._handlers, kind
         self._handlers[kind] = handler
@@ -104,7 +104,7 @@ class Post:
         on_down: Callable[[str], None],
         on_congested: Callable[[str, bool], None] | None = None,
     ) -> None:
-        """Report links that come and go, and those that cannot take what they are given."""
+        """Report links that come up, go down, and become congested or free."""
         self._on_up.append(on_up)
         self._on_down.append(on_down)
         if on_congested is not None:
@@ -113,7 +113,7 @@ class Post:
     # Sending
 
     def send(self, node: str, kind: Kind, *parts: Part) -> bool:
-        """Send one thing of any length; False when the link is down."""
+        """Send the parts as one payload of any length; False when the link is down."""
         links = self._links
         if links is None:
             return False
@@ -135,7 +135,7 @@ class Post:
     def peers(self) -> dict[str, Identity]:
         return self._links.peers() if self._links is not None else {}
 
-    # What the links report
+    # Reports of the links
 
     def _up(self, node: str, _identity: Identity) -> None:
         for listener in self._on_up:
@@ -165,7 +165,7 @@ class Post:
             handler(node, payload)
 
     def _piece(self, node: str, kind: int, payload: bytes) -> tuple[int, bytes] | None:
-        """Keep a piece; the whole, if it was the last."""
+        """Keep a piece; returns kind and payload of the whole if it was the last piece."""
         if len(payload) < _KIND.size:
             raise Undeliverable(f"a piece of {len(payload)} octets from {node}")
         piled = self._piled.get(node, 0) + len(payload)
