@@ -1,25 +1,25 @@
 """Batches of transactions as etcd transactions that are done exactly once.
 
 Keys: the path of (node, "head") below `definitions-writers/` holds the last batch of a node, as
-`<session>:<number>`, with `:whole` behind it when all of the batch was taken together; the path of
-(node, "0"), (node, "1") ... below `batch-marks/` the batch where its transaction of that number
-had preconditions and was taken alone.
+`<session>:<number>`, with `:whole` appended when all of the batch was taken together. The path of
+(node, "0"), (node, "1") ... below `batch-marks/` holds the last batch sent in parts whose
+transaction with that number had preconditions and was taken.
 
 Theory. A batch goes to etcd *whole* first: all its preconditions are compared, and all its keys
 written, by one plain transaction. That costs etcd half as much as deciding each of its transactions
-alone, and is enough as long as nobody else writes the same keys, which is usual. When some
-precondition does not hold, nothing was done, and the batch is sent again *in parts*: its
-transactions are nested ones, each with its own preconditions, and a mark for each that is taken.
+alone, and succeeds as long as no other node writes the same keys, which is usual. If a precondition
+does not hold, nothing was done, and the batch is sent again *in parts*: each of its transactions is
+a nested one with its own preconditions, and each one with preconditions that is taken leaves a
+mark.
 
 In both forms a batch compares the revision at which the head was last written, and writes the head.
-So of all copies that are ever sent of a batch, in either form, only one is done. When an answer
-is lost, the same batch is sent again: whichever copy comes first writes the head, and the others
-fail their comparison. Head and marks then say what became of the batch. No copy that is still on
-its way can be done later, not even after a restart of the node, because `claim` writes the head
-too.
+So of all copies of a batch that are ever sent, in either form, only one is done. When an answer is
+lost, the same batch is sent again: the copy that comes first writes the head, and the others fail
+their comparison. Head and marks then say what became of the batch. `claim` writes the head, too, so
+a copy that is still on its way cannot be done later, not even after a restart of the node.
 
-A head that somebody else has written means that a second process runs under the name of this
-node, and that this one may write nothing more.
+If another process has written the head, it runs under the name of this node, and this process must
+not write any more.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ from warren.mirror.definitions.etcd_messages import (
 from warren.mirror.definitions.shared_definitions import Piece
 
 WHOLE_OPERATIONS_MAX = 127
-"""Comparisons, and writes, of a batch that is sent whole, besides that of the head: etcd takes 128
-of each in a transaction at its defaults."""
+"""Limit of the comparisons, and of the writes, of a batch that is sent whole, besides those of the
+head: etcd takes 128 of each in a transaction at its defaults."""
 WHOLE = b":whole"
 
 PARTS_AFTER_REFUSAL = 4
-"""Batches that go in parts without another try, the contested one among them: where nodes write the
-same keys, they often do so for a while, and to send each batch twice would delay all the more."""
+"""Batches that are sent in parts once one was refused, counting that one. The later ones are not
+tried whole: nodes that write the same keys often do so for a while, and two tries of each batch
+would delay them more."""
 
 
 class WriterSuperseded(Exception):
@@ -61,7 +62,7 @@ class WriterSuperseded(Exception):
 
 
 class Decision(NamedTuple):
-    """Which pieces of a batch were taken, and the revision at which that was decided."""
+    """`taken` says for each piece of a batch whether it was taken, at `revision`."""
 
     taken: list[bool]
     revision: int
@@ -80,20 +81,20 @@ class BatchWriter:
         self._session = session
         self._sent = 0
         self._head_revision = 0
-        # So many batches go in parts at once, because one was contested just now.
+        # The number of further batches to send in parts at once, because one was refused just now.
         self._parts_left = 0
         self._etcd_cluster = 0
 
     async def claim(self) -> None:
-        """Shut out whatever an earlier process of this node may still have on its way."""
+        """Write the head: batches of earlier processes of this node can no longer be done."""
         answer = await self._etcd.txn(Txn(success=[put(self._head, self._token())]))
         self._head_revision = answer.header.revision
         self._etcd_cluster = answer.header.cluster_id
 
     async def send(self, batch: Sequence[Piece]) -> Decision:
-        """Have a batch decided. After an `EtcdError`, send the same batch again and no other.
+        """Have a batch decided. After an `EtcdError`, send the same batch again before any other.
 
-        Raises `WriterSuperseded` for good.
+        Raises `WriterSuperseded`, which is final.
         """
         number = self._sent + 1
         decision = None
@@ -109,7 +110,7 @@ class BatchWriter:
         return decision
 
     async def _send_whole(self, batch: Sequence[Piece], number: int) -> Decision | None:
-        """None when the batch has to go in parts."""
+        """Send the batch whole; None when it has to be sent in parts."""
         conditions = sum([len(piece.preconditions) for piece in batch])
         writes = sum([len(piece.writes) for piece in batch])
         if max(conditions, writes) > WHOLE_OPERATIONS_MAX:
@@ -184,7 +185,8 @@ class BatchWriter:
         return WriterSuperseded(f"another process writes to the cluster as {self._writer}")
 
     def _expect_same(self, header: Header) -> None:
-        """An etcd that lost its data has no head of ours, and took nothing for that reason."""
+        """Raises `EtcdHistoryLost` if etcd has lost its data: then it lacks our head, and took
+        nothing for that reason."""
         if header.cluster_id != self._etcd_cluster or header.revision < self._head_revision:
             raise EtcdHistoryLost(
                 f"etcd is cluster {header.cluster_id:x} at revision {header.revision},"

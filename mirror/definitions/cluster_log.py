@@ -1,4 +1,4 @@
-"""The logger of everything that happens between the nodes of a cluster."""
+"""The logger for events between the nodes of a cluster."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""The definitions of a cluster: a local copy of what etcd has, and the way of transactions there.
+"""The definitions of a cluster: a local copy of those in etcd, and sending transactions to etcd.
 
 Answerable for a copy that follows etcd's history without a gap, for sending transactions until
-they are decided, and for going on after any break. What a transaction is and when its commit is
-done stands in `shared_definitions.py`; why it is done exactly once, in
-`batch_writer.py`; how etcd's history is read, in `history.py`.
+they are decided, and for going on after any break. `shared_definitions.py` explains what a
+transaction is and when its commit is done, `batch_writer.py` why it is done exactly once, and
+`history.py` how etcd's history is read.
 
-**Following.** One watch begins at the revision after the snapshot or the local replica, and after
-a break at the next one; etcd's revisions make a gap impossible. When etcd has compacted that
-revision, everything is read anew and the differences are one change. A stalled watch is noticed
-by asking etcd, every `check_interval_s`, for the revision of the youngest batch.
+**Following.** One watch begins at the revision after the snapshot or the local replica. After a
+break another begins at the next revision, so there is never a gap. If etcd has compacted that
+revision, everything is read anew, and the differences are applied as one change. A stalled watch is
+noticed by asking etcd, every `check_interval_s`, for the revision of the youngest batch.
 
 **Without etcd** reads go on and transactions wait. An etcd that has lost its data counts as
-unreachable; a node that starts anew takes what it finds.
+unreachable; a node that is started anew takes the definitions that it finds in it.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ from warren.mirror.definitions.shared_definitions import Piece, SharedDefinition
 OPEN_ATTEMPTS = 5
 OPEN_PAUSE_S = 1.0
 CHECK_INTERVAL_S = 2.0
-"""How soon a stalled watch or a lost etcd is noticed when nothing is written."""
+"""Seconds between the checks for a stalled watch or a lost etcd while nothing is written."""
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 2.0
 GATHER_S = 0.002
 SLICE_CHANGES = 300
-"""Changes applied before others get their turn: some 5 ms."""
+"""Changes applied before other tasks get their turn: some 5 ms."""
 CLOSE_PATIENCE_S = 2.0
 VERSIONS_ARE = "revisions"
-"""What replicas call the versions of definitions. Those that say nothing have counts."""
+"""What the versions of definitions in a replica are. Replicas that do not say have write counts."""
 REPLICA_LAG_MAX = 1000
-"""Revisions without a definition, such as those of membership, after which the replica is told
-that they have passed, so that a compaction does not cost it a reload."""
+"""Revisions without a change of definitions, such as those of membership, after which the replica
+notes that they have passed. Otherwise a compaction would force a reload at the next start."""
 
 
 class ClusterMetadata(SharedDefinitions):
@@ -91,14 +91,14 @@ class ClusterMetadata(SharedDefinitions):
         self._reachability = Reachability(etcd.endpoints, on_reachable)
         self._on_superseded = on_superseded
         self._check_interval_s = check_interval_s
-        # Told when `revision` has become another one; and awaited before a transaction of that
-        # revision is done (`members/abreast.py`).
+        # `on_applied` is called when `revision` has changed; `seen_elsewhere` is awaited before a
+        # transaction of its revision is done (`members/abreast.py`).
         self.on_applied: Callable[[], None] = lambda: None
         self.seen_elsewhere: Callable[[int], Awaitable[None]] = _at_once
-        # Nothing changed after `revision` up to here.
+        # No definition changed after `revision` and up to this revision.
         self._passed = 0
         self._work = asyncio.Event()
-        # How many transactions the last batch had.
+        # The number of pieces in the last batch.
         self._batch_size = 0
         self._stream: HistoryStream | None = None
         self._superseded: WriterSuperseded | None = None
@@ -120,15 +120,15 @@ class ClusterMetadata(SharedDefinitions):
         on_superseded: Callable[[], None] = lambda: None,
         check_interval_s: float = CHECK_INTERVAL_S,
     ) -> ClusterMetadata:
-        """The store, once it holds all that etcd has.
+        """The store, returned when it holds all definitions that etcd has.
 
-        `writer` is the name of this node, which no other process may use; `cluster_id` the
-        cluster's own (`mirror/members/membership.py`): a replica of another one is forgotten.
-        `on_reachable` is told when etcd is lost and when it is back, `on_superseded` once, when
-        this node may write no more.
+        `writer` is the name of this node, which no other process may use. `cluster_id` is the id of
+        the cluster (`mirror/members/membership.py`); a replica of another cluster is dropped.
+        `on_reachable` is called when etcd is lost and when it is back, `on_superseded` once, when
+        this process must not write any more.
 
-        Raises `EtcdUnreachable` naming the endpoints when no attempt succeeds; `EtcdNotAllowed`
-        and `NewerDefinition` at once, as trying again helps neither.
+        Raises `EtcdUnreachable`, naming the endpoints, when no attempt succeeds; `EtcdNotAllowed`
+        and `NewerDefinition` at once, as trying again does not help.
         """
         store = cls(
             etcd,
@@ -166,14 +166,14 @@ class ClusterMetadata(SharedDefinitions):
     def transact(
         self, writes: Sequence[Write], preconditions: Sequence[Precondition] = ()
     ) -> Commit:
-        """As `SharedDefinitions.transact`; raises `WriterSuperseded` when this node may not."""
+        """As `SharedDefinitions.transact`; raises `WriterSuperseded` if this node is superseded."""
         assert not self._closed, "transact after close"
         if self._superseded is not None:
             raise self._superseded
         return super().transact(writes, preconditions)
 
     def close(self) -> None:
-        """Stop at once. What is not decided yet may be taken or not; its commits stay open."""
+        """Stop at once. Undecided transactions may still be taken; their commits stay open."""
         if self._closed:
             return
         self._closed = True
@@ -188,7 +188,7 @@ class ClusterMetadata(SharedDefinitions):
             )
 
     async def aclose(self, patience_s: float = CLOSE_PATIENCE_S) -> None:
-        """Let what is under way be decided, for so long, then stop. The client stays open."""
+        """Stop when all transactions are decided or `patience_s` is over. The client stays open."""
         commit = self.uncommitted()
         if commit is not None and not self._closed and self._superseded is None:
             decided = asyncio.Event()
@@ -212,7 +212,7 @@ class ClusterMetadata(SharedDefinitions):
         if replicated is None or replicated.cluster_id != self._whole_cluster_id():
             return False
         if replicated.revision > now:
-            # etcd was put back to an older state: what it lacks was not deleted.
+            # etcd was restored to an older state: the definitions it lacks were not deleted.
             assert self._replica is not None
             self._replica.reset("")
             return False
@@ -250,7 +250,7 @@ class ClusterMetadata(SharedDefinitions):
         return Revision(number, definitions, unread)
 
     async def _catch_up(self, until: int) -> None:
-        """Apply what came after what was loaded; every answer has to come in time."""
+        """Apply the revisions after the loaded one; every answer has to come in time."""
         try:
             async with self._history.after(self._revision) as stream:
                 while self._revision < until:
@@ -270,7 +270,7 @@ class ClusterMetadata(SharedDefinitions):
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """None of the tasks ends by itself but that of a writer that is superseded."""
+        """Log the error that ended a task. Only that of a superseded writer ends without one."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("cluster_metadata_failed", exc_info=error)
             self._reachability.lost("fault", error)
@@ -300,8 +300,8 @@ class ClusterMetadata(SharedDefinitions):
             self._on_superseded()
 
     async def _gathered(self) -> Sequence[Piece]:
-        """The next batch. One that is smaller than the last waits a moment for more: clients that
-        were answered together write again together, and the first of them need not go alone."""
+        """The next batch. If it is smaller than the last, wait a moment for more: clients that were
+        answered together write again together, and their writes can share a batch."""
         batch = self.next_batch()
         if not batch:
             return batch
@@ -318,7 +318,7 @@ class ClusterMetadata(SharedDefinitions):
             try:
                 decision = await self._writer.send(batch)
             except EtcdError as error:
-                # A connection that broke under one answer is no news.
+                # One connection that broke during an answer does not count as a loss of etcd.
                 if pause_s or not isinstance(error, EtcdOutcomeUnknown):
                     self._reachability.lost("transactions", error)
             else:
@@ -328,7 +328,7 @@ class ClusterMetadata(SharedDefinitions):
             pause_s = _longer(pause_s)
 
     async def _follow(self) -> None:
-        """Apply the history, from where it is, for ever."""
+        """Apply the history from the present revision on, for ever."""
         clock = asyncio.get_running_loop().time
         pause_s = 0.0
         while True:
@@ -338,7 +338,7 @@ class ClusterMetadata(SharedDefinitions):
             except EtcdCompacted:
                 await self._reload_if_possible()
             except EtcdError as error:
-                # A stream that breaks is no news; that there is no other one is.
+                # If a stream breaks, etcd does not count as lost; it does if none can be opened.
                 if self._stream is None:
                     self._reachability.lost("watch", error)
             self._stream = None
@@ -364,7 +364,8 @@ class ClusterMetadata(SharedDefinitions):
                 await asyncio.sleep(0)
 
     def _pass_over(self, unread: Sequence[Unread]) -> None:
-        """What cannot be read is not in the replica either: the next start has to see it anew."""
+        """Pass over unreadable definitions, and reset the replica, which cannot hold them: the next
+        start has to read them from etcd again."""
         for one in unread:
             self.pass_over(*one)
         if unread and self._replica is not None:
@@ -384,7 +385,7 @@ class ClusterMetadata(SharedDefinitions):
             self._reachability.lost("watch", error)
 
     async def _reload(self) -> None:
-        """Read everything anew, and make the differences one change."""
+        """Read everything anew, and apply the differences as one revision."""
         number, definitions, unread = await self._read_snapshot()
         changes: list[Change] = []
         present = {one.key for one in unread}
@@ -412,7 +413,7 @@ class ClusterMetadata(SharedDefinitions):
         while True:
             await asyncio.sleep(self._check_interval_s)
             if self._revision >= progress.changed_at:
-                # What was there at the check before has had time to come.
+                # All that etcd had at the last check has been applied.
                 self._pass(progress.now)
             elif stream is not None and (stream, applied) == (self._stream, self._revision):
                 log_event(
@@ -432,7 +433,7 @@ class ClusterMetadata(SharedDefinitions):
                 self._reachability.found("check")
 
     def _pass(self, revision: int) -> None:
-        """Nothing but what is applied has changed up to this revision."""
+        """Note that no definition changed between the applied revision and this one."""
         self._passed = max(self._passed, revision)
         if self._passed - self._replica_revision > REPLICA_LAG_MAX:
             self._save(max(self._passed, self._revision), ())
@@ -443,9 +444,9 @@ class ClusterMetadata(SharedDefinitions):
             self._replica_revision = revision
 
     def _whole_cluster_id(self) -> str:
-        """etcd's identity and the cluster's own: a replica is of both.
+        """The id that a replica must have: that of etcd, that of the cluster, and `VERSIONS_ARE`.
 
-        What earlier versions of Warren kept has other versions of definitions, and is forgotten.
+        Replicas of earlier versions of Warren have other versions of definitions, and are dropped.
         """
         return f"{self._history.etcd_cluster:x}/{self._cluster_id}/{VERSIONS_ARE}"
 

@@ -1,12 +1,11 @@
-"""Definitions as etcd keeps them.
+"""The encoding of definitions in etcd.
 
 - Key: `<prefix of the cluster>/definitions/`, then the path of the definition
-  (`core/definitions/record_format.py`). etcd has no limit on keys that a name could reach, so all
-  of the path is there.
+  (`core/definitions/record_format.py`). No name is too long for a key of etcd, so the whole path is
+  in the key.
 - Value: MessagePack of [value format, transient, escaped, record]. The version of a definition is
-  the revision at which its key was written last. (What etcd calls the version of a key counts
-  anew when that is deleted: a node that was cut off could take a new definition for the one it
-  knows.)
+  the revision at which its key was written last. (etcd's own version of a key begins anew when the
+  key is deleted. With it a node that was cut off could take a new definition for the one it knows.)
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ VALUE_FORMAT = 1
 
 
 class UnreadableDefinition(Exception):
-    """What is in etcd is not what this version of Warren writes; the text says why."""
+    """A definition in etcd that this version of Warren cannot read; the text says why."""
 
 
 class NewerDefinition(UnreadableDefinition):
-    """A later version of Warren wrote it."""
+    """A later version of Warren wrote the definition."""
 
 
 class Keys:
-    """Where in etcd the definitions of a cluster are. `watched` also covers the writers' heads,
-    so that every batch shows in the watch, but not their marks, which are nobody else's business.
+    """The keys of a cluster's definitions in etcd. `watched` also covers the writers' heads, so
+    that every batch shows in the watch, but not their marks, which only the writer itself needs.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -62,7 +61,7 @@ def encode_definition(key: Key, record: object, transient: bool) -> bytes:
 
 
 def decode_definition(path: bytes, value: bytes, version: int) -> Change:
-    """A definition that was put. Raises `UnreadableDefinition`."""
+    """The change made by putting a definition. Raises `UnreadableDefinition`."""
     try:
         value_format, *rest = unpacked(value)
         if value_format > VALUE_FORMAT:
@@ -79,7 +78,7 @@ def decode_definition(path: bytes, value: bytes, version: int) -> Change:
 
 
 def decode_deletion(path: bytes) -> Change:
-    """A definition that was deleted. Raises `UnreadableDefinition`."""
+    """The change made by deleting a definition. Raises `UnreadableDefinition`."""
     try:
         return Change(decode_path(path), None)
     except UNREADABLE as error:

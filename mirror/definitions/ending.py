@@ -1,7 +1,7 @@
-"""Ends tasks that talk to etcd, also one whose question times out in the same moment.
+"""Ends tasks that talk to etcd, even if a request of theirs times out at the same moment.
 
-aiohttp takes a cancellation that comes together with its own timeout for that: the task goes on,
-with an error. And timeouts come together, for aiohttp rounds the longer ones up to whole seconds.
+aiohttp takes a cancellation that comes together with its own timeout for the timeout: the task goes
+on, with an error. And timeouts do come together, as aiohttp rounds longer ones up to whole seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Iterable
 
 CANCEL_AGAIN_S = 0.5
-"""A task that was cancelled ends in the next turns of the loop."""
+"""Seconds before a task that has not ended is cancelled again; most end in the next turns of the
+loop."""
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[None]]) -> None:
@@ -20,6 +21,6 @@ async def end_tasks(tasks: Iterable[asyncio.Task[None]]) -> None:
         for task in left:
             task.cancel()
         ended, still = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
-        # What became of them is nobody's business any more.
+        # Take their errors, so that asyncio does not log them as never retrieved.
         await asyncio.gather(*ended, return_exceptions=True)
         left = list(still)

@@ -1,15 +1,15 @@
 """A client of etcd's JSON gateway: ranges, transactions, leases and watches.
 
 Answerable for reaching one of several endpoints, for time-outs, for logging in, and for saying
-exactly how a call failed; not for trying again what may have been done.
+exactly how a call failed; not for repeating a call that may have been done.
 
-Theory. A call that changes something and got no answer may or may not have been done: it raises
-`EtcdOutcomeUnknown`, and whoever made it knows how to find out. A call that no endpoint has
-taken, or one that only reads, is tried at each endpoint once and then raises `EtcdUnreachable`.
-What etcd answers with a reason raises `EtcdRefused`. After a failure the next endpoint is asked
+Theory. A call that changes something and got no answer may have been done: it raises
+`EtcdOutcomeUnknown`, and the caller knows how to find out. A call that no endpoint has taken, or
+one that only reads, is tried at each endpoint once and then raises `EtcdUnreachable`. If etcd
+refuses a call with a reason, it raises `EtcdRefused`. After a failure the next endpoint is asked
 first from then on.
 
-This module imports aiohttp; only what builds the node of a cluster imports it.
+This module imports aiohttp; only the code that builds the node of a cluster imports this module.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from warren.mirror.definitions.etcd_messages import (
 )
 
 REQUEST_TIMEOUT_S = 5.0
-"""What etcd itself gives a request before it says "request timed out", at its defaults."""
+"""The time after which etcd itself says "request timed out", at its defaults."""
 CONNECT_TIMEOUT_S = 2.0
 WATCH_LINE_BYTES_MAX = 1 << 30
-"""etcd sends up to 1000 revisions a line, of 1.5 MiB each at most by default; far more than this
-is not a line of etcd."""
+"""Limit of a line of a watch: etcd sends up to 1000 revisions in one, of at most 1.5 MiB each by
+default."""
 
-# gRPC status codes that etcd's gateway reports.
+# The gRPC status codes that etcd's gateway reports.
 INVALID_ARGUMENT = 3
 PERMISSION_DENIED = 7
 RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
 OUT_OF_RANGE = 11
 UNAUTHENTICATED = 16
-# Canceled, unknown, deadline exceeded, aborted, internal, unavailable: no leader, a leader that
-# changed, a proposal that timed out. The request may have been done.
+# Canceled, unknown, deadline exceeded, aborted, internal, unavailable: etcd has no leader, its
+# leader changed, or a proposal timed out. The request may have been done.
 UNCERTAIN = frozenset({1, 2, 4, 10, 13, 14})
 
 Answer = TypeVar("Answer")
@@ -63,26 +63,26 @@ Attempt: TypeAlias = Callable[[str], Awaitable[Answer]]
 
 
 class EtcdError(Exception):
-    """Anything that keeps a call to etcd from succeeding."""
+    """A call to etcd failed; the subclasses say how."""
 
 
 class EtcdUnreachable(EtcdError):
-    """No endpoint took the call, or none answered one that only reads."""
+    """No endpoint took the call; or, if it only reads, no endpoint answered it."""
 
 
 _NOTHING_SENT = (EtcdUnreachable, aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
 class EtcdOutcomeUnknown(EtcdError):
-    """The call was sent and not answered: it may have been done, or be done yet."""
+    """The call was sent and not answered: it may have been done, or may still be done."""
 
 
 class EtcdHistoryLost(EtcdError):
-    """etcd is not where it was: another cluster, or an older state of this one."""
+    """etcd has lost its data: it is another cluster, or an older state of this one."""
 
 
 class EtcdRefused(EtcdError):
-    """etcd answered that it will not do this."""
+    """etcd answered that it refuses the call."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -90,11 +90,11 @@ class EtcdRefused(EtcdError):
 
 
 class EtcdNotAllowed(EtcdRefused):
-    """The user or the password is wrong, or the user may not do this."""
+    """The user or the password is wrong, or the user has no permission for the call."""
 
 
 class EtcdCompacted(EtcdRefused):
-    """The history from the revision that was asked for is gone."""
+    """etcd no longer has the history from the wanted revision on."""
 
     def __init__(self, compact_revision: int = 0) -> None:
         super().__init__("the revision was compacted", OUT_OF_RANGE)
@@ -102,11 +102,11 @@ class EtcdCompacted(EtcdRefused):
 
 
 class EtcdClient:
-    """One node's way to etcd. Made on the loop it is used on; `close` it.
+    """One node's client of etcd. Make it on the loop it is used on, and `close` it.
 
-    `endpoints` are URLs such as `http://10.0.0.1:2379`. With a `user`, every call carries a token
-    that is asked for when it is first needed and when etcd no longer takes the last one. All of it
-    goes through a Unix `socket`, if one is given (`key_gateway.py`).
+    `endpoints` are URLs such as `http://10.0.0.1:2379`. With a `user`, every call carries a token.
+    The client gets one when it first needs it, and when etcd no longer accepts the last one. If a
+    Unix `socket` is given, all calls go through it (`key_gateway.py`).
     """
 
     def __init__(
@@ -130,10 +130,10 @@ class EtcdClient:
         self._token: str | None = None
         self._tls: ssl.SSLContext | bool = tls if tls is not None else True
         self._connect_timeout_s = connect_timeout_s
-        # A socket's path may be too long for a socket: it is found from its directory.
+        # The path may be too long for a Unix socket, so it is opened by way of its directory.
         self._directory_fd = os.open(socket.parent, os.O_PATH) if socket is not None else -1
         connector: aiohttp.BaseConnector
-        # Watches hold a connection each; calls come in small numbers.
+        # No limit of connections: each watch holds one, and few calls are made at a time.
         if socket is None:
             connector = aiohttp.TCPConnector(limit=0)
         else:
@@ -148,20 +148,20 @@ class EtcdClient:
             self._directory_fd = -1
 
     async def range(self, wanted: Range) -> RangeAnswer:
-        """The newest state, agreed on by a majority, unless a revision is asked for."""
+        """Read a range: as of its revision, or else the newest state that a majority agreed on."""
         return await self._call("/v3/kv/range", wanted, RangeAnswer, repeatable=True)
 
     async def txn(self, txn: Txn) -> TxnAnswer:
         return await self._call("/v3/kv/txn", txn, TxnAnswer)
 
     async def grant_lease(self, ttl_s: int) -> LeaseAnswer:
-        """A lease; etcd may grant it for longer than asked."""
+        """A new lease; etcd may grant it for longer than asked."""
         return await self._call("/v3/lease/grant", {"TTL": ttl_s}, LeaseAnswer)
 
     async def keep_alive(self, lease: int, timeout_s: float) -> int:
-        """Start the lease's time anew; the seconds it has, 0 when it is gone.
+        """Start the lease's time anew; returns its time in seconds, 0 when it is gone.
 
-        `timeout_s` is what one endpoint is given to answer.
+        `timeout_s` is the time that one endpoint has to answer.
         """
         answer = await self._call(
             "/v3/lease/keepalive",
@@ -173,11 +173,11 @@ class EtcdClient:
         return answer.result.TTL
 
     async def revoke_lease(self, lease: int) -> None:
-        """End the lease and delete its keys. One that is gone already is refused."""
+        """End the lease and delete its keys. Raises `EtcdRefused` if the lease is gone already."""
         await self._call("/v3/lease/revoke", {"ID": lease}, dict[str, Any])
 
     async def watch(self, wanted: WatchCreate) -> WatchStream:
-        """Changes from a revision on, as they happen."""
+        """The changes from a revision on, as they happen."""
         failures: list[str] = []
         for endpoint in self._in_turn():
             try:
@@ -216,7 +216,7 @@ class EtcdClient:
         repeatable: bool = False,
         timeout_s: float | None = None,
     ) -> Answer:
-        """What may be done twice is `repeatable`."""
+        """Make a call; a `repeatable` one may be done twice."""
         body = msgspec.json.encode(request)
         timeout = self._timeout(timeout_s or self.request_timeout_s)
         post = partial(self._post, path, body, timeout)
@@ -240,7 +240,7 @@ class EtcdClient:
         raise EtcdUnreachable("; ".join(failures))
 
     async def _with_token(self, endpoint: str, attempt: Attempt[Answer]) -> Answer:
-        """Try, and once more when etcd has forgotten the token: it has done nothing then."""
+        """Try, and try again if etcd no longer knows the token: then it has not done the call."""
         await self._log_in(endpoint)
         token = self._token
         try:
@@ -270,7 +270,7 @@ class EtcdClient:
             return content
 
     def _check_open(self) -> None:
-        """Raises `EtcdUnreachable` once this is closed: tasks that still run then expect that."""
+        """Raises `EtcdUnreachable` if the client is closed: tasks that still run expect that."""
         if self._http.closed:
             raise EtcdUnreachable("the node is stopping")
 
@@ -283,10 +283,10 @@ class EtcdClient:
             content = await self._post("/v3/auth/authenticate", body, timeout, endpoint)
         except EtcdRefused as error:
             if error.code == FAILED_PRECONDITION:
-                return  # This etcd asks nobody who they are.
+                return  # This etcd has no authentication.
             raise EtcdNotAllowed(f"etcd refused user {self._user!r}: {error}", error.code) from None
         except (EtcdOutcomeUnknown, aiohttp.ClientError, OSError) as error:
-            # What the login is for has not been sent yet.
+            # The call that needs the token has not been sent yet.
             raise EtcdUnreachable(f"login: {_reason(error)}") from None
         self._token = msgspec.json.decode(content, type=TokenAnswer).token
 
@@ -300,14 +300,14 @@ class EtcdClient:
         return [*self.endpoints[self._preferred :], *self.endpoints[: self._preferred]]
 
     def _failed(self, endpoint: str, error: BaseException) -> str:
-        """Ask another endpoint first from now on; what is to be said of this one."""
+        """Ask another endpoint first from now on; returns the text about this failure."""
         if self.endpoints[self._preferred] == endpoint:
             self._preferred = (self._preferred + 1) % len(self.endpoints)
         return f"{endpoint}: {_reason(error)}"
 
 
 class WatchStream:
-    """The answers of one watch, in order; `created` is the first, which says it has begun."""
+    """The answers of one watch, in order; `created` is the first: the watch has begun."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
@@ -315,7 +315,8 @@ class WatchStream:
         self.created = WatchAnswer()
 
     async def next_answer(self) -> WatchAnswer:
-        """Raises `EtcdUnreachable` when the stream has ended, `EtcdCompacted`, `EtcdRefused`."""
+        """The next answer. Raises `EtcdUnreachable` when the stream has ended, `EtcdCompacted`,
+        `EtcdRefused`."""
         if self._response.status != 200:
             raise _refusal(self._response.status, await self._response.read())
         try:
@@ -334,10 +335,10 @@ class WatchStream:
         return answer
 
     def close(self) -> None:
-        """Whoever waits for the next answer gets `EtcdUnreachable`."""
+        """End the watch; a task that waits for the next answer gets `EtcdUnreachable`."""
         connection = self._response.connection
         if connection is not None and connection.transport is not None:
-            # Without TLS's farewell, for which the other side, which may be silent, is needed.
+            # Without closing TLS in order: that needs the other side, which may be silent.
             connection.transport.abort()
         self._response.close()
 
@@ -380,7 +381,7 @@ def _refusal(status: int, content: bytes) -> EtcdError:
     try:
         failure = msgspec.json.decode(content, type=Failure)
     except msgspec.MsgspecError:
-        # Not etcd's words: a proxy between, or a server that is none of etcd's.
+        # The answer is not etcd's: it is from a proxy, or from another server.
         return EtcdOutcomeUnknown(f"HTTP status {status}: {content[:200]!r}")
     return _failure(failure, status)
 
@@ -406,7 +407,7 @@ def _cancellation(reason: str) -> EtcdError:
 
 
 def _is_about_auth(message: str) -> bool:
-    """Some of these come as invalid arguments."""
+    """Whether a message is about authentication: etcd sends some of them as invalid arguments."""
     return any(
         words in message
         for words in ("authentication failed", "auth store is old", "user name is empty")

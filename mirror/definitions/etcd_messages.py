@@ -1,7 +1,7 @@
 """The messages of etcd's JSON gateway that Warren sends and reads, as typed structs.
 
-Names are etcd's own (rpc.proto). The gateway writes octets as base64, which msgspec does for
-`bytes`, and 64-bit integers as strings, which are read leniently; what is zero is left out.
+Names are etcd's own (rpc.proto). The gateway writes octets as base64, as msgspec does for `bytes`,
+and 64-bit integers as strings, which are read leniently; it leaves out fields that are zero.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Header(msgspec.Struct):
 
 
 class KeyValue(msgspec.Struct):
-    """`version` counts the writes of the key since it was made; a deleted one has none."""
+    """`version` counts the writes of the key since it was created; it is 0 for a deleted key."""
 
     key: bytes
     value: bytes = b""
@@ -51,7 +51,7 @@ class TxnAnswer(msgspec.Struct):
 
 
 class LeaseAnswer(msgspec.Struct):
-    """Of a grant or a keep-alive; a TTL of 0 says that the lease is gone."""
+    """The answer to a grant or a keep-alive; a TTL of 0 says that the lease is gone."""
 
     header: Header = msgspec.field(default_factory=Header)
     ID: int = 0
@@ -81,7 +81,7 @@ class WatchAnswer(msgspec.Struct):
 
 
 class Failure(msgspec.Struct):
-    """`code` is gRPC's."""
+    """An error; `code` is the gRPC status code."""
 
     message: str = ""
     code: int = 0
@@ -115,7 +115,7 @@ class Put(msgspec.Struct, omit_defaults=True):
 
 
 class Range(msgspec.Struct, omit_defaults=True):
-    """Keys from `key` to before `range_end`, or the one key. A revision of 0 is the newest."""
+    """The keys from `key` to before `range_end`, or only `key`. Revision 0 is the newest state."""
 
     key: bytes
     range_end: bytes | None = None
@@ -132,7 +132,7 @@ class DeleteRange(msgspec.Struct, omit_defaults=True):
 
 
 class Operation(msgspec.Struct, omit_defaults=True):
-    """One of them."""
+    """One operation: exactly one of the fields is set."""
 
     request_put: Put | None = None
     request_range: Range | None = None
@@ -141,7 +141,7 @@ class Operation(msgspec.Struct, omit_defaults=True):
 
 
 class Txn(msgspec.Struct, omit_defaults=True):
-    """`success` is done when all of `compare` hold, else `failure`; at once or not at all."""
+    """Does `success` if all of `compare` hold, else `failure`; atomically."""
 
     compare: list[Compare] = []
     success: list[Operation] = []
@@ -167,15 +167,15 @@ def delete(key: bytes, range_end: bytes | None = None) -> Operation:
 
 
 def modified_at(key: bytes, revision: int) -> Compare:
-    """The key was last written at that revision; 0: it does not exist."""
+    """The condition that the key was last written at this revision; 0: that it does not exist."""
     return Compare(key, "MOD", mod_revision=revision)
 
 
 def none_exists(key: bytes, range_end: bytes | None = None) -> Compare:
-    """The key, or any of the range, does not exist."""
+    """The condition that the key, or every key of the range, does not exist."""
     return Compare(key, "CREATE", create_revision=0, range_end=range_end)
 
 
 def end_of(prefix: bytes) -> bytes:
-    """The `range_end` of all keys that start with the prefix, which is text and so without FF."""
+    """The `range_end` of all keys with this prefix, which is text and so does not end in FF."""
     return prefix[:-1] + bytes([prefix[-1] + 1])

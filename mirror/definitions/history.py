@@ -1,10 +1,10 @@
-"""The history of a cluster's definitions, read from etcd: snapshots and what comes after them.
+"""The history of a cluster's definitions, read from etcd: snapshots and the revisions after them.
 
-Answerable for giving every revision once, whole and in order, of one and the same etcd.
+Answerable for giving every revision once, whole and in order, from one and the same etcd.
 
 An etcd that comes back with less history than was read from it, or as another cluster, has lost
-its data. It is not listened to (`EtcdHistoryLost`): what it no longer has must not vanish from
-nodes that still have it.
+its data. It is refused (`EtcdHistoryLost`): nodes that still have the lost definitions must not
+drop them.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from warren.mirror.definitions.etcd_messages import (
 )
 
 PAGE_DEFINITIONS = 5000
-"""Definitions asked for at once. For each page etcd looks at all keys that are left, so smaller
-ones take much longer: 100,000 definitions 6 s in pages of 1000."""
+"""Definitions asked for at once. For each page etcd looks at all remaining keys, so smaller pages
+take much longer: 100,000 definitions take 6 s in pages of 1000."""
 SLICE_DEFINITIONS = 500
-"""Definitions handed on at once: some 3 ms of reading."""
+"""Definitions handed on at once, which takes some 3 ms."""
 
 
 class Unread(NamedTuple):
-    """A definition that was put and cannot be read; `key` is None when not even its key can be."""
+    """A definition that was put and cannot be read; `key` is None if its key is unreadable, too."""
 
     path: bytes
     key: Key | None
@@ -55,7 +55,7 @@ class Unread(NamedTuple):
 
 
 class Revision(NamedTuple):
-    """What changed at one revision of etcd; nothing, when only writers' heads did."""
+    """The changes of one revision of etcd; there are none if only a writer's head changed."""
 
     number: int
     changes: Sequence[Change]
@@ -78,7 +78,8 @@ class DefinitionHistory:
         self.etcd_cluster = 0
 
     async def progress(self, at_least: int = 0) -> HistoryProgress:
-        """How far etcd is, as a majority of its members sees it: at a revision already seen."""
+        """How far etcd is, as agreed on by a majority of its members. Raises `EtcdHistoryLost` if
+        its revision is before `at_least`."""
         answer = await self._etcd.range(
             Range(
                 self._keys.writers,
@@ -118,7 +119,7 @@ class DefinitionHistory:
             try:
                 changes.append(self._put(kv))
             except NewerDefinition:
-                # A whole cluster of a later version: this node cannot be part of it.
+                # The cluster runs a later version of Warren: this node cannot be part of it.
                 raise
             except UnreadableDefinition as error:
                 unread.append(self._unread(kv, error))
@@ -126,14 +127,14 @@ class DefinitionHistory:
 
     @asynccontextmanager
     async def after(self, revision: int) -> AsyncIterator[HistoryStream]:
-        """What changed since a revision. Raises `EtcdCompacted` when that is too long ago."""
+        """The revisions after this one. Raises `EtcdCompacted` when it is too long ago."""
         key, range_end = self._keys.watched
         async with await self._etcd.watch(WatchCreate(key, range_end, revision + 1)) as stream:
             self._expect_same(stream.created.header, revision)
             yield HistoryStream(self, stream)
 
     def revisions(self, events: Sequence[Event]) -> list[Revision]:
-        """Events of a watch by revision; etcd never splits one over two answers."""
+        """The events of a watch by revision; etcd never splits a revision over two answers."""
         return [
             self._revision(number, together)
             for number, together in groupby(events, attrgetter("kv.mod_revision"))
@@ -152,7 +153,7 @@ class DefinitionHistory:
                 else:
                     changes.append(self._put(event.kv))
             except UnreadableDefinition as error:
-                # The others have it, and it is theirs to repair: this node keeps what it has.
+                # Other nodes can read the definition and repair it; this node keeps the one it has.
                 unread.append(self._unread(event.kv, error))
         return Revision(number, changes, unread)
 
@@ -187,17 +188,17 @@ class DefinitionHistory:
 
 
 class HistoryStream:
-    """Revisions as they come."""
+    """The revisions as they come."""
 
     def __init__(self, history: DefinitionHistory, stream: WatchStream) -> None:
         self._history = history
         self._stream = stream
 
     async def next_revisions(self) -> list[Revision]:
-        """None, one or many, as etcd sends them."""
+        """The next revisions: none, one or many, as etcd sends them."""
         answer = await self._stream.next_answer()
         return self._history.revisions(answer.events)
 
     def close(self) -> None:
-        """Whoever waits for the next revision gets `EtcdUnreachable`."""
+        """End the stream; a task that waits for the next revisions gets `EtcdUnreachable`."""
         self._stream.close()

@@ -1,7 +1,7 @@
 """Serves a `KeyStore` as etcd's JSON gateway does: `EtcdClient` sees no difference.
 
-Answerable for answers that hold: none leaves before the revision it names is on disk, whether it
-answers a change, a question or a watch. A node that heard of a revision finds it after any crash.
+Answerable for durable answers: no answer to a change, a question or a watch leaves before the
+revision it names is on disk. So a revision that a node has heard of survives any crash.
 
 This module imports aiohttp.
 """
@@ -31,16 +31,16 @@ from warren.mirror.definitions.etcd_messages import (
 from warren.mirror.definitions.key_store import Compacted, Declined, KeyStore
 
 REQUEST_BYTES_MAX = 16 << 20
-"""Ten times what etcd takes at its defaults, which writers keep to."""
+"""Ten times the limit of etcd at its defaults, which writers keep to."""
 LEASE_CHECK_S = 0.25
 HEAD = b"\0head"
-"""Where the revision is kept; keys of definitions begin with a slash."""
+"""The key on disk under which the revision is kept; keys of definitions begin with a slash."""
 
 DECLINED_STATUS = 400
 
 
 class KeyDisk(Protocol):
-    """`persist.definitions.key_file.KeyFile`."""
+    """The disk of a store; `persist.definitions.key_file.KeyFile` implements it."""
 
     def load(self) -> dict[bytes, bytes]: ...
 
@@ -48,14 +48,14 @@ class KeyDisk(Protocol):
 
 
 class KeptHead(msgspec.Struct, array_like=True):
-    """Of a store on disk: which one it is, and how far it was."""
+    """The id and the revision of a store on disk."""
 
     cluster_id: int
     revision: int
 
 
 class LeaseWanted(msgspec.Struct):
-    """A request about leases."""
+    """A request for a lease, or about one."""
 
     TTL: int = 0
     ID: int = 0
@@ -69,10 +69,10 @@ Handle: TypeAlias = Callable[[bytes], object]
 
 
 class KeyGateway:
-    """A store, its disk and its watchers. `start` and `stop` are for the leases."""
+    """A store, its disk and its watchers. `start` and `stop` the check for expired leases."""
 
     def __init__(self, disk: KeyDisk, clock: Clock) -> None:
-        """Raises what `load` raises, and msgspec's errors for what it does not understand."""
+        """Raises what `load` raises, and msgspec's errors for unreadable values."""
         self._disk = disk
         self._clock = clock
         self._watchers: set[asyncio.Event] = set()
@@ -82,7 +82,7 @@ class KeyGateway:
         self._save()
 
     def add_to(self, app: web.Application) -> None:
-        """Answer for etcd in an HTTP server."""
+        """Serve the requests of etcd's JSON gateway in an HTTP server."""
         for path, handle in (
             ("/v3/kv/range", self._range),
             ("/v3/kv/txn", self._txn),
@@ -100,13 +100,13 @@ class KeyGateway:
         self._lease_check.stop()
 
     def end_lease_of(self, key: bytes) -> bool:
-        """End the lease that keeps a key; whether there was one."""
+        """End the lease that keeps a key; returns whether there was one."""
         ended = self.store.end_lease_of(key)
         self._save()
         return ended
 
     def change(self, txn: Txn) -> None:
-        """Do something that need not be answered."""
+        """Carry out a transaction whose answer is not needed."""
         self.store.txn(txn)
         self._save()
 
@@ -119,7 +119,7 @@ class KeyGateway:
         return KeyStore(head.cluster_id, head.revision, values)
 
     def _save(self) -> None:
-        """Have on disk what has changed, and tell those who watch."""
+        """Begin to write the changes to disk, and wake the watchers."""
         changed = self.store.take_changed()
         if not changed and self._written is not None:
             return
@@ -160,7 +160,7 @@ class KeyGateway:
         return answer
 
     async def _on_disk(self) -> None:
-        """Return when all that has been done so far is on disk."""
+        """Return when all changes made so far are on disk."""
         written = self._written
         if written is not None and not written.done:
             reached = asyncio.Event()
@@ -191,7 +191,7 @@ class KeyGateway:
         await response.prepare(request)
         changed = asyncio.Event()
         self._watchers.add(changed)
-        # Whoever watches hangs up when it has had enough.
+        # A client ends its watch by closing the connection.
         with suppress(ConnectionResetError):
             try:
                 await self._tell(wanted, response, changed)
@@ -202,7 +202,7 @@ class KeyGateway:
     async def _tell(
         self, wanted: WatchCreate, response: web.StreamResponse, changed: asyncio.Event
     ) -> None:
-        """Until the history that is wanted is gone, or the connection is."""
+        """Send events until the history they need is compacted, or the connection is closed."""
         start = wanted.start_revision or self.store.revision + 1
         await self._on_disk()
         await _say(response, WatchAnswer(self.store.header, created=True))

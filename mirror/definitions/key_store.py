@@ -1,19 +1,19 @@
-"""What etcd does for a cluster, for the processes of one machine: keys, revisions, leases, history.
+"""A store that replaces etcd for the processes of one machine: keys, revisions, leases, history.
 
-Answerable for answering ranges, transactions and leases as etcd does, as far as Warren asks, and
-for the events since a revision; not for disks, sockets or clocks: the time is handed in, and what
-has changed is taken out with `take_changed` by whoever writes it down (`key_gateway.py`).
+Answerable for answering ranges, transactions and leases as etcd does, as far as Warren uses them,
+and for the events since a revision. Not for disks, sockets or clocks: the caller passes the time,
+and takes the changes that are to be written down with `take_changed` (`key_gateway.py`).
 
 Theory. Each transaction that changes something makes one revision. All comparisons of a
-transaction, those of nested ones too, are made before anything of it is done. A transaction is
-checked as a whole before that, so one that is declined has changed nothing. A lease that ends
-deletes its keys at one revision.
+transaction, including those of nested ones, are made before any operation of it is done. Before
+that a transaction is checked as a whole, so one that is declined has changed nothing. A lease that
+ends deletes its keys at one revision.
 
-History is kept for `HISTORY_MAX` changes. It has what a key was before and after each change, so an
-earlier state is the present one with the changes since taken back. Whoever asks for what is older
-hears that it was compacted, as from etcd, and reads everything anew.
+History is kept for `HISTORY_MAX` changes. It has the value of a key before and after each change,
+so an earlier state is the present one with the later changes taken back. A request for an older
+state is told that it was compacted, as by etcd; its node then reads everything anew.
 
-`tests/mirror/test_key_store.py` gives the same requests to this and to an etcd.
+`tests/mirror/test_key_store.py` gives the same requests to this store and to an etcd.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from warren.mirror.definitions.etcd_messages import (
 )
 
 HISTORY_MAX = 20_000
-"""Changes that are remembered: some 10 MB of definitions, and minutes for a node to catch up."""
+"""Changes that are kept: some 10 MB of definitions, and minutes for a node to catch up."""
 OPERATIONS_MAX = 128
-"""Of one transaction, at each level; etcd's default."""
+"""Operations of one transaction, at each level; etcd's default."""
 LEASE_TTL_MIN_S = 2
 
-# gRPC status codes, as etcd uses them.
+# The gRPC status codes, as etcd uses them.
 INVALID_ARGUMENT = 3
 NOT_FOUND = 5
 OUT_OF_RANGE = 11
 
 EVERYTHING_AFTER = b"\0"
-"""As a `range_end`: all keys from `key` on."""
+"""A `range_end` that stands for all keys from `key` on."""
 
 
 class Declined(Exception):
-    """The store does not do this; the text is etcd's, and so is the code."""
+    """The store refuses a request; text and code are etcd's."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -66,7 +66,7 @@ class Declined(Exception):
 
 
 class Compacted(Exception):
-    """Of the history that was asked for only what begins at `revision` is left."""
+    """The wanted history is gone; what is left begins at `revision`."""
 
     def __init__(self, revision: int) -> None:
         super().__init__(f"the history before revision {revision} is gone")
@@ -74,7 +74,7 @@ class Compacted(Exception):
 
 
 class Replaced(NamedTuple):
-    """One change: what the key had `before` and `after`; None: it did not exist."""
+    """One change: the key's value `before` and `after`; None where it did not exist."""
 
     revision: int
     key: bytes
@@ -83,7 +83,7 @@ class Replaced(NamedTuple):
 
 
 class KeyLease:
-    """Ends at `expires_at` unless it is kept alive."""
+    """A lease, which ends at `expires_at` unless it is kept alive."""
 
     __slots__ = ("expires_at", "keys", "ttl_s")
 
@@ -96,8 +96,8 @@ class KeyLease:
 class KeyStore:
     """The present state, some of its history, and the leases.
 
-    `kept` are the keys of an earlier life that ended at `revision`; those that had a lease then are
-    deleted at once, because no lease outlives the process.
+    `kept` are the keys of an earlier life of the store, which ended at `revision`. Those with a
+    lease are deleted at once, because no lease outlives the process.
     """
 
     def __init__(self, cluster_id: int, revision: int = 1, kept: Iterable[KeyValue] = ()) -> None:
@@ -129,7 +129,7 @@ class KeyStore:
         return self._read(wanted, wanted.revision or self.revision)
 
     def txn(self, txn: Txn) -> TxnAnswer:
-        """Raises `Declined`; then nothing was done."""
+        """Do a transaction. Raises `Declined`; then nothing was done."""
         _expect_sound(txn)
         for operation in _all_operations(txn):
             lease = operation.request_put.lease if operation.request_put is not None else 0
@@ -141,13 +141,13 @@ class KeyStore:
         return msgspec.structs.replace(answer, header=self.header)
 
     def grant(self, ttl_s: int, lease_id: int, now: float) -> LeaseAnswer:
-        """A lease; very short ones last longer than was asked."""
+        """A new lease; very short leases last longer than asked."""
         assert lease_id not in self._leases and lease_id > 0, lease_id
         lease = self._leases[lease_id] = KeyLease(max(ttl_s, LEASE_TTL_MIN_S), now)
         return LeaseAnswer(self.header, lease_id, lease.ttl_s)
 
     def keep_alive(self, lease_id: int, now: float) -> LeaseAnswer:
-        """The time of the lease begins anew; a TTL of 0: there is no such lease."""
+        """Begin the time of the lease anew; the answer has a TTL of 0 if there is no such lease."""
         lease = self._leases.get(lease_id)
         if lease is None:
             return LeaseAnswer(self.header, lease_id, 0)
@@ -162,13 +162,13 @@ class KeyStore:
         self._delete_all(sorted(lease.keys))
 
     def expire(self, now: float) -> float | None:
-        """End the leases whose time is over; when the next one ends, None without any."""
+        """End the leases whose time is over; returns when the next one ends, None without any."""
         for lease_id in [one for one, lease in self._leases.items() if lease.expires_at <= now]:
             self.revoke(lease_id)
         return min((lease.expires_at for lease in self._leases.values()), default=None)
 
     def end_lease_of(self, key: bytes) -> bool:
-        """End the lease that keeps a key, because its holder is known to be gone."""
+        """End the lease that keeps a key, as its holder is known to be gone; False without one."""
         value = self._values.get(key)
         if value is None or value.lease not in self._leases:
             return False
@@ -178,7 +178,7 @@ class KeyStore:
     # History
 
     def events(self, start: int, key: bytes, range_end: bytes) -> list[Event]:
-        """What happened from a revision on to keys of a range, oldest first. Raises `Compacted`."""
+        """The changes of a range's keys from a revision on, oldest first. Raises `Compacted`."""
         if start < self._first:
             raise Compacted(self._first)
         events = [
@@ -196,7 +196,7 @@ class KeyStore:
         self._first = max(self._first, revision)
 
     def take_changed(self) -> list[tuple[bytes, KeyValue | None]]:
-        """The keys that have changed since the last call, with what they have now."""
+        """The keys that have changed since the last call, with their present values."""
         changed = list(self._changed.items())
         self._changed.clear()
         return changed
@@ -310,7 +310,7 @@ class KeyStore:
             self._apply(change.key, change.before, change.after)
         self._history += changes
         if len(self._history) > HISTORY_MAX:
-            # Whole revisions: the newest may be larger than all that is kept.
+            # Only whole revisions are dropped, and never the newest, however large it is.
             surplus = self._history[len(self._history) - HISTORY_MAX].revision
             self.compact(min(surplus, self.revision))
 
@@ -330,7 +330,7 @@ class KeyStore:
 
 
 class Decided(NamedTuple):
-    """The branch of a transaction that is to be done, and those of the nested ones in it."""
+    """The branch of a transaction that is to be done, with those of its nested transactions."""
 
     holds: bool
     operations: list[Operation | Decided]
@@ -339,7 +339,7 @@ class Decided(NamedTuple):
 def _replaced(
     found: Sequence[KeyValue], changes: Iterable[Replaced], key: bytes, range_end: bytes | None
 ) -> list[KeyValue]:
-    """What was found in a range, with these changes made."""
+    """The values found in a range, with these changes applied."""
     values = {value.key: value for value in found}
     for change in changes:
         if not _is_in(change.key, key, range_end):
@@ -373,7 +373,7 @@ def _event(change: Replaced) -> Event:
     return Event(change.after)
 
 
-# What makes a transaction sound
+# Checks of transactions
 
 
 def _expect_sound(txn: Txn) -> None:
@@ -397,10 +397,11 @@ def _expect_sound(txn: Txn) -> None:
 
 
 def _expect_distinct(operations: Sequence[Operation]) -> tuple[set[bytes], list[DeleteRange]]:
-    """What is put and what is deleted; no key may be put twice, or both. Raises `Declined`.
+    """The keys put and the ranges deleted. Raises `Declined` if a key is put twice, or both put and
+    deleted.
 
-    Of a nested transaction only one branch is done, so its two may have keys in common. (etcd
-    lets some combinations of nested deletions pass; Warren has none of them.)
+    Only one branch of a nested transaction is done, so its two branches may have keys in common.
+    (etcd accepts some combinations of nested deletions that this refuses; Warren uses none.)
     """
     puts: set[bytes] = set()
     deletes: list[DeleteRange] = []

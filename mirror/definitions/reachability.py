@@ -1,7 +1,7 @@
-"""Whether etcd can be reached, told once when that changes.
+"""Whether etcd can be reached, reported once when that changes.
 
-Several tasks of a node talk to etcd; it counts as unreachable from the first that fails until
-every one that failed has succeeded again.
+Several tasks of a node talk to etcd. It counts as unreachable from the moment that one fails, until
+all that failed have succeeded again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from warren.mirror.definitions.cluster_log import logger
 
 
 class Reachability:
-    """`failing` are the tasks that could not do their work when they last tried."""
+    """`failing` are the tasks that failed when they last tried."""
 
     def __init__(self, endpoints: Sequence[str], on_reachable: Callable[[bool], None]) -> None:
         self.failing: set[str] = set()

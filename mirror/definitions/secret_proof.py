@@ -1,11 +1,12 @@
-"""What etcd holds so that a node with another secret than the cluster's hears of it at its start.
+"""A proof of the cluster's secret in etcd: a node with another secret learns at its start that it
+is wrong.
 
-Without it such a node would be a member whom nobody can talk to. The secret cannot be computed
-from the proof, and guessing it costs what scrypt makes it cost. Nobody gains entry by the proof:
-the links have their own (`mirror/links/handshake.py`).
+Without the proof such a node would be a member that no other node can talk to. The secret cannot be
+computed from the proof, and guessing it is expensive because of scrypt. The proof does not give
+access to the cluster: the links have their own (`mirror/links/handshake.py`).
 
-Key, below the prefix of the cluster: `cluster/secret`, salt and proof in hexadecimal. When no node
-is up, whoever starts first says what the secret is, so that it can be changed.
+Key, below the prefix of the cluster: `cluster/secret`, with salt and proof in hexadecimal. The
+first node to start when none is up sets the secret, so that it can be changed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from warren.mirror.definitions.etcd_messages import (
 )
 
 COST = 1 << 13
-"""Takes some 20 ms and 8 MiB."""
+"""The cost parameter of scrypt: one proof takes some 20 ms and 8 MiB."""
 
 TRIES_MAX = 10
 
@@ -45,7 +46,7 @@ class SecretProof(msgspec.Struct, frozen=True):
 
 
 async def is_secret_of(etcd: EtcdClient, prefix: str, secret: bytes, new_salt: str) -> bool:
-    """Whether this is the cluster's secret; it is from now on, if no node is up.
+    """Whether this is the cluster's secret. It becomes that if there is none, or if no node is up.
 
     `new_salt` is in hexadecimal. Raises `EtcdError`.
     """
@@ -64,7 +65,7 @@ async def is_secret_of(etcd: EtcdClient, prefix: str, secret: bytes, new_salt: s
         if answer.succeeded:
             return True
         if found and (await etcd.range(Range(up, end_of(up)))).kvs:
-            # Another that starts with us may have said what the secret is just before it came up.
+            # A node that starts at the same time may have set the secret just before it came up.
             newest = (await etcd.range(Range(key))).kvs
             return bool(newest) and _read(newest[0].value).holds_for(secret)
     return False
@@ -74,5 +75,5 @@ def _read(value: bytes) -> SecretProof:
     try:
         return msgspec.json.decode(value, type=SecretProof)
     except msgspec.MsgspecError:
-        # Nothing is proved by what cannot be read.
+        # An unreadable proof holds for no secret.
         return SecretProof("", "")

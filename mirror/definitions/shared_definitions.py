@@ -1,27 +1,27 @@
-"""Definitions that several nodes share: what one node knows of them, and what it has under way.
+"""Definitions that several nodes share: one node's copy of them, and its transactions under way.
 
-Answerable for what a transaction of a cluster goes through, whatever carries it: queued here,
-sent in batches, decided by the shared store, visible when the history has come to it. Not for
-sending (`cluster_metadata.py`) and not for durability, which is the shared store's.
+Answerable for the stages of a transaction: it is queued here, sent in batches, decided by the
+shared store, and visible when the history has come to it. Not for sending (`cluster_metadata.py`)
+and not for durability, which is the task of the shared store.
 
 Theory. The shared store has one history; each of its revisions is a set of changes. This table
 is that history applied up to `revision`, never more and never out of order. A transaction is
 decided at a revision: taken, or refused because a precondition did not hold just before it. In
-both cases its commit is done when the table has come to that revision, so whoever was refused
-sees why, and whoever was not sees what it wrote.
+both cases its commit is done when the table has come to that revision. So a caller that was refused
+sees why, and one that was not sees what it wrote.
 
 Order. Transactions of one node are decided in the order of the `transact` calls, so commits are
 done in that order. A batch is a run of transactions that the shared store can decide at one
 revision with the same outcome as one after the other: no transaction writes or relies on a key
 that an earlier one of the batch writes. One batch is under way at a time.
 
-What is atomic. All preconditions and the first `OPERATIONS_MAX` writes of a transaction, or the
-first `PIECE_BYTES_MAX` octets of them. What is more follows in pieces of that size, in order,
-each atomic for itself; nothing follows when the first was refused. The commit is done with the
-last piece. Others may see, and write, between the pieces; a node that dies between them leaves
-the first ones.
+Atomicity. All preconditions are decided in one piece with the first `OPERATIONS_MAX` writes of a
+transaction, or as many as fit into `PIECE_BYTES_MAX` octets. Further writes follow in pieces of
+that size, in order, each atomic for itself; none follows if the first piece was refused. The commit
+is done with the last piece. Other nodes may see the definitions, and write, between the pieces. If
+a node dies between them, only the first pieces are done.
 
-Of several writes of one key in a transaction only the last is sent.
+If a transaction writes a key several times, only the last write is sent.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ from warren.mirror.definitions.codec import encode_definition
 
 OPERATIONS_MAX = 124
 """Writes of a piece. etcd takes 128 operations in a transaction at its defaults, of which a batch
-of one needs three."""
+with one piece needs three."""
 
 PRECONDITIONS_MAX = 124
-"""Counted by etcd like operations."""
+"""Preconditions of a transaction: etcd limits them like operations."""
 
 PIECE_BYTES_MAX = 512 << 10
-"""etcd takes requests of 1.5 MiB at its defaults."""
+"""Octets of a piece: etcd takes requests of 1.5 MiB at its defaults."""
 
 BATCH_TRANSACTIONS_MAX = 120
 BATCH_OPERATIONS_MAX = 127
-"""Transactions of a batch and the operations of the largest of them, together: etcd counts what
-is nested by its depth, not by its number."""
+"""Limit of a batch's number of pieces plus the operations of its largest piece: etcd adds up the
+operations along the depth of nested transactions, not across them."""
 
 
 class TransactionTooLarge(ValueError):
-    """A record, or the preconditions of a transaction, are more than the shared store takes."""
+    """A record is too large for the shared store, or a transaction has too many preconditions."""
 
 
 class SharedCommit:
-    """A transaction that all nodes decide; implements `core.ports.Commit`."""
+    """The commit of a transaction; implements `core.ports.Commit`. The shared store decides it."""
 
     __slots__ = ("_callbacks", "_done", "_refused")
 
@@ -100,12 +100,12 @@ class SharedCommit:
             try:
                 callback()
             except Exception:
-                # The others of the revision are decided too and must hear of it.
+                # Later callbacks, and other transactions of the revision, must still be told.
                 log_fault(logger, "commit_callback_failed")
 
 
 class EncodedWrite(NamedTuple):
-    """`value` is None to delete the key."""
+    """A write of one key; `value` is None to delete the key."""
 
     key: Key
     value: bytes | None
@@ -116,14 +116,14 @@ class EncodedWrite(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What the shared store decides as one; with preconditions, it may refuse it."""
+    """Writes that the shared store decides together; it may refuse a piece with preconditions."""
 
     writes: tuple[EncodedWrite, ...]
     preconditions: tuple[Precondition, ...]
 
     @property
     def operations(self) -> int:
-        """As etcd counts; one more for the mark that a conditional piece leaves."""
+        """The operations as etcd counts them, with the mark that a conditional piece leaves."""
         return max(len(self.writes) + bool(self.preconditions), len(self.preconditions))
 
     @property
@@ -132,7 +132,7 @@ class Piece(NamedTuple):
 
 
 class Transaction:
-    """One call of `transact` on its way. `decided_at` is 0 until all pieces are decided."""
+    """A call of `transact` under way. `decided_at` is 0 until all its pieces are decided."""
 
     __slots__ = ("commit", "decided_at", "pieces", "refused", "transient_of")
 
@@ -145,11 +145,11 @@ class Transaction:
 
 
 class SharedDefinitions(DefinitionTable):
-    """Implements `core.ports.MetadataStore` but for `close`; whoever carries the batches derives.
+    """Implements `core.ports.MetadataStore` except `close`; the subclass sends the batches.
 
-    `_wake` is called when there may be a batch to carry. The carrier asks for it with
-    `next_batch`, says with `batch_decided` what became of it, and hands each revision of the
-    history to `advance`.
+    `_wake` is called when there may be a batch to send. The subclass takes it with `next_batch`,
+    says with `batch_decided` which pieces were taken, and passes each revision of the history to
+    `advance`.
     """
 
     def __init__(self) -> None:
@@ -157,15 +157,15 @@ class SharedDefinitions(DefinitionTable):
         self._revision = 0
         self._unsent: deque[Transaction] = deque()
         self._uncommitted: deque[Transaction] = deque()
-        # What the youngest transaction under way makes of a key: whether it is transient, None
-        # when it deletes it. Kept until that transaction is done.
+        # For each key, the youngest transaction under way that writes it, and whether it makes the
+        # key transient (None: it deletes the key). Kept until that transaction is done.
         self._coming: dict[Key, tuple[bool | None, Transaction]] = {}
-        # The versions the shared store has of definitions that cannot be read and never could.
+        # The shared store's versions of definitions that this node never could read.
         self._unread: dict[Key, int] = {}
 
     @property
     def revision(self) -> int:
-        """Up to where the shared history is applied."""
+        """The revision up to which the shared history is applied."""
         return self._revision
 
     def transact(
@@ -173,12 +173,12 @@ class SharedDefinitions(DefinitionTable):
     ) -> Commit:
         """Send a transaction to the shared store.
 
-        Raises `Conflict` when a precondition does not hold already as far as this node knows,
+        Raises `Conflict` when this node already knows that a precondition does not hold,
         `TransactionTooLarge`, and what encoding a record raises; then nothing was sent.
         """
         self._check(preconditions)
         if not writes and not preconditions:
-            # It is so already, and what is visible is durable.
+            # Nothing to do or to check: all that is visible is durable already.
             return CompletedCommit()
         transient_of = {
             write.key: None if write.record is None else self._is_transient(write)
@@ -202,7 +202,7 @@ class SharedDefinitions(DefinitionTable):
         return self._uncommitted[-1].commit if self._uncommitted else None
 
     def watch(self, prefix: Key, callback: Watcher) -> Callable[[], None]:
-        """As the interface says. A callback that raises is logged: the history goes on."""
+        """As the interface says. If a callback raises, that is logged, and the history goes on."""
 
         def guarded(key: Key, record: object | None) -> None:
             try:
@@ -213,10 +213,10 @@ class SharedDefinitions(DefinitionTable):
         return super().watch(prefix, guarded)
 
     def drop_transient(self) -> Commit | None:
-        """Delete what is transient: for the node that is the first of its cluster to start.
+        """Delete all transient definitions: for the first node of its cluster to start.
 
-        What somebody else writes meanwhile stays. The last of the commits; None when there is
-        nothing to delete.
+        A definition that another node writes meanwhile stays. Returns the last of the commits; None
+        when there is nothing to delete.
         """
         commit: Commit | None = None
         for key in sorted(self._transient):
@@ -225,7 +225,7 @@ class SharedDefinitions(DefinitionTable):
         return commit
 
     def next_batch(self) -> list[Piece]:
-        """The pieces to decide together next; they stay until `batch_decided`."""
+        """The pieces to decide together next; they stay queued until `batch_decided`."""
         batch: list[Piece] = []
         written: set[Key] = set()
         size = 0
@@ -248,7 +248,7 @@ class SharedDefinitions(DefinitionTable):
         return batch
 
     def batch_decided(self, taken: Sequence[bool], revision: int) -> None:
-        """The batch was decided at a revision: which of its pieces were taken."""
+        """The batch was decided at `revision`; `taken` says for each piece whether it was taken."""
         for was_taken in taken:
             transaction = self._unsent[0]
             transaction.pieces.popleft()
@@ -260,10 +260,10 @@ class SharedDefinitions(DefinitionTable):
         self._settle()
 
     def pass_over(self, path: bytes, key: Key | None, version: int, reason: str) -> None:
-        """A definition was put that cannot be read: what it was before counts until it is again.
+        """A definition was put that cannot be read: the one before counts until it can be read.
 
-        To be called before `advance` to its revision. Its version is the shared store's, so that
-        it can be written over.
+        Call this before `advance` to its revision. The definition gets the shared store's version,
+        so that it can be overwritten.
         """
         self.unreadable[path] = Unreadable("/".join(key) if key is not None else repr(path), reason)
         if key is None:
@@ -275,14 +275,15 @@ class SharedDefinitions(DefinitionTable):
             self._stored[key] = stored._replace(version=version)
 
     def _as_shared(self, condition: Precondition) -> Precondition:
-        """Where this node sees no definition there may be one that it cannot read."""
+        """The precondition for the shared store: where this node sees no definition, the store may
+        have one that this node cannot read."""
         if condition.version or not self._unread:
             return condition
         return condition._replace(version=self._unread.get(condition.key, 0))
 
     def advance(self, revision: int, changes: Sequence[Change]) -> None:
-        """The next revision of the history that changes something; or, without changes, that
-        nothing more changed up to this one."""
+        """Apply the next revision of the history that changes something; or, without changes, note
+        that nothing more changed up to this revision."""
         assert revision >= self._revision, (revision, self._revision)
         if self.unreadable:
             for change in changes:
@@ -299,7 +300,7 @@ class SharedDefinitions(DefinitionTable):
         raise NotImplementedError
 
     def _is_transient(self, write: Write) -> bool:
-        """A definition stays what it was first written as, as far as this node knows."""
+        """Whether the definition is transient: it stays as first written, if that is known here."""
         coming = self._coming.get(write.key)
         if coming is not None:
             transient, _ = coming

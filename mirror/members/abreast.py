@@ -1,9 +1,10 @@
-"""What a client has defined through one process of a broker, its next request to another one finds.
+"""Processes of one broker show the same definitions: a client's next request, to any of them, finds
+what it has defined.
 
-A transaction of definitions is done for its node when the node itself has come to its revision;
-others come to it in a moment. To nodes of a cluster clients go knowingly. To processes of one
-broker they are dealt out, and have to see one state: so a process also waits until the others on
-its machine have come as far.
+A transaction of definitions is done for a node when the node itself has applied its revision; other
+nodes apply it a moment later. A client chooses the node of a cluster that it talks to. The
+processes of one broker are chosen for it, and must show it one state. So a process also waits until
+the others on its machine have applied the revision.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ LINKED_S = 5.0
 LINKED_POLL_S = 0.005
 
 PATIENCE_S = 2.0
-"""As long as a process that says nothing counts as up: then the client is answered all the same."""
+"""Seconds that the other processes have to answer, about as long as a silent process counts as up;
+after them the client is answered anyway."""
 
 
 class Abreast:
-    """`running` are the nodes that can be reached, this one, too."""
+    """`running` are the nodes that can be reached, including this one."""
 
     def __init__(
         self,
@@ -47,8 +49,8 @@ class Abreast:
         calls.serve(REACHED, self._asked)
 
     async def linked(self) -> None:
-        """Return when the other processes that are up can be reached, which clients take for
-        granted, or when that takes too long."""
+        """Return when the other processes that are up can be reached, as clients expect, or when
+        that takes too long."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LINKED_S
         while self._here(self._membership.running().keys() - self._running()):
@@ -61,7 +63,7 @@ class Abreast:
         return self._here(self._running())
 
     def _here(self, nodes: Collection[str]) -> list[str]:
-        """Those of them that are processes of the same broker."""
+        """Those of the nodes that are other processes of this node's broker."""
         return [node for node in nodes if self._membership.is_beside(node)]
 
     def _applied(self) -> None:
@@ -76,7 +78,7 @@ class Abreast:
             await event
 
     async def _seen(self, revision: int) -> None:
-        """Return when the others have come to a revision."""
+        """Return when the other processes have applied a revision, or `PATIENCE_S` is over."""
         others = self._others()
         left = len(others)
         all_told = asyncio.Event()
@@ -94,6 +96,6 @@ class Abreast:
                 await asyncio.wait_for(all_told.wait(), PATIENCE_S)
 
     async def _ask(self, node: str, revision: int) -> None:
-        # One that has ended meanwhile, or has only begun, has no clients that could be surprised.
+        # A process that has ended meanwhile, or has only begun, has no clients to surprise.
         with suppress(BrokerError):
             await self._calls.ask(node, REACHED, revision)

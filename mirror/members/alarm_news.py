@@ -1,6 +1,6 @@
 """Tells the other nodes of this node's alarms and of its queues that grow, and hears of theirs.
 
-A link that comes up begins with the alarms there are; one that goes down takes the peer's with it.
+When a link comes up, each node sends its present alarms; when it goes down, those of the peer end.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from warren.core.resources.growth import Growth
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 
 SHARED = frozenset((Resource.MEMORY, Resource.DISK))
-"""Of a fault the others need not hear: the node is about to go."""
+"""Resources whose alarms are told. A fault is not: the node is about to stop."""
 
 
 class News(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What runs short at a node; for what of that only publishers to queues that grow wait; and the
-    ids of the queues led there that have grown."""
+    """`short` are the resources that run short at a node; for those of them in `growing_only` only
+    publishers to growing queues wait. `grown` are the ids of the queues led there that have grown.
+    """
 
     short: list[Resource]
     growing_only: list[Resource]

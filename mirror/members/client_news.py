@@ -1,4 +1,5 @@
-"""Nodes tell each other what their clients have open: limits hold for all nodes together."""
+"""Nodes tell each other how many connections and channels their clients have open: limits hold for
+all nodes together."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ BEGINS = "clients.all_opened"
 
 
 class ClientNews:
-    """Tells the nodes that can be reached of our clients, and limits of theirs."""
+    """Tells the nodes that can be reached of our clients, and the limits here of their clients."""
 
     def __init__(self, clients: ClientsElsewhere, post: Post, calls: Calls) -> None:
         self._clients = clients
@@ -23,7 +24,7 @@ class ClientNews:
         post.watch(on_up=self._up, on_down=clients.ended)
 
     def _tell(self, place: Place, more: OpenCounts) -> None:
-        """At once: the client may have its next connection at another node."""
+        """Tell the others at once: the client may open its next connection at another node."""
         for node in self._post.peers():
             self._calls.ask(node, CHANGED, *place, *more)
 

@@ -1,12 +1,12 @@
-"""Members and presences as they stand in etcd: keys, reading, and conditional changes.
+"""Members and presences in etcd: keys, reading, and conditional changes.
 
-Answerable for each change being one etcd transaction that checks what it builds on; keeps no
-state. When to make which is `mirror/members/membership.py`'s.
+Answerable for making each change as one etcd transaction that checks the state it builds on. This
+file keeps no state; `mirror/members/membership.py` decides when to make which change.
 
-Keys, below the prefix of the cluster, all but names with JSON values:
+Keys, below the prefix of the cluster; all values are JSON, except names:
 
 - `cluster/identity`: id, format and protocol of the cluster; created once.
-- `cluster/name`: what people call it.
+- `cluster/name`: the name that users gave the cluster.
 - `members/<node name>`: a `Member`, permanent.
 - `up/<node name>`: a `Presence`, under the node's lease.
 - `forgotten/<node id>`: the name of a member that was forgotten and may not come back.
@@ -40,7 +40,7 @@ Record = TypeVar("Record")
 
 
 class UnreadableMembership(Exception):
-    """What is in etcd is not what this version of Warren writes; the text says why."""
+    """A value in etcd that this version of Warren does not understand; the text says why."""
 
 
 class Found(NamedTuple):
@@ -52,7 +52,7 @@ class Found(NamedTuple):
 
 
 class NameState(NamedTuple):
-    """All that decides whether a node may have a name; revisions are 0 for what is not there."""
+    """The state that decides whether a node may have a name; revisions are 0 for missing keys."""
 
     up: Presence | None
     up_revision: int
@@ -62,24 +62,24 @@ class NameState(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """The revision at which a node came up, and whether no other was up just before."""
+    """The revision at which a node came up; `first` if no node was up just before."""
 
     revision: int
     first: bool
 
 
 def identity_key(prefix: str) -> bytes:
-    """Where it says which cluster that is."""
+    """The key of the cluster's identity."""
     return _root(prefix) + b"cluster/identity"
 
 
 def member_key(prefix: str, name: str) -> bytes:
-    """Where the member of that name is."""
+    """The key of the member with this name."""
     return _root(prefix) + b"members/" + name.encode()
 
 
 def presence_key(prefix: str, name: str) -> bytes:
-    """Where it says that a node of that name is up."""
+    """The key of the presence of the node with this name."""
     return _root(prefix) + b"up/" + name.encode()
 
 
@@ -88,7 +88,7 @@ def _root(prefix: str) -> bytes:
 
 
 class MemberDirectory:
-    """The keys of one cluster's membership. Everything raises `EtcdError`."""
+    """The keys of one cluster's membership. Every method that talks to etcd raises `EtcdError`."""
 
     def __init__(self, etcd: EtcdClient, prefix: str) -> None:
         root = _root(prefix)
@@ -100,7 +100,7 @@ class MemberDirectory:
         self._forgotten = root + b"forgotten/"
 
     async def identity(self, new: ClusterIdentity) -> ClusterIdentity:
-        """That of the cluster; the new one, if this is its first node."""
+        """The identity of the cluster; if it has none yet, the new one is written and returned."""
         answer = await self._etcd.txn(
             Txn(
                 compare=[none_exists(self._identity)],
@@ -131,7 +131,7 @@ class MemberDirectory:
         )
 
     def changes_after(self, revision: int) -> WatchCreate:
-        """What a watch has to ask for to hear of any change of members and presences."""
+        """The request for a watch that reports every change of members and presences."""
         return WatchCreate(self._members, end_of(self._up), revision + 1)
 
     async def state_of(self, name: str, node_id: str) -> NameState:
@@ -150,7 +150,7 @@ class MemberDirectory:
     async def claim(
         self, name: str, state: NameState, member: Member, presence: Presence, lease: int
     ) -> Claimed | None:
-        """Be a member and up; None when something has changed since `state`."""
+        """Write the node's member and presence; None when something has changed since `state`."""
         up, permanent = self._up + name.encode(), self._members + name.encode()
         nobody_up = Txn(compare=[none_exists(self._up, end_of(self._up))])
         answer = await self._etcd.txn(
@@ -174,7 +174,7 @@ class MemberDirectory:
         return Claimed(answer.header.revision, first)
 
     async def remove(self, name: str, state: NameState) -> None:
-        """Be no member any more, if this node still has the name."""
+        """Remove the node's member and presence, if the member has not changed since `state`."""
         permanent = self._members + name.encode()
         await self._etcd.txn(
             Txn(
@@ -184,7 +184,7 @@ class MemberDirectory:
         )
 
     async def forget(self, name: str, state: NameState) -> bool:
-        """Remove a member that is down, for ever; False when something has changed."""
+        """Remove a member that is down, for ever; False if something has changed since `state`."""
         assert state.member is not None
         permanent = self._members + name.encode()
         answer = await self._etcd.txn(

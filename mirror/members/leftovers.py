@@ -1,7 +1,8 @@
-"""What is to be deleted when nodes have gone: definitions that are not meant to outlive them.
+"""The definitions to delete when nodes are gone.
 
-Exclusive queues end with their connection, and queues that are not durable with the node that has
-them; exchanges and bindings that are not durable end with the last node of the cluster.
+Exclusive queues end with their connection. Queues that are not durable and have no mirrors end with
+the node that leads them. Exchanges that are not durable, and their bindings, end with the last node
+of the cluster.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from warren.core.ports import Key, MetadataStore, Write
 
 
 def of_node(store: MetadataStore, node: str) -> list[Write]:
-    """What goes with a node that is down: its queues that do not last, and what leads to them.
+    """The deletions for a node that is down: its exclusive queues and those that are not durable,
+    with their groups and the bindings to them.
 
-    A queue with mirrors gets another leader.
+    Queues with mirrors are not among them: they get another leader.
     """
     gone: dict[Key, QueueRecord] = {}
     queue_ids: set[int] = set()
@@ -42,7 +44,7 @@ def of_node(store: MetadataStore, node: str) -> list[Write]:
 
 
 def of_forgotten(store: MetadataStore, node: str) -> list[Write]:
-    """What goes with a node that will not come back: all queues that only it has."""
+    """The deletions for a node that will not come back: all queues that only this node has."""
     gone = {
         stored.key
         for stored in store.records(("queue",))
@@ -54,7 +56,8 @@ def of_forgotten(store: MetadataStore, node: str) -> list[Write]:
 
 
 def of_cluster(store: MetadataStore) -> list[Write]:
-    """What is left over of a cluster whose last node has stopped: all that does not last."""
+    """The deletions after the last node of a cluster has stopped: all exclusive queues, and all
+    queues and exchanges that are not durable."""
     gone: set[Key] = set()
     groups: list[Key] = []
     for stored in store.records(("queue",)):
@@ -69,7 +72,7 @@ def of_cluster(store: MetadataStore) -> list[Write]:
 
 
 def _groups_of(store: MetadataStore, queues: Iterable[QueueRecord]) -> Iterator[Key]:
-    """The groups of these queues, as far as they have any."""
+    """The keys of these queues' groups, for those that have one."""
     for queue in queues:
         key = group_key(queue.queue_id)
         if store.get(key) is not None:
@@ -77,7 +80,8 @@ def _groups_of(store: MetadataStore, queues: Iterable[QueueRecord]) -> Iterator[
 
 
 def _groups_of_nothing(store: MetadataStore, node: str, queue_ids: set[int]) -> Iterator[Key]:
-    """Groups that this node made alone while their queue was deleted."""
+    """Groups without a queue whose members are all at this node: it made them while the queue was
+    being deleted."""
     for stored in store.records(("group",)):
         record = stored.record
         if (
@@ -97,7 +101,7 @@ def _bindings_to(store: MetadataStore, gone: Iterable[Key]) -> Iterator[Key]:
 
 
 def _bindings_of(store: MetadataStore, gone: Iterable[Key]) -> Iterator[Key]:
-    """Bindings with an end among what goes."""
+    """The bindings whose source or destination is deleted."""
     gone = frozenset(gone)
     for key in _bindings(store):
         _, vhost, source, kind, destination, _, _ = key

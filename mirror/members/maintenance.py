@@ -1,7 +1,8 @@
-"""Which nodes are in maintenance mode: they lead no queue that another node can lead.
+"""The nodes in maintenance mode: they lead no queue that another node can lead.
 
-A node tells the others when it begins and when it ends, and whoever it links with while it lasts.
-It is nothing that is kept: a node that starts anew is in service.
+A node tells the others when its maintenance begins and when it ends. While it lasts, it also tells
+each node that it gets a link with. Maintenance is not stored: a node that was restarted is in
+service.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Maintenance:
         post.watch(on_up=self._up, on_down=self._drained.discard)
 
     def may_lead(self, node: str) -> bool:
-        """Whether a node may be given queues to lead."""
+        """Whether queues may be given to this node to lead."""
         return node not in self._drained
 
     @property

@@ -1,11 +1,11 @@
-"""Who is in the cluster and who is up, and this node's own place in it.
+"""The members of the cluster and which of them are up, and this node's own place among them.
 
-Answerable for one node per name, for a lease that its holder gives up in time, and for telling
-who comes and goes. The rules are `presence.py`'s; what is in etcd, and how it is changed,
-`directory.py`'s.
+Answerable for one node per name, for a lease that its holder gives up in time, and for reporting
+nodes that come up and go down. The rules are in `presence.py`; the state in etcd, and its changes,
+in `directory.py`.
 
-A watch says that something has changed; then, and with every keep-alive, members and presences
-are read anew. There are few of them, and so it does not matter what a watch has missed.
+When a watch reports a change, and with every keep-alive, all members and presences are read anew.
+There are few of them, so a change that a watch has missed does no harm.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from warren.mirror.members.presence import (
 )
 
 FORMAT = 1
-"""Of all that Warren keeps in etcd, definitions included."""
+"""The format of all that Warren keeps in etcd, definitions included."""
 LEASE_TTL_S = 10
 RETRY_S = 0.25
 TRIES_MAX = 10
-"""Of a change that others were faster to make; ten times in a row is no accident."""
+"""Tries of a change that others are faster to make; ten times in a row is no accident."""
 
 
 class MembershipRefused(Exception):
-    """The cluster does not let this be done; the text says why and what to do."""
+    """The cluster refuses an operation; the text says why and what to do."""
 
 
 class DuplicateName(MembershipRefused):
@@ -55,11 +55,11 @@ class DuplicateName(MembershipRefused):
 
 
 class ForgottenMember(MembershipRefused):
-    """The cluster has forgotten this node; it must begin anew."""
+    """The cluster has forgotten this node; the node must begin anew."""
 
 
 class IncompatibleCluster(MembershipRefused):
-    """Another cluster than expected, or one this version of Warren cannot be part of."""
+    """It is another cluster than expected, or one that this version of Warren cannot join."""
 
 
 class MemberIsUp(MembershipRefused):
@@ -67,11 +67,12 @@ class MemberIsUp(MembershipRefused):
 
 
 class UnknownMember(MembershipRefused):
-    """The cluster has no member of that name."""
+    """The cluster has no member with this name."""
 
 
 class Joined(NamedTuple):
-    """`first`: no node was up at that moment, so what is transient is left over."""
+    """`first`: no node was up, nor an earlier process of this one, so transient definitions are
+    left over."""
 
     presence: Presence
     first: bool
@@ -80,9 +81,9 @@ class Joined(NamedTuple):
 class Membership:
     """One node's view of its cluster, and its own place in it. Made by `open`.
 
-    `on_node_up` and `on_node_down` tell of the other nodes; one that came back under a new
-    incarnation went down first. `on_lease_lost` is called once for each `join` whose lease ended
-    without `leave`: from then on the others may count this node as down.
+    `on_node_up` and `on_node_down` report other nodes; a node that is back under a new incarnation
+    is reported down first. `on_lease_lost` is called once for each `join` whose lease ended without
+    `leave`: from then on other nodes may count this node as down.
     """
 
     def __init__(
@@ -129,10 +130,10 @@ class Membership:
         expected_cluster_id: str | None = None,
         lease_ttl_s: int = LEASE_TTL_S,
     ) -> Membership:
-        """Look at a cluster, making it with `new_cluster_id` if there is none; joins nothing.
+        """Read a cluster, without joining it; make it with `new_cluster_id` if there is none.
 
-        `protocol` is that of the links between nodes; `expected_cluster_id` is that of the
-        cluster the node was in when it last ran. Raises `IncompatibleCluster`, `EtcdError`,
+        `protocol` is that of the links between nodes; `expected_cluster_id` is the id of the
+        cluster that the node was in when it last ran. Raises `IncompatibleCluster`, `EtcdError`,
         `UnreadableMembership`.
         """
         directory = MemberDirectory(etcd, prefix)
@@ -153,7 +154,7 @@ class Membership:
         return self._found.members
 
     def machine_of(self, name: str) -> str:
-        """What two nodes have in common that are processes of one broker, and no others."""
+        """The machine of a node: the same for processes of one broker, different for all others."""
         member = self._found.members.get(name)
         return (member.machine if member is not None else "") or name
 
@@ -162,17 +163,17 @@ class Membership:
         return name != self._name and self.machine_of(name) == self.machine_of(self._name)
 
     def running(self) -> Mapping[str, Presence]:
-        """Who is up, by name, this node included; as last seen."""
+        """The nodes that are up, by name, including this one; as last seen."""
         return self._found.running
 
     def holds_lease(self) -> bool:
-        """Whether the others must still take this node for up; asks the clock at each call."""
+        """Whether other nodes must still count this node as up; asks the clock at each call."""
         return self._deadline is not None and self._deadline.held(self._clock.now())
 
     async def join(self, link_host: str, link_port: int, version: str, machine: str = "") -> Joined:
         """Become a member, if this node is none yet, and be up.
 
-        The presence that an earlier process of this node has left is taken over. Raises
+        The node takes over the presence that an earlier process of it has left. Raises
         `DuplicateName`, `ForgottenMember`, `EtcdError`, `UnreadableMembership`.
         """
         assert not self.holds_lease(), "joined already"
@@ -199,7 +200,7 @@ class Membership:
         raise DuplicateName(f"others keep claiming the name {self._name} of this node")
 
     async def leave(self, *, for_good: bool = False) -> None:
-        """Be down, by one's own will; for good, be no member any more either."""
+        """Go down in order; `for_good` also ends the membership of this node."""
         lease = self._lease
         self._end_lease()
         if for_good:
@@ -207,12 +208,12 @@ class Membership:
             if state.member is not None and state.member.node_id == self._node_id:
                 await self._directory.remove(self._name, state)
         if lease:
-            # A lease that is refused has expired already.
+            # If etcd refuses, the lease has expired already.
             with suppress(EtcdRefused):
                 await self._etcd.revoke_lease(lease)
 
     async def forget(self, name: str) -> Member:
-        """Remove a member that is down and shall not come back.
+        """Remove a member that is down, so that it cannot come back.
 
         Raises `MemberIsUp`, `UnknownMember`, `EtcdError`.
         """
@@ -228,14 +229,14 @@ class Membership:
         raise MemberIsUp(f"node {name} is running; stop it before it is forgotten")
 
     async def cluster_name(self) -> str | None:
-        """What people call the cluster; None when nobody has named it."""
+        """The name that users gave the cluster; None if it has none."""
         return await self._directory.name()
 
     async def set_cluster_name(self, name: str) -> None:
         await self._directory.set_name(name)
 
     async def aclose(self) -> None:
-        """Look no longer. The lease ends by itself, unless `leave` was called before."""
+        """Stop watching. The lease ends by itself, unless `leave` was called before."""
         self._end_lease()
         await end_tasks(self._tasks)
 
@@ -256,7 +257,7 @@ class Membership:
                 " one another name, or forget that one first"
             )
 
-    # The own lease
+    # This node's lease
 
     def _begin_lease(self, lease: int, deadline: LeaseDeadline) -> None:
         self._lease, self._deadline = lease, deadline
@@ -270,7 +271,7 @@ class Membership:
         )
 
     def _deadline_passed(self, deadline: LeaseDeadline) -> None:
-        """Either the lease is lost, or keep-alives have moved the deadline meanwhile."""
+        """Lose the lease, unless keep-alives have moved the deadline meanwhile."""
         if deadline.held(self._clock.now()):
             self._set_deadline_timer(deadline)
         else:
@@ -290,24 +291,24 @@ class Membership:
             self._deadline_timer = None
 
     async def _keep(self) -> None:
-        """Keep the lease alive, and look at the others as often."""
+        """Keep the lease alive, and read members and presences as often."""
         while True:
             await self._pause()
             try:
                 await self._keep_alive()
                 found = await self._directory.look()
             except EtcdError:
-                # The node hears of it when the lease is lost, or from its definitions before.
+                # The node notices when the lease is lost, or earlier by its definitions.
                 await asyncio.sleep(RETRY_S)
             except UnreadableMembership as error:
                 log_event(logger, logging.ERROR, "cluster_members_unreadable", error=error)
             else:
                 if self._see(found) and self._stream is not None:
-                    # The watch should have said so before.
+                    # The watch has missed this change: close it, so that another one begins.
                     self._stream.close()
 
     async def _pause(self) -> None:
-        """Until the next keep-alive; also when the lease begins meanwhile."""
+        """Wait until the next keep-alive is due, or, without a lease, until one begins."""
         deadline = self._deadline
         if deadline is None:
             with suppress(TimeoutError):
@@ -327,7 +328,7 @@ class Membership:
         if not self.holds_lease():
             self._lose_lease("etcd says that it has expired")
 
-    # The others
+    # Other nodes
 
     async def _watch(self) -> None:
         while True:
@@ -339,7 +340,7 @@ class Membership:
                         if (await stream.next_answer()).events:
                             self._see(await self._directory.look())
             except EtcdError:
-                # A compacted revision among them: the next look needs no history.
+                # Also for a compacted revision: reading everything anew needs no history.
                 pass
             except UnreadableMembership as error:
                 log_event(logger, logging.ERROR, "cluster_members_unreadable", error=error)
@@ -350,7 +351,7 @@ class Membership:
                 self._see(await self._directory.look())
 
     def _see(self, found: Found) -> bool:
-        """Take over a newer look, telling what has changed; whether anything has."""
+        """Take over a newer state and report what has changed; whether any presence has."""
         if found.revision < self._found.revision:
             return False
         before, self._found = self._found, found
@@ -384,7 +385,7 @@ def _expect_compatible(
 
 
 def _ignore(*arguments: object) -> None:
-    """What is called until somebody wants to know."""
+    """The callback until another one is set."""
 
 
 def _call(callback: Callable[..., None], *arguments: object) -> None:
@@ -395,6 +396,6 @@ def _call(callback: Callable[..., None], *arguments: object) -> None:
 
 
 def _raise_fault(task: asyncio.Task[None]) -> None:
-    """None of the tasks ends by itself: the loop is to hear what ended it, as of any callback."""
+    """Raise the error that ended a task, so that the loop reports it: no task ends by itself."""
     if not task.cancelled():
         task.result()

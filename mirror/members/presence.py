@@ -1,13 +1,13 @@
-"""Who is a member of the cluster and who is up: the rules, without I/O.
+"""The rules of members, presences and leases, without I/O.
 
-- A `Member` is permanent, under the name of its node. A node is known by its id, which stands in
+- A `Member` is permanent, under the name of its node. A node is identified by its id, which is in
   its data directory; the name belongs to that id until the member leaves or is forgotten.
-- A `Presence` is there while its node keeps a lease alive. `incarnation` counts the times the
-  member has joined, so that a node that was down and is up again is told apart from one that was
-  up all the time, however quickly it came back.
+- A `Presence` exists while its node keeps a lease alive. `incarnation` counts the times that the
+  member has joined. So a node that was down and is up again differs from one that was up all the
+  time, however quickly it came back.
 - A `LeaseDeadline` is the moment from which a node must take its own lease for lost. etcd counts
-  from when it gets a keep-alive, the node from when it sent it, so the node never holds on for
-  longer than etcd does.
+  from the moment it gets a keep-alive, the node from the moment it sent it, so the node never holds
+  on for longer than etcd does.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import NamedTuple
 import msgspec
 
 RENEWALS_PER_TTL = 3
-"""Two keep-alives may get lost before the lease does."""
+"""Keep-alives in the time of a lease: two may get lost before the lease is lost."""
 
 
 class Member(msgspec.Struct, frozen=True):
-    """`machine` is the same for nodes that are processes of one broker, and empty for others."""
+    """`machine` is the same for nodes that are processes of one broker, else it is empty."""
 
     node_id: str
     added_at: float
@@ -32,7 +32,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Presence(msgspec.Struct, frozen=True):
-    """What a running node tells of itself. `started_at` is in seconds since 1970."""
+    """The facts that a running node publishes. `started_at` is in seconds since 1970."""
 
     node_id: str
     incarnation: int
@@ -43,8 +43,8 @@ class Presence(msgspec.Struct, frozen=True):
 
 
 class ClusterIdentity(msgspec.Struct, frozen=True):
-    """Written by the first node, never changed. `format` is that of what is in etcd, `protocol`
-    that of the links between nodes."""
+    """Written by the first node and never changed. `format` is the format of the values in etcd,
+    `protocol` that of the links between nodes."""
 
     cluster_id: str
     format: int
@@ -60,7 +60,7 @@ class PresenceChange(NamedTuple):
 
 
 class LeaseDeadline:
-    """When a lease is lost, as far as its holder can know. Lost once is lost."""
+    """The time at which a lease is lost, as far as its holder can know. A lost lease stays lost."""
 
     def __init__(self, ttl_s: float, sent_at: float) -> None:
         self._ttl_s = ttl_s
@@ -81,7 +81,7 @@ class LeaseDeadline:
         return not self._lost
 
     def answered(self, sent_at: float, ttl_s: float, now: float) -> None:
-        """A keep-alive sent at that time was answered; a TTL of 0 says that the lease is gone."""
+        """Note the answer to a keep-alive sent at `sent_at`; a TTL of 0 says the lease is gone."""
         if ttl_s <= 0:
             self._lost = True
         if self.held(now) and sent_at > self._sent_at:
@@ -92,7 +92,7 @@ class LeaseDeadline:
 def presence_changes(
     before: Mapping[str, Presence], after: Mapping[str, Presence]
 ) -> list[PresenceChange]:
-    """What happened between two snapshots: first who went down, then who came up."""
+    """The changes between two snapshots: first nodes that went down, then nodes that came up."""
     gone = [
         PresenceChange(name, presence, False)
         for name, presence in sorted(before.items())

@@ -1,7 +1,7 @@
-"""Tells the other nodes how much the queues led here hold of each quota, and hears it of theirs.
+"""Tells the other nodes how much of each quota the queues led here hold, and hears of theirs.
 
-Every node counts every second, and tells the others when the result is another one. A link that
-comes up begins with the last result; one that goes down takes the peer's with it.
+Every node counts every second, and tells the others when the result has changed. When a link comes
+up, each node sends its last result; when the link goes down, that of the peer is dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INTERVAL_S = 1.0
 
 
 class QuotaNews:
-    """What the queues of this node hold of quotas, and those of the nodes it has links to."""
+    """The quotas as used by the queues of this node, and of the nodes that it has links with."""
 
     def __init__(self, node: Node, post: Post) -> None:
         self._turns = node.turns

@@ -1,5 +1,5 @@
-"""Nodes tell each other which messages they follow (`core/tracer.py`), so that each records what
-happens to these at itself."""
+"""Nodes tell each other which messages they trace (`core/tracing/tracer.py`), so that each node
+records what happens to these messages there."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from warren.mirror.messages.post import Post
 FOLLOW = "trace.follow"
 
 TELL_US = 20
-"""What it costs to tell another node, as `core/scheduling/turns.py` counts it."""
+"""The cost of telling another node, in the microseconds that `core/scheduling/turns.py` counts."""
 
 
 class TraceNews:
-    """What this node tells the others, and what it is told."""
+    """Tells the other nodes of the messages traced here, and traces those that they tell of."""
 
     def __init__(self, tracer: Tracer, post: Post, calls: Calls) -> None:
         self._tracer = tracer
@@ -24,7 +24,8 @@ class TraceNews:
         calls.serve(FOLLOW, self._told)
 
     def _tell(self, vhost: str, name: str) -> None:
-        """At once: it goes before the message itself, which may go the same way in a moment."""
+        """Tell the others at once, so that the news arrives before the message, which may go the
+        same way in a moment."""
         for node in self._post.peers():
             self._tracer.turns.spend(TELL_US)
             self._calls.ask(node, FOLLOW, vhost, name)
