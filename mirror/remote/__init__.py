@@ -1,7 +1,8 @@
 """Queues that another node leads, as the clients of this node use them.
 
-Theory. `remote_queue` is a `Queue` like any other to routing, channels and consumers. It numbers
-its publishes and keeps each until the leader has answered, so that a new leader can be asked what
-it has, and sent the rest (`settling`). The leader serves it by a session for each node and queue
-(`queue_host`, `remote_client`). `placement` says which node gets a new queue.
+Theory. To routing, channels and consumers a `remote_queue` is a `Queue` like any other. It numbers
+its publishes and keeps each until the leader has answered. So a new leader can be asked which of
+them it has, and be sent the rest (`publishes_under_way`, `settling`). The leader serves the clients
+of each other node by a session for each node and queue (`queue_host`, `remote_client`). `placement`
+chooses the node that gets a new queue.
 """

@@ -1,4 +1,5 @@
-"""Which node gets a queue (policies_and_parameters.md section 1.5, "default location")."""
+"""The choice of the node that leads a new queue, and of the members of a quorum queue
+(policies_and_parameters.md section 1.5, "default location")."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from warren.mirror.remote.remote_queues import RemoteQueues
 from warren.mirror.replication.mirroring import Mirroring
 
 QUORUM_SIZE = 3
-"""How many members a quorum queue has whose declaration does not say it."""
+"""Members of a quorum queue whose declaration does not say how many."""
 
 
 class ClusterPlacement:
-    """Implements `core.placement.Placement`. `running` are the nodes that are up, this one too."""
+    """Implements `core.placement.Placement`. `running` are the nodes that are up, with this one."""
 
     def __init__(
         self,
@@ -39,8 +40,8 @@ class ClusterPlacement:
         may_lead: Callable[[str], bool] = lambda node: True,
         nodes: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """`may_lead`: whether a node is not in maintenance. `nodes` are those of the cluster, up or
-        not."""
+        """`may_lead` says whether a node is out of maintenance. `nodes` are all nodes of the
+        cluster, up or not."""
         self._node = node
         self._metadata = metadata
         self._remote_queues = remote_queues
@@ -60,21 +61,21 @@ class ClusterPlacement:
         locator = settings.queue_master_locator or self._locator
         nodes = sorted(node for node in self._running() if self._may_lead(node))
         if locator == "client-local":
-            # To a client the processes of a broker are one.
+            # To a client, all processes of a broker are one node.
             here = self._mirroring.machine_of(self._node)
             nodes = [node for node in nodes if self._mirroring.machine_of(node) == here] or nodes
         if exclusive or not nodes or nodes == [self._node]:
             return self._node
         if locator == "random":
             return self._random.choice(nodes)
-        # Among nodes with as few, the client's own.
+        # The node that leads the fewest queues; among equals, the client's own.
         return min(nodes, key=lambda node: (self._led[node], node != self._node, node))
 
     def members_of_new(
         self, described: str, settings: QueueSettings, leader: str, *, may_wait: bool = False
     ) -> Sequence[str]:
-        """Nodes that are up before others, by chance; the leader first (quorum_queues.md sections 1
-        and 6)."""
+        """The leader, then other nodes chosen at random, those that are up first (quorum_queues.md
+        sections 1 and 6)."""
         running = set(self._running())
         others = sorted({*self._nodes(), *running} - {leader})
         self._random.shuffle(others)
@@ -91,7 +92,7 @@ class ClusterPlacement:
         return members
 
     def _on_other_machines(self, leader: str, others: Sequence[str]) -> list[str]:
-        """The first of each machine but that of the leader."""
+        """The first of the nodes on each machine, without the leader's machine."""
         machine_of = self._mirroring.machine_of
         first = {machine_of(leader): leader}
         for node in others:
@@ -142,17 +143,17 @@ class ClusterPlacement:
             await self._mirroring.mirrored(queue)
 
     def _publish(self, queue: Queue, publish: Unanswered) -> None:
-        """Publish what the leader before us never got."""
+        """Publish a message that the leader before this node never got."""
         confirms, seq = publish.confirms, publish.publish_seq
         queue.published += 1
         send = queue.publish_again if publish.may_be_delivered else queue.publish
         answer = send(publish.envelope, publish.body, confirms, seq)
         if confirms is not None and answer is not PENDING:
-            # Whoever published it was told that it would hear.
+            # The publisher was told to wait for a confirm.
             (confirms.refuse if answer is REJECTED else confirms.settle)(seq)
 
     def leaders(self, node: str) -> int:
-        """How many queues a node leads."""
+        """The number of queues that a node leads."""
         return self._led[node]
 
     def _queue_changed(self, key: Key, record: object | None) -> None:
@@ -165,7 +166,7 @@ class ClusterPlacement:
 
 
 def _settle(publishes: list[Unanswered], arrived: bool) -> None:
-    """Say of publishes that they are in the queue, or that nobody knows."""
+    """Confirm publishes that are in the queue; refuse those that may not have arrived."""
     for publish in publishes:
         if publish.confirms is not None:
             (publish.confirms.settle if arrived else publish.confirms.refuse)(publish.publish_seq)

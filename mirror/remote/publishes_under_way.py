@@ -1,7 +1,8 @@
-"""Publishes to a queue that another node leads, from when they are numbered until it has answered.
+"""Publishes to a queue that another node leads, from their numbering to the leader's answer.
 
-Each is kept, whatever becomes of the link: the leader before may have had it, or not, and whoever
-leads next is asked, and is sent what it has not got. What is to be sent is gathered here as well.
+Each publish is kept, even if the link goes down. Then it is not known whether the leader got it:
+the next leader is asked, and sent the publishes that it lacks. Publishes to be sent are also
+gathered here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from warren.mirror.remote.settling import PublishedReport
 
 
 class AllPublishes(Protocol):
-    """Those of this node to all queues that others lead."""
+    """The publishes of this node to all queues that other nodes lead."""
 
     def next_numbers(self, count: int) -> range: ...
 
@@ -30,7 +31,7 @@ class AllPublishes(Protocol):
 
 
 class PublishesUnderWay:
-    """They are in the order of their numbers."""
+    """The publishes of this node to one queue, in the order of their numbers."""
 
     __slots__ = ("_all", "_packer", "_sent_upto", "_unanswered")
 
@@ -42,16 +43,16 @@ class PublishesUnderWay:
         self._sent_upto = 0
 
     def __len__(self) -> int:
-        """How many are not answered."""
+        """The number of publishes that are not answered."""
         return len(self._unanswered)
 
-    # New ones
+    # New publishes
 
     def add(self, publish: Unanswered) -> Unanswered:
-        """Keep it from now on, and number it unless it has been."""
+        """Keep a publish from now on, and number it if it has no number yet."""
         if not publish.number:
-            # Numbered through for the whole run of this node: whatever object stands for the queue,
-            # and whoever leads it, a later publish has the higher number.
+            # One count for the whole run of this node: a later publish has a higher number,
+            # whichever object stands for the queue, and whichever node leads it.
             (number,) = self._all.next_numbers(1)
             publish = replace(publish, number=number)
         self._unanswered.append(publish)
@@ -65,7 +66,7 @@ class PublishesUnderWay:
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> range:
-        """Keep new ones; returns their numbers."""
+        """Keep new publishes; returns their numbers."""
         count = len(bodies)
         numbers = self._all.next_numbers(count)
         each = zip(numbers, envelopes, bodies, range(first_seq, first_seq + count), strict=True)
@@ -77,7 +78,7 @@ class PublishesUnderWay:
         self._all.owe(octets)
         return numbers
 
-    # What is to be sent
+    # Sending
 
     @property
     def octets_gathered(self) -> int:
@@ -95,27 +96,27 @@ class PublishesUnderWay:
         bodies: Sequence[bytes],
         confirms: PublishConfirms | None,
     ) -> None:
-        """`gather` each of them, which are new."""
+        """`gather` many new publishes."""
         self._packer.add_many(numbers, envelopes, bodies, CONFIRM if confirms is not None else 0)
 
     def gather_all(self, leader: str, epoch: int) -> None:
-        """For a leader that has answered all that it has."""
+        """Gather all publishes kept, for a new leader that has answered those it has."""
         self._unanswered = deque([one.for_leader(leader, epoch) for one in self._unanswered])
         for publish in self._unanswered:
             self.gather(publish)
 
     def take(self) -> list[bytes]:
-        """What was gathered."""
+        """Remove and return the gathered publishes, packed."""
         return self._packer.take() if self._packer.parts else []
 
     def sent(self) -> None:
-        """What was taken has been sent, and all that is kept was in it or before it."""
+        """Note that the taken publishes were sent: all that are kept were sent now or before."""
         self._sent_upto = self._unanswered[-1].number
 
-    # What becomes of them
+    # Answers
 
     def settle(self, report: PublishedReport) -> None:
-        """Tell the publishers what the leader says."""
+        """Tell the publishers the leader's answers."""
         refused, answered = frozenset(report.refused), []
         while self._unanswered and self._unanswered[0].number <= report.upto:
             answered.append(self._unanswered.popleft())
@@ -130,12 +131,13 @@ class PublishesUnderWay:
         self._refuse(list(self._unanswered))
 
     def refuse_what_was_sent(self) -> None:
-        """Nobody can say of it whether it has arrived."""
+        """Refuse the publishes that were sent, as it cannot be known whether they have arrived."""
         sent = [p.number for p in self._unanswered if p.sent_to is not None or p.may_be_delivered]
         self._refuse([p for p in self._unanswered if sent and p.number <= sent[-1]])
 
     def move_out(self, leader: str, epoch: int) -> list[Unanswered]:
-        """They are kept elsewhere from now on. That was the leader until now."""
+        """Remove and return the publishes; another object keeps them from now on. Those that were
+        sent are marked with the leader and epoch until now."""
         unanswered = [
             replace(publish, sent_to=(leader, epoch))
             if publish.number <= self._sent_upto

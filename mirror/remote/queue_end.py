@@ -1,4 +1,4 @@
-"""What becomes of a queue that another node leads: it ends, or another node leads it."""
+"""The end of an object that stands for another node's queue: the queue is deleted or has moved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class QueueEnd(Event):
             event.happen()
 
     def unless_used(self, deletion: Waiting[Any]) -> Event:
-        """What happens when the queue is gone, or its leader has refused to delete it."""
+        """An event that happens when the queue is gone, or its leader has refused to delete it."""
         over = Event()
         self._unused.add(over)
 

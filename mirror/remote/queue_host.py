@@ -1,8 +1,8 @@
-"""Serves the clients of other nodes: finds the queue a frame is about, and the session it is of.
+"""Serves the clients of other nodes: finds the queue and the session that a frame belongs to.
 
-A node may hear of a queue later than the nodes whose clients use it, for each learns of definitions
-in its own time. What comes for a queue that is not known here waits for it, in order, and is
-refused when that takes too long.
+This node may hear of a queue later than a node whose clients use it, as each node applies
+definitions in its own time. Publishes and questions for a queue that is not known here wait for it,
+in order, and are refused when that takes too long.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from warren.mirror.remote.settling import PublishedReport, pack_report, unpack_n
 from warren.mirror.replication.mirroring import Mirroring
 
 WAIT_FOR_QUEUE_S = 10.0
-"""How long frames wait for the definition of their queue; definitions take milliseconds."""
+"""Seconds that frames wait for the definition of their queue; definitions take milliseconds."""
 
 _QUEUE = struct.Struct("<Q")
 _CONSUMER = struct.Struct("<QI")
@@ -38,16 +38,16 @@ _CONSUMER_STATE = struct.Struct("<QI?I")
 
 
 class _Awaited:
-    """A queue somebody asks for that is not known here yet."""
+    """A queue that another node has named, but that is not known here yet."""
 
     def __init__(self, timer: Timer) -> None:
         self.timer = timer
-        # In the order in which they came.
+        # Questions and frames, in the order in which they came.
         self.waiting: list[_Question | tuple[str, Kind, bytes]] = []
 
 
 class _Question(Event):
-    """Happens when it can be answered, or when whoever asked it cannot be reached any more."""
+    """Happens when the question can be answered, or when the node that asked is out of reach."""
 
     def __init__(self, node: str) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _Question(Event):
 
 class QueueHost:
     """The sessions of other nodes' clients. Deliveries to them are numbered from `first_number`,
-    which no earlier start of this node has reached; 64 bits."""
+    which no earlier start of this node has reached; numbers have 64 bits."""
 
     def __init__(
         self, node: Node, post: Post, calls: Calls, mirroring: Mirroring, first_number: int
@@ -72,8 +72,8 @@ class QueueHost:
         self._sessions: dict[str, dict[int, RemoteClient]] = {}
         self._delivery_numbers = count(first_number)
         self._awaited: dict[int, _Awaited] = {}
-        # Publishes to queues that are being handed over, in order. Who leads next is sent them by
-        # the nodes they are of, which are not told that they have arrived.
+        # Publishes to queues that are being handed over, in order. They are not answered, so their
+        # nodes send them again to the next leader.
         self._held: dict[int, list[tuple[str, bytes]]] = {}
         self._to_flush: dict[RemoteClient, str] = {}
         self._unpacker = Unpacker()
@@ -104,7 +104,8 @@ class QueueHost:
         awaited = self._awaited.get(queue_id)
         if awaited is None and queue_id not in self._node.local_queues:
             if kind is not Kind.PUBLISH:
-                # It was here, or nobody could consume from it.
+                # Other frames are about consumers, deliveries or refusals, so the queue was here
+                # once, and is gone.
                 return
             awaited = self._await(queue_id)
         if awaited is not None:
@@ -114,14 +115,15 @@ class QueueHost:
 
     def _serve(self, node: str, session: RemoteClient, kind: Kind, payload: bytes) -> None:
         if kind is Kind.PUBLISH and self._is_stale(session.queue, payload):
-            # It is sent again by whoever does not know yet, and may have been sent elsewhere.
+            # Its node sends it again when it hears of the present epoch, and may have sent it to
+            # another leader meanwhile.
             return
         if kind is Kind.PUBLISH and session.queue.is_held:
             self._held.setdefault(session.queue.queue_id, []).append((node, payload))
         elif kind is Kind.PUBLISH:
             queue_id, origin = session.queue.queue_id, self._origin(node)
             if self._node.alarms.raised:
-                # If the queue has grown, the nodes that publish to it are told.
+                # If the queue has grown, the nodes that publish to it are told that it has.
                 self._node.growth.holds_back(session.queue)
             with self._mirroring.publishing_from_afar(queue_id, origin):
                 session.publish(self._unpacker.messages(payload, PUBLISH_HEAD.size))
@@ -139,14 +141,14 @@ class QueueHost:
             session.set_blocked(number, bool(blocked))
 
     def _is_stale(self, queue: Queue, payload: bytes) -> bool:
-        """Whether it was published to the queue as it was led before."""
+        """Whether the publishes were sent in an earlier epoch of the queue."""
         _, epoch = _unpack(PUBLISH_HEAD, payload)
         return epoch < self._mirroring.epoch_of(queue)
 
     def _stays(self, queue: Queue) -> None:
         for node, payload in self._held.pop(queue.queue_id, ()):
             if node not in self._post.peers():
-                # Its link is down, which we are about to be told: it sends them again.
+                # The node's link is down, which is about to be reported: it sends them again.
                 continue
             self._serve(node, self._session(node, queue.queue_id), Kind.PUBLISH, payload)
 
@@ -171,11 +173,11 @@ class QueueHost:
         session.subscribe(
             number, tag, no_ack, exclusive, priority, prefetch, arguments, blocked, who
         )
-        # The answer goes first.
+        # The answer to this question goes before the first delivery.
         self._node.clock.call_soon(session.deliver)
 
     async def _hold(self, node: str, queue_id: int, number: int) -> None:
-        """Hand the consumer nothing more; the answer comes behind what it was handed so far."""
+        """Stop deliveries to the consumer; the answer comes after all deliveries made so far."""
         session = await self._asked(node, queue_id)
         session.set_blocked(number, True)
 
@@ -201,10 +203,10 @@ class QueueHost:
         return session.queue.left_ready
 
     async def _resume(self, node: str, queue_id: int) -> tuple[int | None, list[int]]:
-        """Up to which of the node's publishes the queue has all, but for those it has refused;
-        None if nobody can say.
+        """The number up to which the queue has all publishes of the node, and those it refused.
 
-        The node begins anew: its consumers subscribe again, and what they had goes back.
+        The number is None if it cannot be known. The node begins anew: its consumers subscribe
+        again, and the messages they had go back.
         """
         queue = (await self._asked(node, queue_id)).queue
         self._end_session(node, queue_id)
@@ -225,11 +227,11 @@ class QueueHost:
         return received, sorted(self._mirroring.refused_of(queue_id, origin))
 
     def _origin(self, node: str) -> str:
-        """What the publishes of this run of a node are known by."""
+        """The name of the publishes of a node's present run."""
         return origin_name(node, self._post.peers()[node].incarnation)
 
     async def _asked(self, node: str, queue_id: int) -> RemoteClient:
-        """The session a question is about, as soon as the queue is here."""
+        """The session of the asking node, as soon as the queue is known here."""
         if queue_id in self._awaited or queue_id not in self._node.local_queues:
             question = _Question(node)
             self._await(queue_id).waiting.append(question)
@@ -237,26 +239,27 @@ class QueueHost:
             if question.is_dropped or queue_id not in self._node.local_queues:
                 raise NotFound(f"queue {queue_id} is not at node '{self._node.name}'")
         if node not in self._post.peers():
-            # Its sessions have ended while it waited, and nobody is there to be answered.
+            # The node has gone while its question waited: its sessions have ended.
             raise NodeDown(node)
         return self._session(node, queue_id)
 
     async def _asked_of_leader(self, node: str, queue_id: int) -> RemoteClient:
-        """The same, as soon as it is known that this node leads the queue on, and its messages may
-        be handed out.
+        """The session, as soon as this node knows that it goes on leading the queue, and that
+        messages may be handed out.
 
-        Raises `NotFound` when it does not: whoever asks asks the next leader, and has done so by
-        now if its link broke.
+        Raises `NotFound` when another node leads: the asking node asks the next leader, and has
+        already done so if its link broke.
         """
         session = await self._asked(node, queue_id)
         if session.queue.is_withheld:
             await session.queue.let_go()
-            # Where it is led elsewhere now, there is time for whoever asks to hear so.
+            # If another node leads now, this waits for the queue, which leaves the asking node time
+            # to hear of the new leader.
             if await self._asked(node, queue_id) is not session:
                 raise NotFound(f"node '{node}' has begun anew, or another node leads {queue_id}")
         return session
 
-    # Queues that come and go
+    # Queues that become known, and that are deleted
 
     def _await(self, queue_id: int) -> _Awaited:
         awaited = self._awaited.get(queue_id)
@@ -291,7 +294,7 @@ class QueueHost:
                 self._post.send(node, Kind.PUBLISHED, _QUEUE.pack(queue_id), pack_report(report))
 
     def _queue_gone(self, queue: Queue) -> None:
-        """The queue was deleted; those who used it learn it as they learn of all definitions."""
+        """The queue was deleted; the nodes that used it learn so from the definitions."""
         self._held.pop(queue.queue_id, None)
         for sessions in self._sessions.values():
             session = sessions.pop(queue.queue_id, None)
@@ -370,7 +373,7 @@ class QueueHost:
         if session is not None:
             held = self._held.get(queue_id)
             if held is not None:
-                # They are sent again.
+                # The node sends its publishes again.
                 held[:] = [one for one in held if one[0] != node]
             self._to_flush.pop(session, None)
             session.end()

@@ -1,8 +1,9 @@
-"""What the clients of another node do with a queue of this node: one session a node and queue.
+"""The session in which this node, as leader, serves another node's clients of one queue.
 
-The other node numbers its publishes and its consumers; deliveries are numbered here. Publishes are
-answered in order: a report says up to where all were dealt with, and which of these were refused.
-When the other node goes, its consumers leave and what they did not acknowledge is put back.
+The other node numbers its publishes and its consumers; this node numbers deliveries. Publishes are
+answered in order: a report names the number up to which all were dealt with, and those that were
+refused. When the other node goes, its consumers leave, and messages that they did not acknowledge
+are put back.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport
 _CONSUMER = struct.Struct("<QI")
 
 DELIVER_BYTES_MAX = 1 << 18
-"""Octets of deliveries to one consumer that are sent before the turn is over."""
+"""Octets of deliveries to one consumer that are sent without waiting for the end of the turn."""
 
 
 class RemoteConsumer(Consumer):
@@ -109,7 +110,7 @@ class RemoteConsumer(Consumer):
 
 
 class _Got:
-    """Holds what a basic.get at the other node fetched."""
+    """The holder of a message that a basic.get at the other node fetched."""
 
     __slots__ = ("limited", "queue")
 
@@ -118,13 +119,13 @@ class _Got:
         self.limited = False
 
     def settled(self, count: int) -> None:
-        """There is no consumer to wake."""
+        """Does nothing: there is no consumer to wake."""
 
 
 class Effects:
-    """What a session asks of whoever has the links: to be flushed, and to send.
+    """The calls of a session to its host: to flush the session soon, and to send.
 
-    `note_refused` is told of publishes that outlive the session as refused.
+    `note_refused` is called for each refused publish, as refusals outlive the session.
     """
 
     __slots__ = ("deliver", "flush_soon", "note_refused", "tell_cancelled")
@@ -145,9 +146,9 @@ class Effects:
 class RemoteClient(PublishConfirms):
     """The session; as `PublishConfirms` it is told when publishes of the other node are safe.
 
-    `numbers` are for deliveries, none of them twice at this node, however often it is started: the
-    other one may judge what it was handed in an earlier session, and means nothing of this one.
-    `node` is the name of the other node.
+    `numbers` are the numbers of deliveries. None is used twice at this node, however often the node
+    is started: the other node may still settle deliveries of an earlier session, which must not be
+    taken for deliveries of this one. `node` is the name of the other node.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ class RemoteClient(PublishConfirms):
         self._effects.flush_soon(self)
 
     def _publish_together(self, some: CarriedMessages) -> None:
-        """Publish the messages in one call where that is right, and else one by one."""
+        """Publish the messages in one call where that is possible, and else one by one."""
         queue = self.queue
         envelopes, bodies, first = some.envelopes, some.bodies, some.first
         observer = queue.observer
@@ -244,7 +245,7 @@ class RemoteClient(PublishConfirms):
         self._effects.note_refused(number)
 
     def report(self) -> PublishedReport | None:
-        """What was not reported yet; None for nothing."""
+        """The answers that were not reported yet; None if there are none."""
         upto = next(iter(self._open), self._received + 1) - 1
         if upto == self._reported:
             return None
@@ -267,7 +268,7 @@ class RemoteClient(PublishConfirms):
         blocked: bool,
         client: TracedClient,
     ) -> None:
-        """Raises `AccessRefused` when someone holds the queue for themselves."""
+        """Raises `AccessRefused` when another consumer has the queue exclusively."""
         consumer = RemoteConsumer(
             self, number, tag, no_ack, exclusive, priority, prefetch, from_plain(arguments), client
         )
@@ -279,7 +280,7 @@ class RemoteClient(PublishConfirms):
         self._consumers[number] = consumer
 
     def deliver(self) -> None:
-        """Hand out what is ready, after the answer to `subscribe`."""
+        """Deliver ready messages; called after the answer to `subscribe`."""
         self.queue.deliver()
 
     def cancel(self, number: int) -> None:
@@ -289,7 +290,7 @@ class RemoteClient(PublishConfirms):
             self.queue.remove_consumer(consumer)
 
     def set_blocked(self, number: int, blocked: bool) -> None:
-        """The other node cannot hand anything to the consumer, or can again."""
+        """Note whether the other node can hand messages to the consumer."""
         consumer = self._consumers.get(number)
         if consumer is None:
             return
@@ -300,7 +301,7 @@ class RemoteClient(PublishConfirms):
             self.queue.deliver()
 
     def set_congested(self, congested: bool) -> None:
-        """The link takes no more, or does again."""
+        """Note whether the link with the other node is congested."""
         self._congested = congested
         for consumer in list(self._consumers.values()):
             if congested:
@@ -309,7 +310,7 @@ class RemoteClient(PublishConfirms):
                 self.queue.deliver()
 
     def get(self, no_ack: bool, client: TracedClient) -> tuple[bytes | None, int]:
-        """Fetch one message, packed, and how many are left."""
+        """Fetch one message; returns it packed, and the number of messages left."""
         message = self.queue.get(no_ack, client)
         if message is None:
             return None, 0
@@ -323,7 +324,7 @@ class RemoteClient(PublishConfirms):
         return b"".join(packer.take()), len(self.queue)
 
     def judge(self, verdict: DeliveryOutcome, numbers: Iterable[int]) -> None:
-        """Carry out a verdict on deliveries."""
+        """Settle deliveries as the other node says."""
         pop = self._unacked.pop
         messages = [m for number in numbers if (m := pop(number, None)) is not None]
         if not messages:
@@ -338,7 +339,7 @@ class RemoteClient(PublishConfirms):
         else:
             for message in messages:
                 if verdict is DeliveryOutcome.RETURN and self._has_left(message.holder):
-                    # Another consumer may have been given messages that are behind it.
+                    # Another consumer may have got messages that are behind this one.
                     message.redelivered = True
                 message.holder = NOBODY
             if verdict is DeliveryOutcome.ABANDON:
@@ -350,16 +351,16 @@ class RemoteClient(PublishConfirms):
             queue.deliver()
 
     def _has_left(self, holder: object) -> bool:
-        """Whether it is no consumer that waits for what comes back."""
+        """Whether the holder is no longer one of the session's consumers, or never was one."""
         consumers = self._consumers
         return not (isinstance(holder, RemoteConsumer) and consumers.get(holder.number) is holder)
 
     @property
     def unacked(self) -> Iterable[Message]:
-        """What is out at the other node."""
+        """The unacknowledged messages at the other node."""
         return self._unacked.values()
 
-    # For its consumers
+    # Calls of the session's consumers
 
     def note(self, message: Message) -> int:
         """Remember a message as unacknowledged; returns its number."""
@@ -368,7 +369,7 @@ class RemoteClient(PublishConfirms):
         return number
 
     def note_many(self, messages: list[Message]) -> list[int]:
-        """The same, of many."""
+        """Remember many messages as unacknowledged; returns their numbers."""
         numbers = list(islice(self._numbers, len(messages)))
         self._unacked.update(zip(numbers, messages, strict=True))
         return numbers
@@ -389,7 +390,7 @@ class RemoteClient(PublishConfirms):
             self.send_deliveries(consumer)
 
     def consumer_cancelled(self, consumer: RemoteConsumer) -> None:
-        """The queue is gone; the other node is told."""
+        """Tell the other node that the queue has cancelled a consumer."""
         if self._consumers.pop(consumer.number, None) is not None:
             self.send_deliveries(consumer)
             self._effects.tell_cancelled(_CONSUMER.pack(self.queue.queue_id, consumer.number))
@@ -397,14 +398,15 @@ class RemoteClient(PublishConfirms):
     # Ending
 
     def let_go(self) -> None:
-        """The queue is gone. Messages that are out lead back here, past the collector."""
+        """The queue is gone: drop the messages that are out. They refer back to this session in
+        cycles, which the garbage collector would not find."""
         self._unacked.clear()
 
     def end(self) -> None:
-        """The other node is gone: its consumers leave, and what they had goes back.
+        """The other node is gone: its consumers leave, and the messages they had go back.
 
-        Nothing is reported any more: if it is back, it asks itself, and a later life of it has
-        other publishes with the same numbers.
+        No more publishes are reported. If the node comes back, it asks for them itself; and a later
+        start of it has other publishes with the same numbers.
         """
         self._has_ended = True
         consumers, self._consumers = self._consumers, {}

@@ -1,20 +1,22 @@
-"""A queue that another node has, as the clients of this node use it.
+"""A queue that another node leads, as the clients of this node use it.
 
-What clients do with it goes to the node that leads it, in the order in which they did it: publishes
-and verdicts are gathered for one turn of the loop, everything else goes at once and behind what was
-gathered. Deliveries come back and are handed to the channels like those of a queue that is here.
+Operations of clients go to the leader in the order in which they were made. Publishes and verdicts
+(acknowledgements, rejections, requeues) are gathered for one turn of the loop; everything else goes
+at once, after sending what was gathered. Deliveries come back, and are handed to the channels like
+those of a queue that this node leads.
 
-A publish is kept until the leader has said what became of it. When the link to the leader of a
-queue without mirrors goes down nobody can say any more: those who wait for confirms are refused
-them, consumers are cancelled, and what was delivered is put back by the leader. A queue with
-mirrors has another leader in a moment; another object takes the place of this one then, asks what
-has arrived of the publishes, sends the others again, and subscribes the consumers.
+A publish is kept until the leader has answered it. When the link to the leader of a queue without
+mirrors goes down, the answer will never come: publishes that wait for confirms are refused,
+consumers are cancelled, and the leader puts back the messages that were delivered. A queue with
+mirrors soon has another leader. Then another object replaces this one: it asks which publishes have
+arrived, sends the others again, and subscribes the consumers.
 
-Prefetch is counted by the leader. What else stops a consumer is told to the leader. Of what is on
-its way by then, a consumer whose socket is full gets all, for it waits in the connection; one that
-may have no more (a limit of its channel) gets nothing, and it goes back undelivered. What came
-behind must not overtake that: the consumer has all of it go back until the leader has answered that
-it holds the rest, and only then says that it can be served again.
+The leader counts the prefetch; it is told of any other reason that stops a consumer. Messages may
+be on their way by then. If the consumer's socket is full, it takes them all, and they wait in the
+connection. If a limit of its channel stops it, it takes none, and they are returned undelivered.
+Later messages must not overtake those: all that come for this consumer are returned until the
+leader has answered that it holds the rest. Only then is the leader told that the consumer can be
+served again.
 """
 
 from __future__ import annotations
@@ -54,13 +56,13 @@ if TYPE_CHECKING:
     from warren.mirror.remote.remote_queues import RemoteQueues
 
 ELSEWHERE: Final = object()
-"""Owns the exclusive queues of other nodes' connections."""
+"""The owner of exclusive queues whose connections are at other nodes."""
 
 PUBLISH_BYTES_MAX = 1 << 18
-"""Octets of publishes that are sent before the turn is over."""
+"""Octets of publishes that are sent without waiting for the end of the turn."""
 
 PUBLISH_HEAD = struct.Struct("<QQ")
-"""Queue, and the epoch in which it is led as far as the node knows that publishes."""
+"""The id of the queue, and its epoch as far as the publishing node knows."""
 
 _QUEUE = struct.Struct("<Q")
 _CONSUMER = struct.Struct("<QI")
@@ -71,13 +73,13 @@ _ELSEWHERE_REASONS = ~Blocked.PREFETCH
 _TAKES_NOTHING = ~(Blocked.PREFETCH | Blocked.SOCKET)
 
 NEW_LEADER_S = 30.0
-"""How long clients of a mirrored queue wait for a new leader before they are refused."""
+"""Seconds that clients of a mirrored queue wait for a new leader before they are refused."""
 
 RESUME_AGAIN_S = 0.1
 
 
 class _TellingRing(ConsumerRing):
-    """Takes note that a consumer can be served, or cannot, and serves nobody itself."""
+    """Notes which consumers can be served, for the leader; it serves none itself."""
 
     __slots__ = ("_queue",)
 
@@ -131,26 +133,27 @@ class RemoteQueue(Queue):
         self._queues = queues
         self.leader = record.leader
         self.epoch = record.epoch
-        # While there is no leader to talk to, though there will be one.
+        # Whether the queue waits for a leader that it can talk to.
         self._waiting = False
         self._give_up_timer: Timer | None = None
-        # That time is over: there is a leader, or another object, or nobody waits any more.
+        # Happens when the wait is over: there is a leader, or a successor, or it was given up.
         self._waited = Event()
+        # The object that stands for the queue now, if this one was replaced.
         self._successor: Queue | None = None
-        # As the leader reported them last, for those who look.
+        # As the leader last reported them, for management.
         self.ready = 0
         self.consumer_count = 0
         self._publishes = PublishesUnderWay(queues)
-        # Up to which refusals of the leader are known, where it is to be told so.
+        # The last refusal heard of, if the leader is still to be told that it was heard; else 0.
         self._heard_upto = 0
         self._verdicts: list[tuple[DeliveryOutcome, list[int]]] = []
-        # Questions that whoever leads next is asked instead, without waiting for an answer.
+        # Questions to ask the next leader instead, without waiting for the answer of this one.
         self._movable: set[Call] = set()
         self._consumers_numbered = 0
         self._numbers: dict[Consumer, int] = {}
         self._told: dict[int, tuple[Consumer, bool]] = {}
         self._changed: dict[Consumer, None] = {}
-        # Numbers of consumers of which the leader was asked to hold what it has for them.
+        # Numbers of the consumers whose deliveries the leader was asked to hold, until it answers.
         self._returning: set[int] = set()
         self._gone = QueueEnd()
         super().__init__(
@@ -174,12 +177,12 @@ class RemoteQueue(Queue):
 
     @property
     def refuses_when_full(self) -> bool:
-        """Not while its leader is away: what is refused then is refused for that."""
+        """False while the leader is away: publishes are refused then because it is away."""
         return super().refuses_when_full and self._queues.is_up(self.leader)
 
     def is_told_by(self, node: str) -> bool:
-        """Whether what that node says is of the leader, as we know each other: what an earlier
-        leader says, or this one before it is asked to begin anew, is of other times."""
+        """Whether to accept a frame from this node: only the leader's, and only after it was asked
+        to begin anew. Others are left from an earlier leader or session."""
         return node == self.leader and not self._waiting
 
     # Publishing
@@ -226,8 +229,8 @@ class RemoteQueue(Queue):
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> Sequence[Settlement]:
-        """Nothing is sent before the caller knows the answers: a link that breaks would refuse
-        what nobody expects to hear of yet."""
+        """The new publishes are not sent before this returns: if the link broke meanwhile, they
+        would be refused before the caller knows that they are pending."""
         if self._publishes.octets_gathered >= PUBLISH_BYTES_MAX:
             self.flush()
         count = len(bodies)
@@ -240,9 +243,9 @@ class RemoteQueue(Queue):
         return () if confirms is None else (PENDING,) * count
 
     def answered(self, report: PublishedReport) -> None:
-        """The leader says what became of publishes: all up to a number were dealt with."""
+        """Take the leader's answer to publishes: all up to a number were dealt with."""
         if report.refused:
-            # It keeps them in mind until it is told that they are known.
+            # The leader remembers refusals until it is told that they were heard.
             self._heard_upto = max(report.refused)
             self._queues.flush_soon(self)
         self._publishes.settle(report)
@@ -268,7 +271,7 @@ class RemoteQueue(Queue):
             if self._waiting:
                 await self._waited
                 if consumer.blocked & Blocked.NOT_ACTIVE:
-                    # It has left meanwhile, and the leader must not hear of it after that.
+                    # The consumer has left meanwhile, so the leader must not hear of it.
                     return
             await self._ask(
                 "subscribe",
@@ -286,16 +289,16 @@ class RemoteQueue(Queue):
             self._forget_consumer(consumer)
             raise
         except GeneratorExit:
-            # The channel is gone, but the leader has the subscription, or will have it.
+            # The channel is gone, but the leader has the subscription, or will get it.
             self.remove_consumer(consumer)
             raise
         if self._successor is not None:
-            # The leader that has answered does not lead any more.
+            # The leader that has answered no longer leads.
             raise QueueMoved(self._successor)
         if self.deleted:
             raise no_queue(self.name, self._vhost.name)
         if consumer not in self._numbers:
-            # It has left meanwhile, and the leader was told.
+            # The consumer has left meanwhile, and the leader was told.
             return
         self.consumers.append(consumer)
         if bool(consumer.blocked & _ELSEWHERE_REASONS) is not blocked:
@@ -318,13 +321,14 @@ class RemoteQueue(Queue):
         return [self.remove_consumer(consumer) for consumer in consumers][-1]
 
     def consumer_changed(self, consumer: Consumer) -> None:
-        """Something stops the consumer, or does not any more; the leader is told in a moment."""
+        """Tell the leader at the end of the turn whether something stops the consumer now."""
         if consumer in self._numbers:
             self._changed[consumer] = None
             self._queues.flush_soon(self)
 
     def delivered(self, number: int, carried: Iterable[CarriedMessages]) -> None:
-        """The leader hands messages to a consumer of ours; their positions are its numbers."""
+        """Take deliveries of the leader to one of our consumers. The leader's delivery numbers
+        become the positions of the messages."""
         consumer, _ = self._told.get(number, (None, False))
         messages: list[Message] = []
         for flags, first, envelopes, bodies in carried:
@@ -339,7 +343,7 @@ class RemoteQueue(Queue):
             self._hand_on(number, consumer, messages)
 
     def _hand_on(self, number: int, consumer: Consumer | None, messages: list[Message]) -> None:
-        """Give the consumer what it can take; the rest goes back."""
+        """Give the consumer the messages that it can take, and return the rest."""
         is_returning = number in self._returning
         if consumer is None or is_returning or consumer.blocked & _TAKES_NOTHING:
             taken = 0
@@ -355,8 +359,8 @@ class RemoteQueue(Queue):
             self._judge(DeliveryOutcome.RETURN, unwanted)
 
     def _have_held(self, number: int, consumer: Consumer) -> None:
-        """Let the leader hold what it has for the consumer until all has come that is on its way.
-        It is asked before it has anything back, which it would send again."""
+        """Ask the leader to hold further messages for the consumer until those under way have come.
+        It is asked before messages are returned to it, as it would send them again."""
         self._returning.add(number)
         self._told[number] = (consumer, True)
         run(self._ask("hold", number), lambda result: self._is_held(result, number))
@@ -369,13 +373,13 @@ class RemoteQueue(Queue):
         try:
             result()
         except BrokerError:
-            # It holds nothing: its version does not know how to. So it has to be told what stops
-            # the consumer, or would send again what comes back, for ever.
+            # The leader's version cannot hold messages. So it has to be told that the consumer is
+            # stopped, or it would send returned messages again, for ever.
             self._told[number] = (consumer, False)
         self.consumer_changed(consumer)
 
     def cancelled_by_leader(self, number: int) -> None:
-        """The leader has ended a subscription."""
+        """End a consumer whose subscription the leader has cancelled."""
         known = self._told.get(number)
         if known is not None:
             self._end_consumer(known[0])
@@ -399,7 +403,7 @@ class RemoteQueue(Queue):
         return Fetched(message, left, self)
 
     def deliver(self) -> None:
-        """The leader delivers."""
+        """Does nothing: the leader delivers."""
 
     def ack(self, messages: Collection[Message]) -> None:
         self.acked += len(messages)
@@ -434,9 +438,9 @@ class RemoteQueue(Queue):
         return count
 
     async def end(self, *, if_unused: bool, if_empty: bool) -> None:
-        """Delete the queue, where it is; on return it is gone here too.
+        """Delete the queue at its leader; on return its definition is gone here, too.
 
-        Raises `PreconditionFailed` where that must not be.
+        Raises `PreconditionFailed` if the queue is in use or not empty, where it must not be.
         """
         try:
             self.left_ready = await self._ask("delete", if_unused, if_empty)
@@ -450,13 +454,13 @@ class RemoteQueue(Queue):
     # Life
 
     def delete(self) -> None:
-        """The definition is gone, and with it the queue."""
+        """The definition of the queue is gone: end this object."""
         self.deleted = True
         self._stop_waiting()
         self._publishes.take()
         self._verdicts.clear()
-        # What the leader has not answered came too late, for all that is known here; by now another
-        # queue may have the name.
+        # Publishes that the leader has not answered are taken to have come too late; they cannot be
+        # sent again, as another queue may have the name by now.
         self._publishes.refuse_all()
         self._end_consumers()
         self._queues.forget(self)
@@ -472,12 +476,12 @@ class RemoteQueue(Queue):
             self._wait_for_leader()
 
     def leader_up(self) -> None:
-        """The link is up again, and the leader, which is the same, has forgotten us."""
+        """The link to the same leader is up again, but the leader has ended our session."""
         if self._waiting:
             self._vhost.renew_queue(self)
 
     def _give_up(self) -> None:
-        """What was not answered never will be."""
+        """Stop waiting for a leader: refuse the unanswered publishes, and end the consumers."""
         self._publishes.refuse_all()
         self._end_consumers()
         self._stop_waiting()
@@ -514,11 +518,11 @@ class RemoteQueue(Queue):
         self._stop_waiting()
         for call in list(self._movable):
             call.answer(None, NotFound(f"queue '{self.name}' is led anew"))
-        # Who has deleted the queue waits for this object no longer.
+        # A deletion that waits for the end of this object need not wait any longer.
         self._gone.happen()
 
     def go_on(self, moving: Moving) -> None:
-        """Take the place of the object before, at a leader that may know of its publishes."""
+        """Take over from the object before, whose publishes the leader may have."""
         for publish in moving.unanswered:
             self._publishes.add(publish)
         self._wait_for_leader()
@@ -536,13 +540,14 @@ class RemoteQueue(Queue):
 
     async def _begin_anew(self, consumers: list[Consumer]) -> None:
         if self.deleted or not self._waiting:
-            # Yet another object begins anew in its own time, or it was given up meanwhile.
+            # Another object has replaced this one and will begin anew itself, or the wait was given
+            # up meanwhile.
             return
         received, refused = await self._queues.ask(self.leader, "queue.resume", self.queue_id)
         if self.deleted or not self._waiting:
             return
         if received is None:
-            # Nobody knows what it had before.
+            # It is not known which publishes the leaders before had.
             self._publishes.refuse_what_was_sent()
         else:
             self.answered(PublishedReport(received, refused))
@@ -558,14 +563,14 @@ class RemoteQueue(Queue):
         try:
             await self.subscribe(consumer)
         except BrokerError:
-            # It may have left meanwhile.
+            # Unless the consumer has left meanwhile, it is told that it was cancelled.
             if not consumer.blocked & Blocked.NOT_ACTIVE:
                 consumer.cancelled()
         else:
             consumer.queue.deliver()
 
     def _resumed(self, result: Callable[[], None], consumers: list[Consumer]) -> None:
-        """The leader has told what it has; or it is not there yet, or not any more."""
+        """Ask again in a moment if the leader was not there yet, or no longer leads."""
         try:
             result()
         except BrokerError:
@@ -573,16 +578,16 @@ class RemoteQueue(Queue):
                 self._queues.clock.call_later(RESUME_AGAIN_S, lambda: self._resume_with(consumers))
 
     def stop(self) -> None:
-        """The leader keeps it."""
+        """Does nothing: the leader keeps the queue."""
 
     def touch(self) -> None:
-        """To ask the leader for anything counts as use."""
+        """Does nothing: each operation at the leader counts as use there."""
 
     def apply_settings(self, settings: QueueSettings) -> None:
         self.settings = settings
 
     def flush(self) -> None:
-        """Send what was gathered."""
+        """Send all that was gathered to the leader."""
         queue = _QUEUE.pack(self.queue_id)
         send = self._queues.send
         gathered = self._publishes.take()
@@ -616,7 +621,7 @@ class RemoteQueue(Queue):
         late: Callable[[Any], None] | None = None,
     ) -> Any:
         if self._waiting:
-            # Behind what the leader is told first.
+            # Unanswered publishes are sent again first; they go before this question.
             await self._waited
         if self._successor is not None:
             raise QueueMoved(self._successor)
@@ -649,14 +654,14 @@ class RemoteQueue(Queue):
             self._movable.discard(call)
 
     def _moved_to(self, moved: QueueMoved) -> Queue:
-        """Raises `NotFound` when it was deleted after that."""
+        """The object that stands for the queue now. Raises `NotFound` if the queue was deleted."""
         queue = self._vhost.current(moved.queue)
         if queue is None:
             raise no_queue(self.name, self._vhost.name)
         return queue
 
     def _got_too_late(self, answer: Any) -> None:
-        """What basic.get fetched for a connection that is gone goes back."""
+        """Return a message that basic.get fetched for a connection that is gone."""
         got, _ = answer
         if got is not None:
             delivery = self._queues.entry(got).number
@@ -693,7 +698,7 @@ class RemoteQueue(Queue):
 
 
 def _take_each(consumer: Consumer, messages: list[Message]) -> int:
-    """Hand over until something stops the consumer; returns how many it got."""
+    """Hand over messages until something stops the consumer; returns how many it got."""
     for taken, message in enumerate(messages):
         if consumer.blocked & _TAKES_NOTHING:
             return taken

@@ -1,4 +1,4 @@
-"""The queues of other nodes that clients of this node use, and what their leaders say of them."""
+"""The queues of other nodes that clients of this node use, and the frames of their leaders."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from warren.mirror.remote.settling import unpack_report
 
 OWED_BYTES_HIGH = 16 << 20
 OWED_BYTES_LOW = 8 << 20
-"""Octets of publishes that other nodes have not answered: above the first, publishers wait until
-it is below the second."""
+"""Octets of publishes that other nodes have not answered: above `OWED_BYTES_HIGH`, publishers wait
+until they are below `OWED_BYTES_LOW`."""
 
 _QUEUE = struct.Struct("<Q")
 _CONSUMER = struct.Struct("<QI")
 
 
 class RemoteQueues:
-    """All of them. `on_flow` is told when publishers are to wait for other nodes."""
+    """All remote queues of this node. `on_flow` is called with whether publishers have to wait."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class RemoteQueues:
         on_flow: Callable[[bool], None],
         origin: str,
     ) -> None:
-        # What leaders know the publishes of this run of this node by.
+        # The name under which leaders know the publishes of this run of this node.
         self.origin = origin
         self.clock = clock
         self._post = post
@@ -65,13 +65,13 @@ class RemoteQueues:
         arguments: Table,
         settings: QueueSettings,
     ) -> RemoteQueue:
-        """What stands for a queue that another node has."""
+        """A new object that stands for a queue that another node leads."""
         queue = RemoteQueue(self, vhost, name, record, arguments, settings)
         self._queues[record.queue_id] = queue
         return queue
 
     def forget(self, queue: RemoteQueue) -> None:
-        """It is deleted, or another object stands for the queue."""
+        """Forget an object whose queue was deleted, or which another object has replaced."""
         if self._queues.get(queue.queue_id) is queue:
             del self._queues[queue.queue_id]
         self._to_flush.pop(queue, None)
@@ -79,7 +79,7 @@ class RemoteQueues:
     def led_by(self, node: str) -> Iterable[RemoteQueue]:
         return [queue for queue in self._queues.values() if queue.leader == node]
 
-    # For the queues
+    # Calls of the queues
 
     def is_up(self, node: str) -> bool:
         return self._post.is_up(node)
@@ -91,14 +91,14 @@ class RemoteQueues:
         return self._calls.ask(node, method, *arguments)
 
     def next_numbers(self, count: int) -> range:
-        """For publishes. One count for all queues: whatever a leader has heard of this run of the
-        node, what comes later has a higher number."""
+        """Numbers for new publishes. There is one count for all queues: a later publish has a
+        higher number than all that any leader has heard of in this run of the node."""
         first = self._numbered + 1
         self._numbered += count
         return range(first, first + count)
 
     def entry(self, packed: bytes) -> CarriedMessage:
-        """The one message of an answer."""
+        """The only message in an answer."""
         return self._unpacker.message(packed)
 
     def flush_soon(self, queue: RemoteQueue) -> None:
@@ -117,7 +117,7 @@ class RemoteQueues:
             self._flow = False
             self._on_flow(False)
 
-    # What leaders say
+    # Frames of leaders
 
     def _published(self, node: str, payload: bytes) -> None:
         queue = self._named(node, payload)
@@ -137,8 +137,8 @@ class RemoteQueues:
             queue.cancelled_by_leader(consumer)
 
     def _named(self, node: str, payload: bytes) -> RemoteQueue | None:
-        """The queue the frame is about; None where it was deleted meanwhile, or is led otherwise
-        than the node knows."""
+        """The queue that the frame is about; None if it was deleted meanwhile, or if the node no
+        longer leads it as this node knows."""
         (queue_id,) = _unpack(_QUEUE, payload)
         queue = self._queues.get(queue_id)
         return queue if queue is not None and queue.is_told_by(node) else None

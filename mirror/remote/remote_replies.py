@@ -1,4 +1,4 @@
-"""Direct replies to channels of other nodes: an address says at which node its channel is."""
+"""Direct replies to channels of other nodes: the address names the node of its channel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RemoteReplies:
         calls.serve(ALIVE, self._asked)
 
     def deliver(self, node: str, address: str, envelope: Envelope, body: bytes) -> None:
-        """Whether it has arrived nobody hears, as with a channel that is here."""
+        """Send a reply; as with a channel of this node, there is no answer whether it arrived."""
         self._calls.ask(
             node,
             REPLY,

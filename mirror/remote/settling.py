@@ -1,4 +1,4 @@
-"""What nodes tell each other of messages that were published or delivered before: numbers."""
+"""The encoding of answers to publishes and of verdicts on deliveries, both as numbers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _UPTO = struct.Struct("<Q")
 
 
 class DeliveryOutcome(IntEnum):
-    """What became of deliveries. RETURN: they did not reach the client they were meant for.
-    ABANDON: they were with a channel that is closed."""
+    """What became of deliveries. RETURN: they did not reach the client. ABANDON: the channel that
+    had them is closed."""
 
     ACK = 0
     REJECT = 1
@@ -25,7 +25,7 @@ class DeliveryOutcome(IntEnum):
 
 
 class PublishedReport(NamedTuple):
-    """All publishes up to a number were dealt with; these of them were refused."""
+    """All publishes up to the number `upto` were dealt with; `refused` are those refused."""
 
     upto: int
     refused: Sequence[int]
@@ -57,7 +57,7 @@ def unpack_report(payload: bytes, start: int) -> PublishedReport:
 
 
 def _numbers(payload: bytes, start: int) -> Sequence[int]:
-    """Raises ValueError for octets that are no whole numbers."""
+    """Raises ValueError if the octets are not a whole count of numbers."""
     numbers = array("Q")
     numbers.frombytes(payload[start:])
     return numbers
