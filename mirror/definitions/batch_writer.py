@@ -69,7 +69,7 @@ class Decision(NamedTuple):
 
 
 class BatchWriter:
-    """The way of one node's batches into etcd: `claim` once, then one `send` after the other."""
+    """Sends one node's batches to etcd: call `claim` once, then one `send` after the other."""
 
     def __init__(self, etcd: EtcdClient, keys: Keys, writer: str, session: str) -> None:
         self._etcd = etcd
@@ -135,7 +135,8 @@ class BatchWriter:
         return self._earlier(batch, answer, number)
 
     async def _txn(self, compare: Sequence[Compare], success: list[Operation]) -> TxnAnswer:
-        """Ask etcd. If a comparison fails, the answer has the head and the marks."""
+        """Send a transaction that also compares the head. If a comparison fails, the answer has the
+        head and the marks."""
         txn = Txn(
             compare=[modified_at(self._head, self._head_revision), *compare],
             success=success,

@@ -120,7 +120,7 @@ class KeyStore:
     # Requests
 
     def range(self, wanted: Range) -> RangeAnswer:
-        """Raises `Declined`."""
+        """Read a range of keys. Raises `Declined`."""
         _expect_key(wanted.key)
         if wanted.revision > self.revision:
             raise Declined("etcdserver: mvcc: required revision is a future revision", OUT_OF_RANGE)

@@ -20,7 +20,7 @@ INTERVAL_S = 1.0
 
 
 class QuotaNews:
-    """The quotas as used by the queues of this node, and of the nodes that it has links with."""
+    """The stock of each quota in the queues of this node, and of the nodes that it has links to."""
 
     def __init__(self, node: Node, post: Post) -> None:
         self._turns = node.turns

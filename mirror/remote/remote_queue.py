@@ -181,8 +181,8 @@ class RemoteQueue(Queue):
         return super().refuses_when_full and self._queues.is_up(self.leader)
 
     def is_told_by(self, node: str) -> bool:
-        """Whether to accept a frame from this node: only the leader's, and only after it was asked
-        to begin anew. Others are left from an earlier leader or session."""
+        """Whether to accept a frame from this node: only from the leader, and not while it still
+        has to begin anew. Other frames are left from an earlier leader or session."""
         return node == self.leader and not self._waiting
 
     # Publishing
