@@ -1,4 +1,4 @@
-"""What makes nodes a cluster: links, shared definitions, members, queues at several nodes.
+"""The cluster: links, shared definitions, members, queues at several nodes.
 
 Rooms, each of which may use only those above it in this list:
 
