@@ -24,7 +24,7 @@ LEAVES: Final = {
 }
 """What happens to a queue, and how messages in it are that go."""
 
-KEEPS: Final = frozenset({TraceEvent.PUBLISHED, TraceEvent.COPIED})
+KEEPS: Final = frozenset({TraceEvent.PUBLISHED, TraceEvent.COPIED, TraceEvent.REPLAYED})
 """Events that bring a message into queues and change nothing where it was before."""
 
 SAYS_NOTHING: Final = frozenset({TraceEvent.MIRRORED, TraceEvent.RETURNED, TraceEvent.UNROUTABLE})

@@ -67,6 +67,7 @@ BRINGS: Final = frozenset(
         TraceEvent.SENT_ON,
         TraceEvent.MOVED,
         TraceEvent.COPIED,
+        TraceEvent.REPLAYED,
     }
 )
 """Events after which a message is in the queues that the record names."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Broker", "__version__"]
+__all__ = ["Broker", "Faults", "__version__"]
 
 if TYPE_CHECKING:
-    from warren.embedded import Broker
+    from warren.embedded import Broker, Faults
 
 
 def __getattr__(name: str) -> Any:
     """`from warren import Broker` loads the broker; importing a subpackage does not."""
-    if name == "Broker":
-        from warren.embedded import Broker
+    if name in ("Broker", "Faults"):
+        from warren import embedded
 
-        return Broker
+        return getattr(embedded, name)
     raise AttributeError(f"module 'warren' has no attribute {name!r}")

@@ -16,6 +16,7 @@ and lets hours pass at once (docs/testing-with-warren.md).
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,12 +28,20 @@ from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 import uvloop
+from pamqp.commands import Basic
+from pamqp.header import ContentHeader
 
 from warren.amqp.connection import Connection
+from warren.amqp.peer import client_name
 from warren.clock import LoopClock, MovableClock
 from warren.config import Config, Listener
+from warren.core.messages.message import Message
 from warren.core.node import Node
+from warren.core.patterns.matcher import Matcher
+from warren.core.patterns.pattern import compile_pattern
 from warren.core.ports import Commit
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_type import STREAM
 from warren.core.resources.alarms import Resource
 from warren.faults import NodeFailed
 from warren.node import RunningNode
@@ -45,8 +54,27 @@ WAIT_S = 10.0
 
 LOOK_S = 0.005
 
-REFUSING = "warren-refuses"
-"""The policy by which a queue takes no message."""
+READ_BYTES_MAX = 1 << 30
+
+
+class Faults(NamedTuple):
+    """What goes wrong from the start of a broker on, and after each `restart`: the publishes to
+    queues of the virtual host `/` whose names match `refuse_publishes` are refused, no publish is
+    confirmed, or publishers are blocked."""
+
+    refuse_publishes: str | None = None
+    hold_confirms: bool = False
+    block_publishers: bool = False
+
+
+class QueuedMessage(NamedTuple):
+    """A message as it stands in a queue."""
+
+    body: bytes
+    exchange: str
+    routing_key: str
+    properties: Basic.Properties
+    redelivered: bool
 
 
 class QueueState(NamedTuple):
@@ -58,11 +86,14 @@ class QueueState(NamedTuple):
     consumers: int
 
 
+NO_FAULTS = Faults()
+
+
 class Broker:
     """One node. `options` are fields of `warren.config.Config`, such as `heartbeat_s=10`.
 
     It answers HTTP only where `http_port` says so; 0 picks a free one. With `movable_clock` tests
-    may `advance` its clock.
+    may `advance` its clock. `faults` are there from the start on; methods bring others about.
     """
 
     def __init__(
@@ -72,6 +103,7 @@ class Broker:
         port: int = 0,
         http_port: int | None = None,
         movable_clock: bool = False,
+        faults: Faults = NO_FAULTS,
         **options: Any,
     ) -> None:
         http = () if http_port is None else (Listener("127.0.0.1", http_port),)
@@ -84,6 +116,12 @@ class Broker:
             **options,
         }
         self._config = Config(**settings)
+        self._faults = faults
+        # What goes wrong now: patterns of queues that refuse publishes with their virtual hosts,
+        # and how many blocks hold confirms or block publishers.
+        self._refusing: list[tuple[str, Matcher]] = []
+        self._holding = self._blocking = 0
+        self._has_begun = False
         self._new_clock = MovableClock if movable_clock else LoopClock
         self._clock: LoopClock
         self._started = threading.Event()
@@ -106,6 +144,7 @@ class Broker:
         if self._failure is not None:
             self._thread.join()
             raise self._failure
+        self._begin_faults()
         return self
 
     def stop(self) -> None:
@@ -228,22 +267,46 @@ class Broker:
                 raise TimeoutError(f"queue {queue!r} is {state}, not {wanted}")
             time.sleep(LOOK_S)
 
+    def messages(self, queue: str, *, vhost: str = "/") -> list[QueuedMessage]:
+        """The ready messages of a queue from its head on, which stay as they are.
+
+        Raises `LookupError` if the queue is not there.
+        """
+
+        def look(node: Node) -> list[QueuedMessage]:
+            found = node.vhosts[vhost].queues.get(queue)
+            if found is None:
+                raise LookupError(f"there is no queue {queue!r} in virtual host {vhost!r}")
+            return [
+                _queued(message)
+                for level in reversed(found.levels)
+                for message in level.peek(0, len(found), READ_BYTES_MAX).messages
+            ]
+
+        return self.call(look)
+
     # What may happen to clients
 
-    def close_connections(self, reason: str = "closed by a test") -> None:
-        """Close all client connections in order: clients get connection.close with 320."""
+    def close_connections(
+        self, reason: str = "closed by a test", *, name: str | None = None
+    ) -> None:
+        """Close client connections in order: clients get connection.close with 320.
+
+        All of them, or those that call themselves `name` (`connection_name` in their properties).
+        """
 
         def close(node: Node) -> None:
-            for connection in _connections(node):
+            for connection in _connections(node, name):
                 connection.force_close(reason)
 
         self.call(close)
 
-    def lose_connections(self) -> None:
-        """End the sockets of all clients without a word, as a network does that breaks."""
+    def lose_connections(self, *, name: str | None = None) -> None:
+        """End the sockets of clients without a word, as a network does that breaks: of all of them,
+        or of those that call themselves `name`."""
 
         def lose(node: Node) -> None:
-            for connection in _connections(node):
+            for connection in _connections(node, name):
                 connection.lose()
 
         self.call(lose)
@@ -251,43 +314,84 @@ class Broker:
     @contextmanager
     def holding_confirms(self) -> Iterator[None]:
         """Confirm no publish; what came meanwhile is confirmed afterwards."""
+        self._hold_confirms(1)
+        try:
+            yield
+        finally:
+            self._hold_confirms(-1)
 
+    def _hold_confirms(self, more: int) -> None:
         def hold(node: Node) -> None:
-            node.holds_confirms = True
-
-        def release(node: Node) -> None:
-            node.holds_confirms = False
+            self._holding += more
+            node.holds_confirms = self._holding > 0
             for connection in _connections(node):
                 connection.request_flush()
 
         self.call(hold)
-        try:
-            yield
-        finally:
-            self.call(release)
 
     @contextmanager
     def refusing_publishes(self, pattern: str = ".*", *, vhost: str = "/") -> Iterator[None]:
         """Queues whose names match take no message: publishers with confirms get `basic.nack`.
 
-        It is done by a policy, and other policies do not count for these queues meanwhile.
+        What is in them stays there. Streams go on taking messages.
         """
-        definition = {"max-length": 0, "overflow": "reject-publish"}
-        self.set_policy(REFUSING, pattern, definition, vhost=vhost, priority=2**31)
+        refusing = (vhost, compile_pattern(pattern))
+        self._refusing.append(refusing)
+        self._refuse_by_now(vhost)
         try:
             yield
         finally:
-            self.clear_policy(REFUSING, vhost=vhost)
+            self._refusing.remove(refusing)
+            self._refuse_by_now(vhost)
+
+    def _refuse_by_now(self, vhost: str) -> None:
+        """Have the queues of a virtual host refuse publishes, or take them again."""
+
+        def follow(node: Node) -> None:
+            node.policies.override = self._refuses
+            if vhost in node.vhosts:
+                node.vhosts[vhost].apply_policies()
+
+        self.call(follow)
+
+    def _refuses(self, vhost: str, name: str, settings: QueueSettings) -> QueueSettings:
+        if settings.type is STREAM or not any(
+            where == vhost and pattern.search(name) for where, pattern in self._refusing
+        ):
+            return settings
+        return replace(settings, max_length=0, overflow="reject-publish")
 
     @contextmanager
     def blocking_publishers(self) -> Iterator[None]:
         """Memory is short: whoever publishes gets `connection.blocked` and is not read from."""
-        where = "a test"
-        self.call(lambda node: node.alarms.report(Resource.MEMORY, True, where))
+        self._block_publishers(1)
         try:
             yield
         finally:
-            self.call(lambda node: node.alarms.report(Resource.MEMORY, False, where))
+            self._block_publishers(-1)
+
+    def _block_publishers(self, more: int) -> None:
+        def block(node: Node) -> None:
+            self._blocking += more
+            node.alarms.report(Resource.MEMORY, self._blocking > 0, "a test")
+
+        self.call(block)
+
+    def _begin_faults(self) -> None:
+        """Bring about what is to go wrong from the start, and what a restart has interrupted."""
+        faults = self._faults
+        if not self._has_begun:
+            self._has_begun = True
+            if faults.refuse_publishes is not None:
+                self._refusing.append(("/", compile_pattern(faults.refuse_publishes)))
+            self._holding += faults.hold_confirms
+            self._blocking += faults.block_publishers
+        for vhost in {where for where, _ in self._refusing}:
+            self._refuse_by_now(vhost)
+        if self._holding:
+            self._hold_confirms(0)
+        if self._blocking:
+            self._block_publishers(0)
 
     def restart(self) -> None:
         """Stop and start again, on the same ports. Without a data directory everything is gone."""
@@ -304,6 +408,8 @@ class Broker:
 
         Only with `movable_clock`.
         """
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(f"a clock is set forward by seconds, not by {seconds}")
         clock = self._clock
         if not isinstance(clock, MovableClock):
             raise RuntimeError("only Broker(movable_clock=True) can be set forward")
@@ -401,5 +507,24 @@ class Broker:
             self._failure = NodeFailed(self._running.faults.first)
 
 
-def _connections(node: Node) -> list[Connection]:
-    return [client for client in node.clients if isinstance(client, Connection)]
+def _connections(node: Node, name: str | None = None) -> list[Connection]:
+    """The connections of all clients, or of those that call themselves so."""
+    return [
+        client
+        for client in node.clients
+        if isinstance(client, Connection)
+        and (name is None or client_name(client.client_properties) == name)
+    ]
+
+
+def _queued(message: Message) -> QueuedMessage:
+    envelope = message.envelope
+    header = ContentHeader()
+    header.unmarshal(envelope.header)
+    return QueuedMessage(
+        message.body,
+        envelope.exchange,
+        envelope.routing_key,
+        header.properties,
+        message.redelivered,
+    )

@@ -197,6 +197,9 @@ def validated(
     return PolicyRecord(pattern, apply_to, dict(definition), priority)
 
 
+Override = Callable[[str, str, QueueSettings], QueueSettings]
+
+
 class Policies:
     """The policies and operator policies of all virtual hosts, kept in the metadata store."""
 
@@ -205,6 +208,8 @@ class Policies:
         # By kind of policy and virtual host, once they are needed.
         self._sets: dict[tuple[str, str], PolicySet] = {}
         self._watchers: list[Callable[[str], None]] = []
+        # Changes the settings of a queue once more, by its virtual host and name: for tests.
+        self.override: Override | None = None
         self._patterns = StoredPatterns(compile_pattern)
         for operator in (False, True):
             store.watch((_store_kind(operator),), self._changed)
@@ -296,7 +301,8 @@ class Policies:
         if exchange is not None:
             locator = applied.definition.get("queue-master-locator")
             return QueueSettings(queue_mode="lazy", queue_master_locator=locator, delays=exchange)
-        return effective_arguments(declared, applied.definition)
+        settings = effective_arguments(declared, applied.definition)
+        return settings if self.override is None else self.override(vhost, name, settings)
 
     def alternate_exchange(self, vhost: str, name: str) -> str | None:
         """The alternate exchange policies give this exchange; its argument would come first."""

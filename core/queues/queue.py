@@ -204,7 +204,7 @@ class Queue:
 
     def stock(self) -> Stock:
         """How much it holds: messages, wherever they are, and octets of ready ones."""
-        return Stock(self.backing.length + self.unacked + self.waiting, self.backing.ready_bytes)
+        return Stock(len(self) + self.unacked + self.set_aside[0], self.backing.ready_bytes)
 
     @property
     def vhost_name(self) -> str:
@@ -232,10 +232,10 @@ class Queue:
     @property
     def set_aside(self) -> tuple[int, int]:
         """Messages that are neither ready nor unacknowledged and count as in the queue, and the
-        octets of their bodies: dead ones whose dead letters are not safe yet, and returned ones
-        that wait."""
-        redelivery = self._redelivery
-        return (0, 0) if redelivery is None else (len(redelivery), redelivery.waiting_bytes)
+        octets of their bodies: returned ones that wait, and those that operators have taken out."""
+        redelivery, hand = self._redelivery, self._in_hand or ()
+        octets = sum([message.body_bytes for message in hand])
+        return self.waiting + len(hand), octets + (redelivery.waiting_bytes if redelivery else 0)
 
     @property
     def waiting(self) -> int:
@@ -781,7 +781,7 @@ class Queue:
 
     def check_deletable(self, *, if_unused: bool, if_empty: bool) -> None:
         """Raise `PreconditionFailed` when a conditional delete must not go through."""
-        if if_empty and self.backing.length:
+        if if_empty and (self.backing.length or self.set_aside[0]):
             raise PreconditionFailed(f"{self.described} not empty")
         if if_unused:
             self.check_unused()

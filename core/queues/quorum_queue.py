@@ -62,7 +62,9 @@ class QuorumQueue(Queue):
 
     @property
     def set_aside(self) -> tuple[int, int]:
-        return len(self._kept), self._kept_bytes
+        """Dead messages whose dead letters are not safe yet count as well."""
+        count, octets = super().set_aside
+        return count + len(self._kept), octets + self._kept_bytes
 
     def _time_to_live_ms(self, envelope: Envelope) -> int | None:
         ttl_ms = super()._time_to_live_ms(envelope)
@@ -240,13 +242,13 @@ class QuorumQueue(Queue):
     def _is_longer_than(self, part: float) -> bool:
         settings = self.settings
         # After a change of policy, dead letters still kept from before must not push out messages.
-        count, octets = self.set_aside if settings.keeps_dead else (0, 0)
+        kept = (len(self._kept), self._kept_bytes) if settings.keeps_dead else (0, 0)
         return (
             settings.max_length is not None
-            and self.backing.length + count > settings.max_length * part
+            and self.backing.length + kept[0] > settings.max_length * part
         ) or (
             settings.max_length_bytes is not None
-            and self.backing.ready_bytes + octets > settings.max_length_bytes * part
+            and self.backing.ready_bytes + kept[1] > settings.max_length_bytes * part
         )
 
     # Life

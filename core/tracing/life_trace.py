@@ -47,6 +47,7 @@ ACTIONS: Final = {
     "requeue": TraceEvent.MOVED,
     "redrive": TraceEvent.MOVED,
     "copy": TraceEvent.COPIED,
+    "replay": TraceEvent.REPLAYED,
     "delete": TraceEvent.DELETED,
 }
 """What operators do with messages."""

@@ -29,6 +29,7 @@ class TraceEvent(StrEnum):
     SENT_ON = "sent_on"
     MOVED = "moved"
     COPIED = "copied"
+    REPLAYED = "replayed"
     DELETED = "deleted"
     # Of a queue, and so of all messages in it: the record names no message.
     PURGED = "purged"

@@ -58,9 +58,11 @@ def _plan(body: Any) -> Plan:
 
 
 async def _begin(
-    request: ApiRequest, listed: ListedQueue, plan: Plan, name: str | None = None
+    request: ApiRequest, listed: ListedQueue, plan: Plan, again: Kept | None = None
 ) -> Row:
+    """`again` is the job that is started once more."""
     vhost, queue = listed
+    name = again.key.name if again is not None else None
     _check(request, vhost, queue, plan)
     if not queue.is_here:
         body = msgspec.to_builtins(plan)
@@ -76,7 +78,7 @@ async def _begin(
     name = name or jobs.new_name(queue, plan)
     user = None if request.caller.local else request.caller.user
     try:
-        await jobs.begin(name, queue, plan, user)
+        await jobs.begin(name, queue, plan, user, done=again.done if again is not None else 0)
     except TooManyJobs as error:
         raise ApiError(503, "unavailable", error.text) from error
     if not plan.dry_run:
@@ -115,7 +117,7 @@ async def _asked_of_leader(
 
 def _check(request: ApiRequest, vhost: VirtualHost, queue: Queue, plan: Plan) -> None:
     """Raise `ApiError` unless the caller may do that, and what the plan names is there."""
-    request.check(vhost.name, "queue", queue.name, "read")
+    _check_rights(request, vhost.name, queue.name, plan)
     is_stream = queue.settings.type is STREAM
     if is_stream and plan.action not in (Action.COPY, Action.REPLAY):
         raise BadRequest(
@@ -123,43 +125,46 @@ def _check(request: ApiRequest, vhost: VirtualHost, queue: Queue, plan: Plan) ->
         )
     if plan.action is Action.REPLAY and not is_stream and queue.settings.retention is None:
         raise BadRequest(why_no_replay(queue))
-    if plan.action is Action.REQUEUE:
-        request.check(vhost.name, "queue", queue.name, "write")
     if plan.to_queue is not None:
-        _check_queue(request, vhost, queue, plan)
+        _check_queue(vhost, queue, plan.to_queue, plan)
     if plan.to_exchange is not None:
-        _check_exchange(request, vhost, plan.to_exchange, plan.routing_key)
+        exchange = vhost.exchanges.get(plan.to_exchange)
+        if exchange is None:
+            raise BadRequest(f"there is no exchange '{plan.to_exchange}' in vhost '{vhost.name}'")
+        if exchange.internal:
+            raise BadRequest(f"exchange '{plan.to_exchange}' is internal")
 
 
-def _check_queue(request: ApiRequest, vhost: VirtualHost, queue: Queue, plan: Plan) -> None:
-    name = plan.to_queue or ""
+def _check_rights(request: ApiRequest, vhost: str, queue: str, plan: Plan) -> None:
+    """Raise `ApiError` unless the caller may read the queue, and write where its messages go."""
+    request.check(vhost, "queue", queue, "read")
+    if plan.action is Action.REQUEUE:
+        request.check(vhost, "queue", queue, "write")
+    if plan.to_queue is not None:
+        request.check(vhost, "queue", plan.to_queue, "write")
+    if plan.to_exchange is None:
+        return
+    request.check(vhost, "exchange", plan.to_exchange, "write")
+    if not request.caller.local and plan.routing_key is not None:
+        access, user = request.node.access, request.caller.user
+        try:
+            access.check_topic(user, vhost, plan.to_exchange, plan.routing_key, "write")
+        except AccessRefused as error:
+            raise from_broker(error) from error
+
+
+def _check_queue(vhost: VirtualHost, queue: Queue, name: str, plan: Plan) -> None:
     target = vhost.queues.get(name)
     if target is None:
         raise BadRequest(f"there is no queue '{name}' in vhost '{vhost.name}'")
-    if target is queue and (queue.is_stream or plan.action is not Action.REPLAY):
+    if target is queue and queue.is_stream:
+        raise BadRequest("a stream's own messages are in it already")
+    if target is queue and plan.action is not Action.REPLAY:
         raise BadRequest("a queue's own messages are put at its end by requeue")
-    request.check(vhost.name, "queue", name, "write")
     try:
         target.check_access(None)
     except BrokerError as error:
         raise from_broker(error) from error
-
-
-def _check_exchange(
-    request: ApiRequest, vhost: VirtualHost, name: str, routing_key: str | None
-) -> None:
-    exchange = vhost.exchanges.get(name)
-    if exchange is None:
-        raise BadRequest(f"there is no exchange '{name}' in vhost '{vhost.name}'")
-    if exchange.internal:
-        raise BadRequest(f"exchange '{name}' is internal")
-    request.check(vhost.name, "exchange", name, "write")
-    if not request.caller.local and routing_key is not None:
-        access = request.node.access
-        try:
-            access.check_topic(request.caller.user, vhost.name, name, routing_key, "write")
-        except AccessRefused as error:
-            raise from_broker(error) from error
 
 
 # Jobs that have begun
@@ -194,7 +199,7 @@ async def delete_job(request: ApiRequest) -> None:
     row = rows.get(key)
     if row is None:
         raise ObjectNotFound()
-    request.check(key.vhost, "queue", row["queue"], "read")
+    _check_rights(request, key.vhost, row["queue"], parse_plan(row["plan"]))
     job = jobs.get(key)
     if job is not None and not job.is_over:
         job.stop()
@@ -224,7 +229,7 @@ async def restart_job(request: ApiRequest) -> Any:
     queue = vhost.queues.get(kept.queue)
     if queue is None:
         raise BadRequest(f"there is no queue '{kept.queue}' in vhost '{vhost.name}'")
-    return await _begin(request, ListedQueue(vhost, queue), kept.plan, key.name)
+    return await _begin(request, ListedQueue(vhost, queue), kept.plan, kept)
 
 
 def _key(request: ApiRequest) -> JobKey:
@@ -282,6 +287,7 @@ def _interrupted_row(kept: Kept) -> Row:
         **_plan_row(kept.key, kept.queue, kept.plan),
         "node": None,
         "state": JobState.INTERRUPTED.value,
+        "done": kept.done,
         "reason": "its node has stopped, or cannot be reached",
     }
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -43,6 +43,12 @@ SAMPLES = 10
 REASONS_MAX = 20
 """Messages that a dry run shows, and different reasons that are counted."""
 
+RESERVED = 1000
+"""How many messages more than it has done a job with a limit writes down: so many fewer than its
+limit it may do when it is started again after a crash."""
+
+NOT_READY = "it is not ready: it is unacknowledged, waits, or is not in the queue any more"
+
 ALARM_S = 0.5
 """How often a job looks whether an alarm is over. Publishers wait for that, too."""
 
@@ -71,21 +77,36 @@ NEXT = {
 """What may follow on a state; nothing follows on the others."""
 
 
-class Job:
-    """`done` are the messages that are where they are to be; `left` counts those that stay, by
-    reasons. `samples` are the first that a dry run finds."""
+Reserve = Callable[[int], Awaitable[None]]
+"""Writes down that the job may have done so many messages, for when it is started again."""
 
-    def __init__(self, node: Node, queue: Queue, plan: Plan, user: User | None) -> None:
+
+class Job:
+    """`done` are the messages that are where they are to be, those included that the job had `done`
+    before it was interrupted; `left` counts those that stay, by reasons. `samples` are the first
+    that a dry run finds."""
+
+    def __init__(
+        self,
+        node: Node,
+        queue: Queue,
+        plan: Plan,
+        user: User | None,
+        *,
+        done: int = 0,
+        reserve: Reserve | None = None,
+    ) -> None:
         self.plan = plan
         self.queue = queue
         self.state = JobState.RUNNING
         self.reason = ""
         self.looked_at = 0
         self.matched = 0
-        self.done = 0
+        self.done = self._done_before = self._reserved = done
         self.left: Counter[str] = Counter()
         self.samples: list[Found] = []
         self.under_way = 0
+        self._reserve = reserve
         self._node = node
         self._vhost = node.vhosts[queue.vhost_name]
         self._find: Find = targets(node, queue, plan, user)
@@ -95,6 +116,7 @@ class Job:
         self.source = source_of(queue, plan)
         self._ends = [level.next_position for level in self.source.levels]
         self._positions, self._start = self._selected()
+        self._places_met: set[Place] = set()
         self._stop_wanted = asyncio.Event()
         self._interrupted = False
         self._less_under_way = asyncio.Event()
@@ -191,7 +213,10 @@ class Job:
         def test(subject: Subject) -> bool:
             message = subject.message
             place = Place(min(message.envelope.priority, levels - 1), message.position)
-            return place in places and passes(subject)
+            if place not in places:
+                return False
+            self._places_met.add(place)
+            return passes(subject)
 
         return test
 
@@ -213,13 +238,28 @@ class Job:
             if self.plan.dry_run:
                 await self._note(looked.found)
             else:
+                await self._reserve_for(len(looked.found))
                 await self._handle(looked.found)
             start = looked.next
             if start is None:
+                self._note_missing()
                 break
             await self._keep_to_rate()
             await self._wait_for_room()
         self._reached_all = not self._stop_wanted.is_set() and not self.source.deleted
+
+    def _note_missing(self) -> None:
+        """Messages that were named by their positions, and are not among the ready ones."""
+        missing = len(self._positions or ()) - len(self._places_met)
+        if missing:
+            self.left[NOT_READY] += missing
+
+    async def _reserve_for(self, count: int) -> None:
+        """A crash must not have a job do more than its limit when it is started again."""
+        wanted = self.done + self.under_way + count
+        if self._reserve is not None and self.plan.limit is not None and wanted > self._reserved:
+            self._reserved = min(self.plan.limit, wanted + RESERVED)
+            await self._reserve(self._reserved)
 
     def _batch(self) -> int:
         """How many messages to look for next; 0 at the limit."""
@@ -230,7 +270,8 @@ class Job:
     async def _keep_to_rate(self) -> None:
         if self.plan.rate is None or self.plan.dry_run:
             return
-        due_s = self._began_s + (self.done + self.under_way) / self.plan.rate
+        sent = self.done + self.under_way - self._done_before
+        due_s = self._began_s + sent / self.plan.rate
         await self._pause(due_s - asyncio.get_running_loop().time())
 
     async def _pause(self, seconds: float) -> None:

@@ -3,13 +3,16 @@
 A job stands as a parameter of its virtual host from when it begins until it is over. A crash, a
 stop of the node or a new leader of the queue interrupts a job: it does nothing any more, the
 parameter is still there, and operators can have it started again. What it has moved by then is
-where it belongs, so starting again does the rest; only copies may be made twice.
+where it belongs, so starting again does the rest; only copies may be made twice. The parameter
+counts what a job has done: for one with a limit before it is done, otherwise when it is interrupted
+and its node can write that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -47,11 +50,12 @@ class JobKey(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A job as the cluster keeps it."""
+    """A job as the cluster keeps it; `done` is the most it may have done."""
 
     key: JobKey
     queue: str
     plan: Plan
+    done: int
 
 
 class MessageJobs:
@@ -77,27 +81,40 @@ class MessageJobs:
         for parameter in self._node.parameters.all(COMPONENT, vhost):
             value = parameter.value
             key = JobKey(parameter.vhost, parameter.name)
-            found.append(Kept(key, value["queue"], parse_plan(value["plan"])))
+            plan = parse_plan(value["plan"])
+            found.append(Kept(key, value["queue"], plan, value.get("done", 0)))
         return found
 
     def new_name(self, queue: Queue, plan: Plan) -> str:
         moment = int(self._node.clock.wall_time() * 1000)
         return f"{plan.action} {queue.name} {moment}-{next(self._numbers)}"
 
-    async def begin(self, name: str, queue: Queue, plan: Plan, user: User | None) -> None:
-        """Begin a job on a queue that this node leads. Raises `TooManyJobs`."""
+    async def begin(
+        self, name: str, queue: Queue, plan: Plan, user: User | None, *, done: int = 0
+    ) -> None:
+        """Begin a job on a queue that this node leads; one that is started again has `done` some of
+        its messages already. Raises `TooManyJobs`."""
         if len(self._tasks) >= RUNNING_MAX:
             raise TooManyJobs(f"{RUNNING_MAX} jobs are running on node '{self._node.name}'")
         key = JobKey(queue.vhost_name, name)
-        job = Job(self._node, queue, plan, user)
+
+        async def reserve(done: int) -> None:
+            await self._keep(key, job, done)
+
+        job = Job(self._node, queue, plan, user, done=done, reserve=reserve)
         self._jobs.pop(key, None)
         self._jobs[key] = job
         if not plan.dry_run:
-            value = {"queue": queue.name, "plan": msgspec.to_builtins(plan)}
-            parameters = self._node.parameters
-            await taken(lambda: parameters.set(COMPONENT, key.vhost, name, value))
+            await self._keep(key, job, done)
         self._forget_old()
         self._tasks[key] = asyncio.create_task(self._run(key, job))
+
+    async def _keep(self, key: JobKey, job: Job, done: int) -> None:
+        """Have the cluster keep the job, and how many messages it may have done."""
+        plan = msgspec.to_builtins(job.plan)
+        value = {"queue": job.queue.name, "plan": plan, **({"done": done} if done else {})}
+        parameters = self._node.parameters
+        await taken(lambda: parameters.set(COMPONENT, key.vhost, key.name, value))
 
     async def _run(self, key: JobKey, job: Job) -> None:
         try:
@@ -118,8 +135,13 @@ class MessageJobs:
             left=sum(job.left.values()),
             reason=job.reason or None,
         )
-        if job.state is not JobState.INTERRUPTED and not job.plan.dry_run:
+        if job.plan.dry_run:
+            return
+        if job.state is not JobState.INTERRUPTED:
             await self.forget(key)
+        elif job.done:
+            with suppress(BrokerError):
+                await self._keep(key, job, job.done)
 
     async def forget(self, key: JobKey) -> bool:
         """Nothing is kept about the job any more. False where nothing was."""
@@ -153,6 +175,9 @@ def _check(vhost: str, name: str, value: Any, user: User | None) -> None:
     """What a parameter of a job may be. Raises `ValidationFailed`."""
     if not isinstance(value, dict) or not isinstance(value.get("queue"), str):
         raise ValidationFailed("a message job has a queue and a plan")
+    done = value.get("done", 0)
+    if not isinstance(done, int) or done < 0:
+        raise ValidationFailed(f"a message job has done a number of messages, not {done!r}")
     try:
         parse_plan(value.get("plan"))
     except (InvalidPlan, InvalidFilter) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -58,8 +59,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     death: Death = Death.LAST
     first: int | None = None
     last: int | None = None
-    since: datetime | float | None = None
-    until: datetime | float | None = None
+    since: str | float | None = None
+    until: str | float | None = None
     limit: int | None = None
     rate: float | None = None
     dry_run: bool = False
@@ -114,13 +115,24 @@ def _check_range(plan: Plan) -> None:
     for one, other in (("first", "since"), ("last", "until")):
         if getattr(plan, one) is not None and getattr(plan, other) is not None:
             raise InvalidPlan(f"replay takes either {one} or {other}")
+    for name in ("since", "until"):
+        moment = getattr(plan, name)
+        try:
+            if moment is not None and not math.isfinite(seconds(moment)):
+                raise ValueError
+        except (ValueError, OverflowError):
+            raise InvalidPlan(
+                f"{name} should be a time such as 2026-11-20T10:30:00Z, or seconds since 1970,"
+                f" not '{moment}'"
+            ) from None
     for offset in (plan.first, plan.last):
         if offset is not None and not 0 <= offset < 1 << 63:
             raise InvalidPlan(f"an offset should be between 0 and 2^63, not {offset}")
 
 
-def seconds(moment: datetime | float) -> float:
-    """A time of a plan in seconds since 1970."""
-    if isinstance(moment, datetime):
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+def seconds(moment: str | float) -> float:
+    """A time of a plan in seconds since 1970. Raises `ValueError`."""
+    if isinstance(moment, str):
+        parsed = datetime.fromisoformat(moment)
+        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
     return moment

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from warren.client.content_header import MalformedContent
-from warren.core.access.access_control import User
+from warren.core.access.access_control import AccessControl, Kind, User
 from warren.core.errors import AccessRefused
 from warren.core.exchanges.exchange import Exchange
 from warren.core.field import Field, long, longstr, to_text
@@ -18,7 +18,7 @@ from warren.core.queues.queue import Queue
 from warren.core.vhosts.dead_letter import carbon_copies
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.messages.plan import Action, Plan
-from warren.shovel.redrive import LeftBehind, back
+from warren.shovel.redrive import Back, LeftBehind, back
 
 
 class Stays(Exception):
@@ -42,8 +42,8 @@ REPLAYED = "x-replayed"
 
 
 def targets(node: Node, queue: Queue, plan: Plan, user: User | None) -> Find:
-    """How the targets of this plan are found. `user` is whose permissions count for dead letters;
-    None is the command line."""
+    """How the targets of this plan are found. A message goes only where this user may publish it;
+    None is the command line, which may do so anywhere."""
     find = _targets(node, queue, plan, user)
     if plan.action is not Action.REPLAY:
         return find
@@ -65,13 +65,51 @@ def targets(node: Node, queue: Queue, plan: Plan, user: User | None) -> Find:
 
 def _targets(node: Node, queue: Queue, plan: Plan, user: User | None) -> Find:
     vhost = node.vhosts[queue.vhost_name]
+    rights = _Rights(node.access, vhost.name, user)
     if plan.action is Action.REDRIVE:
-        return _Redrive(node, vhost, plan, user).find
+        return _Redrive(node, vhost, plan, rights).find
     if plan.to_exchange is not None:
         exchange, key = plan.to_exchange, plan.routing_key
-        return lambda message: _routed(vhost, _addressed(message.envelope, exchange, key))
+
+        def find(message: Message) -> Target:
+            envelope = _addressed(message.envelope, exchange, key)
+            rights.check_publish(envelope)
+            return _routed(vhost, envelope)
+
+        return find
     name = queue.name if plan.to_queue is None else plan.to_queue
     return lambda message: _to_queue(vhost, name, message.envelope)
+
+
+class _Rights:
+    """What a user may write to. Its methods raise `Stays`."""
+
+    def __init__(self, access: AccessControl, vhost: str, user: User | None) -> None:
+        self._access = access
+        self._vhost = vhost
+        self._user = user
+
+    def check_queue(self, name: str) -> None:
+        if self._user is not None:
+            self._check("queue", name, self._user)
+
+    def check_publish(self, envelope: Envelope) -> None:
+        """To the exchange, with each of the routing keys."""
+        if self._user is None:
+            return
+        exchange = envelope.exchange
+        self._check("exchange", exchange, self._user)
+        try:
+            for key in envelope.routing_keys:
+                self._access.check_topic(self._user, self._vhost, exchange, key, "write")
+        except AccessRefused as refused:
+            raise Stays(refused.text) from refused
+
+    def _check(self, kind: Kind, name: str, user: User) -> None:
+        try:
+            self._access.check_resource(user, self._vhost, kind, name, "write")
+        except AccessRefused as refused:
+            raise Stays(refused.text) from refused
 
 
 def _to_queue(vhost: VirtualHost, name: str, envelope: Envelope) -> Target:
@@ -103,11 +141,11 @@ def _routed(vhost: VirtualHost, envelope: Envelope) -> Target:
 class _Redrive:
     """Finds where dead letters came from."""
 
-    def __init__(self, node: Node, vhost: VirtualHost, plan: Plan, user: User | None) -> None:
+    def __init__(self, node: Node, vhost: VirtualHost, plan: Plan, rights: _Rights) -> None:
         self._node = node
         self._vhost = vhost
         self._plan = plan
-        self._user = user
+        self._rights = rights
 
     def find(self, message: Message) -> Target:
         try:
@@ -117,7 +155,6 @@ class _Redrive:
         except MalformedContent as malformed:
             raise Stays("its properties are malformed") from malformed
         exchange, key = to_text(address.exchange), to_text(address.routing_key)
-        self._check_access(exchange, key)
         copies = carbon_copies(self._node.codec.headers(header), "CC")
         envelope = replace(
             message.envelope,
@@ -128,14 +165,8 @@ class _Redrive:
             address=b"",
             stored=None,
         )
+        if self._plan.back_to is Back.QUEUE:
+            self._rights.check_queue(key)
+        else:
+            self._rights.check_publish(envelope)
         return _routed(self._vhost, envelope)
-
-    def _check_access(self, exchange: str, key: str) -> None:
-        if self._user is None:
-            return
-        access, vhost = self._node.access, self._vhost.name
-        try:
-            access.check_resource(self._user, vhost, "exchange", exchange, "write")
-            access.check_topic(self._user, vhost, exchange, key, "write")
-        except AccessRefused as refused:
-            raise Stays(refused.text) from refused

@@ -14,6 +14,7 @@ from message_jobs import NUMBERS, begin, bodies, do, fill, over
 from warren import Broker
 from warren.core.exchanges import topic
 from warren.mgmt.messages import job as jobs
+from warren.mgmt.messages.jobs import JobKey, MessageJobs
 
 
 @pytest.fixture
@@ -72,6 +73,18 @@ def test_positions_limits_copies_and_requeues(broker: Broker, api: ApiClient, ch
     assert do(broker, api, "requeue", filter="headers.n = 5")["done"] == 1
     assert bodies(api)[-1] == "5" and len(bodies(api)) == 12
     assert do(broker, api, "delete", positions=[])["done"] == 0
+
+
+def test_positions_that_are_not_ready_are_told(
+    broker: Broker, api: ApiClient, channel: Any
+) -> None:
+    fill(channel)
+    _, page = api.get("/queues/%2F/q/messages")
+    places = [row["position"] for row in page["messages"]]
+    assert channel.basic_get("q")[2] == b"0"
+    job = do(broker, api, "delete", positions=[places[0], places[4], "999"])
+    assert job["done"] == 1
+    assert job["left"] == [{"reason": jobs.NOT_READY, "messages": 2}]
 
 
 def test_an_exchange_gets_what_it_can_route(broker: Broker, api: ApiClient, channel: Any) -> None:
@@ -158,6 +171,26 @@ def test_what_waits_for_a_full_target_returns_when_the_job_is_stopped(
     assert bodies(api) == NUMBERS[2:] and bodies(api, "target") == NUMBERS[:2]
 
 
+def test_what_is_under_way_counts_as_in_its_queue(
+    broker: Broker, api: ApiClient, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "STOP_S", 0.0)
+    fill(channel, bodies=NUMBERS[:5])
+    fill(channel, "target", [], x_max_length=2, x_overflow="reject-publish")
+    path = begin(api, "move", to_queue="target")
+    while over(broker, api, path, "running")["done"] < 2:
+        pass
+    assert bodies(api) == []
+    _, queue = api.get("/queues/%2F/q?disable_stats=true&enable_queue_totals=true")
+    assert (queue["messages"], queue["messages_ready"]) == (3, 0)
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="not empty"):
+        channel.queue_delete("q", if_empty=True)
+    assert api.delete("/queues/%2F/q?if-empty=true")[0] == 400
+    api.delete(path)
+    assert over(broker, api, path)["state"] == "stopped"
+    assert bodies(api) == NUMBERS[2:5]
+
+
 def test_a_target_that_is_deleted_leaves_messages_where_they_are(
     broker: Broker, api: ApiClient, channel: Any
 ) -> None:
@@ -198,11 +231,43 @@ def test_an_interrupted_job_is_shown_and_can_be_started_again(tmp_path: Path) ->
         assert job["state"] == "interrupted" and job["plan"]["filter"] == "headers.n < 6"
         before = bodies(api, "target")
         assert sorted(before + bodies(api), key=int) == NUMBERS
+        assert job["done"] == len(before) > 0
         assert api.post(f"{path}/restart")[0] == 200
         assert api.delete(path)[0] == 204
         assert over(broker, api, path)["state"] == "stopped"
         assert api.post(f"{path}/restart")[0] == 404
         assert sorted(bodies(api, "target") + bodies(api), key=int) == NUMBERS
+
+
+def test_a_limit_holds_though_the_node_has_crashed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job writes down in advance what it may have done: it does too few rather than too many."""
+    monkeypatch.setattr(jobs, "RESERVED", 3)
+    with Broker(http_port=0, data_dir=tmp_path) as broker:
+        api = ApiClient(broker)
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        fill(connection.channel())
+        fill(connection.channel(), "target", [])
+        monkeypatch.setattr(jobs, "BATCH", 1)
+        path = begin(api, "move", to_queue="target", rate=5, limit=9)
+        while over(broker, api, path, "running")["done"] < 5:
+            pass
+        connection.close()
+        monkeypatch.setattr(MessageJobs, "_keep", keeps_nothing)
+    monkeypatch.undo()
+    with Broker(http_port=0, data_dir=tmp_path) as broker:
+        api = ApiClient(broker)
+        moved = len(bodies(api, "target"))
+        job = over(broker, api, path)
+        assert moved <= job["done"] <= moved + 4
+        assert api.post(f"{path}/restart")[0] == 200
+        assert over(broker, api, path)["done"] == 9
+        assert moved < len(bodies(api, "target")) <= 9
+
+
+async def keeps_nothing(jobs: MessageJobs, key: JobKey, job: jobs.Job, done: int) -> None:
+    """As if the node had crashed before it could write this."""
 
 
 def test_plans_that_make_no_sense_are_refused(api: ApiClient, channel: Any) -> None:
@@ -252,6 +317,49 @@ def test_moving_needs_permissions_for_both_ends(
     assert any("message_job_begun" in line and "mover" in line for line in begun), begun
     api.put("/permissions/%2F/mover", EVERYTHING)
     assert mover.post(path, move)[0] == 200
+
+
+def test_a_message_goes_only_where_its_mover_may_publish_it(
+    broker: Broker, api: ApiClient, channel: Any
+) -> None:
+    channel.queue_declare("q", durable=True)
+    channel.queue_declare("target", durable=True)
+    channel.queue_bind("target", "amq.topic", "#")
+    channel.queue_bind("q", "amq.topic", "#")
+    channel.basic_publish("amq.topic", "a.b", b"1")
+    channel.basic_publish("amq.topic", "b.c", b"2")
+    copied = pika.BasicProperties(headers={"CC": ["b.d"]})
+    channel.basic_publish("amq.topic", "a.d", b"3", copied)
+    channel.queue_unbind("q", "amq.topic", "#")
+    channel.queue_purge("target")
+    broker.add_user("mover", "mover", ("management",))
+    broker.set_permissions("mover", read=".*", write=".*", configure="")
+    topics = {"exchange": "amq.topic", "write": "^a", "read": ""}
+    assert api.put("/topic-permissions/%2F/mover", topics)[0] == 201
+    mover = ApiClient(broker, "mover")
+    for action in ("copy", "move"):
+        job = do(broker, mover, action, to_exchange="amq.topic")
+        assert job["done"] == 1
+        assert sorted(one["reason"][:22] for one in job["left"]) == [
+            "access to topic 'b.c' ",
+            "access to topic 'b.d' ",
+        ]
+    assert bodies(api) == ["2", "3"] and bodies(api, "target") == ["1", "1"]
+    assert do(broker, api, "move", to_exchange="amq.topic")["done"] == 2
+
+
+def test_a_job_is_stopped_by_who_may_begin_it(broker: Broker, api: ApiClient, channel: Any) -> None:
+    fill(channel)
+    fill(channel, "target", [])
+    path = begin(api, "move", to_queue="target", rate=0.1)
+    broker.add_user("reader", "reader", ("management",))
+    broker.set_permissions("reader", read=".*", write="", configure="")
+    reader = ApiClient(broker, "reader")
+    assert reader.get(path)[0] == 200
+    assert reader.delete(path)[0] == 401
+    assert over(broker, api, path, "running")
+    broker.set_permissions("reader", read=".*", write="^target$", configure="")
+    assert reader.delete(path)[0] == 204
 
 
 def test_what_is_copied_to_a_recent_history_is_kept(

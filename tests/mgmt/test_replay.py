@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 from api_client import EVERYTHING, ApiClient, reason
 from ctl_node import CtlNode
@@ -117,9 +118,10 @@ def test_replay_into_a_stream_ends_where_that_ended(
         ({"first": 1, "since": 5}, "either first or since"),
         ({"last": 1, "until": 5}, "either last or until"),
         ({"first": -1}, "an offset should be between 0"),
-        ({"since": "yesterday"}, "Invalid RFC3339"),
+        ({"since": "yesterday"}, "since should be a time such as"),
+        ({"until": "2026-13-01"}, "until should be a time such as"),
         ({"to_queue": None}, "either to_queue or to_exchange"),
-        ({"to_queue": "q"}, "a queue's own messages"),
+        ({"to_queue": "q"}, "a stream's own messages are in it already"),
         ({"queue": "to"}, "queue 'to' has nothing to replay"),
         ({"action": "copy", "first": 1}, "first, last, since and until go with replay"),
         ({"action": "move"}, "messages stay in a stream"),
@@ -160,6 +162,22 @@ def test_replay_needs_permissions_for_both_ends(
     api.put("/permissions/%2F/player", EVERYTHING)
 
 
+def test_a_replay_is_in_the_life_of_a_message(broker: Broker, api: ApiClient, channel: Any) -> None:
+    """Rules of tracing see jobs; one that selects nothing does not disturb them."""
+    fill(channel, bodies=["1"], **STREAM)
+    fill(channel, "to", [])
+    assert api.put("/parameters/trace/%2F/none", {"value": {"queue": "^nothing$"}})[0] == 201
+    assert do(broker, api, "replay", to_queue="to")["done"] == 1
+    assert api.put("/parameters/trace/%2F/all", {"value": {}})[0] == 201
+    channel.basic_publish("", "q", b"2", pika.BasicProperties(message_id="m2"))
+    while do(broker, api, "replay", to_queue="to", filter="message_id = 'm2'")["done"] < 1:
+        pass
+    _, life = api.get("/trace/%2F/m2")
+    events = [record["event"] for record in life["records"]]
+    assert events == ["published", "replayed"], life
+    assert life["queues"] == {"q": "ready", "to": "ready"}
+
+
 def test_command(ctl_node: CtlNode) -> None:
     with ctl_node.connected() as connection:
         channel = connection.channel()
@@ -178,12 +196,10 @@ def test_command(ctl_node: CtlNode) -> None:
     assert dry.lines[0] == "Would replay: 3 messages"
     done = ctl_node("replay", "played", *options, "--wait", "-q")
     assert done.lines == ["replay: 3 messages"]
-    since = ctl_node(
-        "replay", "played", "--since", "2020-01-01", "--to-queue", "again", "--wait", "-q"
-    )
-    assert since.code != 0
-    moment = "2020-01-01T00:00:00"
-    since = ctl_node("replay", "played", "--since", moment, "--to-queue", "again", "--wait", "-q")
-    assert since.lines == ["replay: 5 messages"]
+    for moment in ("2020-01-01", "2020-01-01T00:00:00", "2020-01-01T00:00:00.5+01:00"):
+        arguments = ["replay", "played", "--since", moment, "--to-queue", "again", "--wait", "-q"]
+        assert ctl_node(*arguments).lines == ["replay: 5 messages"]
     counts = ctl_node.rows("list_queues", "name", "messages")
-    assert ["again", "8"] in counts and ["played", "5"] in counts
+    assert ["again", "18"] in counts and ["played", "5"] in counts
+    wrong = ctl_node("replay", "played", "--since", "2020", "--to-queue", "again")
+    assert wrong.code != 0 and "since should be a time such as" in wrong.err

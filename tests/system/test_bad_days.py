@@ -12,7 +12,7 @@ import pika
 import pytest
 from pika.exceptions import ConnectionClosedByBroker, NackError, StreamLostError
 
-from warren import Broker
+from warren import Broker, Faults
 from warren.compat_tests.raw_client import RawClient
 from warren.compat_tests.raw_connection import SocketClosed
 
@@ -90,6 +90,101 @@ def test_publishes_are_refused_by_chosen_queues(warren_broker: Broker) -> None:
             with pytest.raises(NackError):
                 channel.basic_publish("", "full", b"x")
         channel.basic_publish("", "full", b"x")
+
+
+def test_a_queue_that_refuses_keeps_what_it_has_and_its_policies(warren_broker: Broker) -> None:
+    warren_broker.set_policy("short", "^kept$", {"message-ttl": 3_600_000})
+    with connected(warren_broker) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("kept", arguments={"x-max-length": 5, "x-overflow": "drop-head"})
+        for body in (b"1", b"2", b"3"):
+            channel.basic_publish("", "kept", body)
+        with warren_broker.refusing_publishes("^kept$"):
+            with pytest.raises(NackError):
+                channel.basic_publish("", "kept", b"x")
+            channel.queue_declare("kept-not")
+            channel.basic_publish("", "kept-not", b"x")
+        channel.basic_publish("", "kept", b"4")
+        assert [one.body for one in warren_broker.messages("kept")] == [b"1", b"2", b"3", b"4"]
+    warren_broker.clear_policy("short")
+
+
+def test_blocks_are_nested(warren_broker: Broker, connect: Connect) -> None:
+    channel = connect(warren_broker).channel()
+    channel.call("confirm.select")
+    for queue in ("a", "b"):
+        channel.declare(queue)
+    with warren_broker.refusing_publishes("^a$"), warren_broker.refusing_publishes("^b$"):
+        channel.publish(b"x", "a")
+        channel.publish(b"x", "b")
+        assert sorted(channel.confirms(2)) == [("nack", 1), ("nack", 2)]
+    with warren_broker.holding_confirms():
+        with warren_broker.holding_confirms():
+            channel.publish(b"x", "a")
+        warren_broker.wait_until(queue="a", ready=1)
+        channel.ping()
+        channel.publish(b"x", "b")
+        channel.ping()
+    assert channel.confirms(2) == [("ack", 3), ("ack", 4)]
+    with warren_broker.blocking_publishers():
+        with warren_broker.blocking_publishers():
+            channel.publish(b"x", "a")
+            channel.client.expect("connection.blocked")
+        assert warren_broker.queue("a") == (1, 0, 0)
+    channel.client.expect("connection.unblocked")
+
+
+def test_what_goes_wrong_from_the_start_does_so_after_a_restart(tmp_path: Path) -> None:
+    faults = Faults(refuse_publishes="^full$")
+    with Broker(faults=faults, data_dir=tmp_path / "data") as broker:
+        for _ in range(2):
+            with connected(broker) as connection:
+                channel = connection.channel()
+                channel.confirm_delivery()
+                channel.queue_declare("full", durable=True)
+                with pytest.raises(NackError):
+                    channel.basic_publish("", "full", b"x")
+            broker.restart()
+    with Broker(faults=Faults(block_publishers=True)) as broker:
+        assert broker.call(lambda node: node.alarms.raised)
+    with Broker(faults=Faults(hold_confirms=True)) as broker:
+        assert broker.call(lambda node: node.holds_confirms)
+
+
+def test_one_client_is_lost_by_its_name(warren_broker: Broker) -> None:
+    parameters = pika.URLParameters(warren_broker.url)
+    parameters.client_properties = {"connection_name": "worker"}
+    worker, other = pika.BlockingConnection(parameters), connected(warren_broker)
+    warren_broker.lose_connections(name="worker")
+    with pytest.raises(StreamLostError):
+        worker.process_data_events(time_limit=10)
+    other.channel().queue_declare("still-here")
+    other.close()
+
+
+def test_messages_are_looked_at(warren_broker: Broker) -> None:
+    with pytest.raises(LookupError, match="no queue 'none'"):
+        warren_broker.messages("none")
+    with connected(warren_broker) as connection:
+        channel = connection.channel()
+        channel.queue_declare("p", arguments={"x-max-priority": 3})
+        for priority in (0, 2, 1):
+            properties = pika.BasicProperties(priority=priority, headers={"n": priority})
+            channel.basic_publish("", "p", b"%d" % priority, properties)
+        found = warren_broker.messages("p")
+        assert [one.body for one in found] == [b"2", b"1", b"0"]
+        assert found[0].properties.headers == {"n": 2} and not found[0].redelivered
+        assert (found[0].exchange, found[0].routing_key) == ("", "p")
+        assert channel.basic_get("p", auto_ack=True)[2] == b"2"
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+def test_a_clock_is_set_forward_by_seconds(seconds: float) -> None:
+    with Broker(movable_clock=True) as broker:
+        with pytest.raises(ValueError, match="set forward by seconds"):
+            broker.advance(seconds)
+        connected(broker).close()
 
 
 def test_publishers_are_blocked(warren_broker: Broker, connect: Connect) -> None:
