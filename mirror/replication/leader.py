@@ -190,7 +190,7 @@ class Leader:
         return batch
 
     def _lives_s(self, expires_at: float | None) -> float:
-        """How long a message has left to live: mirrors are told this, as clocks of nodes differ."""
+        """How many seconds a message has left to live: clocks of nodes may differ by hours."""
         return NEVER if expires_at is None else max(0.0, expires_at - self._clock.now())
 
     @contextmanager
