@@ -272,8 +272,7 @@ class CopyHere:
             return True
         if self.carrier is CarrierKind.LOG and not self.is_outside:
             return False
-        # Outside the group this node hears of no deaths; nor of that of a leader which died before
-        # this node had joined.
+        # This node hears of no deaths outside the group, nor of a leader's before it had joined.
         members = self._effects.group_members(self.queue_id)
         in_group = members is None or record.leader in members
         is_up = record.leader in self._effects.present()
@@ -316,7 +315,7 @@ class CopyHere:
         )
 
     def vote(self, epoch: int, ballot: int) -> Answer:
-        """Vote, and take no more of the leader there was, if it is gone and this copy counts."""
+        """Vote, and take no more batches of the leader, if it is gone and this copy counts."""
         record = self._definitions.record_of(self.key, self.queue_id)
         if record is None or (record.epoch, record.ballot) != (epoch, ballot):
             return Vote.NONE

@@ -44,7 +44,7 @@ class HandOuts:
     __slots__ = ("_ahead", "_journal", "_level", "_waits", "announced", "noted", "renew_at")
 
     def __init__(self, level: int, below: int, journal: HandOutJournal) -> None:
-        """What is `below` that position counts as delivered anyway."""
+        """Messages below the position `below` count as delivered anyway."""
         self._level = level
         self._journal = journal
         self._ahead = AHEAD_MIN

@@ -318,7 +318,7 @@ class HandOvers:
         return counts
 
     def _led_with_records(self) -> list[tuple[LedQueue, QueueRecord]]:
-        """The queues that this node leads, also by their definitions, and no other node may."""
+        """The queues that this node leads, also by their definitions, and that are not fenced."""
         records = [
             (led, self._definitions.record_of(led.key, led.queue.queue_id))
             for led in self._led.values()

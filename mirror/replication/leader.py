@@ -127,7 +127,7 @@ class Leader:
         self.written_acks = ALL
         # How many copies must have a publish at any rate: a majority of a quorum queue's members.
         self.copies_min = 1
-        # Whether a persistent message is safe here when it is on disk, or as soon as it has come.
+        # Whether a persistent message is safe here only when it is on disk; if not, at once.
         self.is_flushed = True
         # The ballot of the definition, which may still be on its way to mirrors.
         self.ballot = 0
@@ -301,7 +301,7 @@ class Leader:
         self._refused.clear()
 
     def flush(self) -> None:
-        """Broadcast what was written down; without mirrors, wait for none."""
+        """Broadcast what was written down. Without mirrors it need not wait for any report."""
         self._flushing = False
         self._send()
         if self._may_send and not self._copies:
@@ -424,7 +424,7 @@ class Leader:
             self._effects.hand_out()
 
     def whole_copies_are(self, named: Collection[str], missing: int) -> None:
-        """The definition names these mirrors as whole, and counts others that are `missing`.
+        """The definition names these mirrors as whole, and counts `missing` others.
 
         None of these is about to leave: changes of an earlier definition are void.
         """
@@ -785,7 +785,7 @@ class Leader:
         _, deltas, tails, firsts, retained = step
         more = (retained,) if retained else ()
         self._script.control(Op.EPOCH, deltas, tails, firsts, carried_out, *more)
-        # A mirror that has this has all that the former leader may have confirmed.
+        # A mirror that has this batch has all that the former leader may have confirmed.
         self._confirmed = self._last_batch()
         for level in self.levels:
             # Mirrors may have heard less of the former leader than this node has.

@@ -292,13 +292,13 @@ class LeaderLevel(OneByOne, Followed):
         limit = min(limit, self.inner.length)
         if not limit:
             return 0
-        # What was handed out at once, expired or was purged is not among the next ones.
+        # Messages that were handed out at once, expired or were purged do not come any more.
         self._fetched_below = max(self._fetched_below, self.inner.undelivered_from)
         return self.hand_outs.make_room(self._fetched_below, limit)
 
     def _put_back(self, messages: list[Message]) -> list[Message]:
-        """Those that may be handed out now; the others are ready again. There are others if some
-        positions between the messages are empty."""
+        """Put back messages that may not be handed out yet; returns the others. There are some to
+        put back if positions between the messages are empty."""
         beyond = messages
         while beyond := [one for one in beyond if one.position >= self.hand_outs.noted]:
             self._fetched_below = beyond[0].position

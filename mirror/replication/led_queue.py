@@ -164,7 +164,7 @@ class LedQueue:
         self._unsent.clear()
         self._begin_with(member)
         member.start()
-        # What waited for mirrors that are not there any more need not wait.
+        # Nothing has to wait for mirrors that are not there any more.
         self.leader.speak_again()
         self.queue.release()
 

@@ -63,8 +63,8 @@ WAIT_S = 10.0
 
 
 class Lacking(NamedTuple):
-    """What a queue lacks of a former copy: what the leader that began with `step` never got, and is
-    behind `found_upto`.
+    """What a queue lacks of a former copy: messages that the leader which began with `step` never
+    got, behind `found_upto`.
 
     `is_next`: that leader came right after the epoch of the copy. `wait`: a better copy may come.
     """

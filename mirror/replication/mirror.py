@@ -42,7 +42,7 @@ class Retains:
     """Hears what the leader says of messages that are to be retained. This one retains nothing."""
 
     def next_is(self, position: int) -> None:
-        """What is retained next has this position."""
+        """The message that is retained next gets this position."""
 
     def retain(self, level: MirrorLevel, messages: Mapping[int, Message]) -> None:
         """Messages are retained at these positions, and about to be acknowledged."""
@@ -76,9 +76,9 @@ class Mirror(PublishConfirms):
         self.from_disk: FormerCopy | None = None
         # Whether this copy has a card, so that it is found again after a restart.
         self.has_card = False
-        # Whether it has a persistent message only when that is on disk, or as soon as it has come.
+        # Whether it has a persistent message only when that is on disk; if not, at once.
         self.is_flushed = True
-        # Returns what is to be told of messages that come; None if nothing is.
+        # Returns the observer of messages that come; None if there is none.
         self.observed: Callable[[], Observe | None] = nobody
         self.retains = Retains()
         # The position at which the leader retains the message that it names next.
@@ -124,7 +124,7 @@ class Mirror(PublishConfirms):
             mirror.renumbering = former.renumbering
         return mirror
 
-    # What comes
+    # Batches and slices
 
     def deliver(self, payload: bytes) -> None:
         """Take a batch. Raises `Undeliverable`, `CopyLost`."""
@@ -264,7 +264,7 @@ class Mirror(PublishConfirms):
         out = {at + there: m for at, m in level.out(start, start + count).items()}
         self._retain_at += count
         self.retains.retain(level, out)
-        # Some of them may not be here.
+        # Some of these messages may not be here.
         self.retains.next_is(self._retain_at)
 
     def _keep(self, level: int, start: int, count: int, delivered: bool) -> None:
@@ -352,7 +352,7 @@ class Mirror(PublishConfirms):
         for earlier in [slice_ for slice_ in self._slices if slice_ <= self._last_slice]:
             del self._slices[earlier]
 
-    # What is safe
+    # Messages on disk, and reports
 
     def settle(self, publish_seq: int) -> None:
         """`PublishConfirms`: the store has a message."""

@@ -1008,7 +1008,7 @@ class Mirroring:
 
         def report(batch: int) -> None:
             copy = self._copies.get(queue_id)
-            # An earlier copy may get what it had to write to the disk only now.
+            # The store may have written only now what an earlier copy gave it.
             if copy is not None and copy.mirror is mirror:
                 self._report(copy, batch)
 

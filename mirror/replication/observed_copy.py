@@ -16,7 +16,7 @@ Observe: TypeAlias = Callable[[Envelope], None]
 
 
 def nobody() -> Observe | None:
-    """The observer where there is none."""
+    """Return None: there is no observer."""
     return None
 
 

@@ -33,7 +33,7 @@ def handed_over(leader: str) -> str:
 
 
 def promotion(told: str) -> Promotion:
-    """The promotion that a definition tells of, in words of the functions above."""
+    """The reason that a definition tells, in the words of the functions above."""
     if told == LEADER_BACK:
         return Promotion.LEADER_BACK
     if told.endswith(_HANDED_OVER):

@@ -168,7 +168,7 @@ def wanted_mirrors(
 def _one_a_machine(
     nodes: Sequence[str], now: Copies, rng: Random, machine_of: Callable[[str], str]
 ) -> list[str]:
-    """One node of each machine: that with a copy, in-sync ones before others, else any."""
+    """One node of each machine: one with a copy, in-sync ones before others, or else any."""
     machines = {machine_of(node) for node in nodes}
     if len(machines) == len(nodes):
         return list(nodes)
