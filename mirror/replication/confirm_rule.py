@@ -73,7 +73,7 @@ def _reached(
 
 
 def can_shrink(acks: int, mirrors: Collection[MirrorProgress], copies: int, confirmed: int) -> bool:
-    """Whether an election among so many copies would hear of all up to `confirmed`."""
+    """Whether an election among so many copies would hear of all batches up to `confirmed`."""
     if acks == ALL:
         return True
     have_all = [

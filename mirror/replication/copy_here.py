@@ -177,13 +177,13 @@ class CopyHere:
             self._try(lambda: self.mirror.deliver(payload))
 
     def confirmed(self, tokens: tuple[object, ...]) -> None:
-        """Mirrors broadcast nothing."""
+        """Nothing to do: mirrors broadcast nothing."""
 
     def congestion(self, congested: bool) -> None:
-        """Mirrors broadcast nothing."""
+        """Nothing to do: mirrors broadcast nothing."""
 
     def disputed(self) -> None:
-        """Only the leader hears of such votes."""
+        """Nothing to do: only the leader hears of such votes."""
 
     def stopped(self, reason: StopReason) -> None:
         if reason is not StopReason.LEFT:

@@ -19,7 +19,7 @@ from warren.mirror.replication.mirror_level import MirrorLevel
 
 
 class DueLeaderLevel(LeaderLevel):
-    """Implements `core.delay_queue.TakingQueue`."""
+    """Implements `core.vhosts.delay_queue.TakingQueue`."""
 
     __slots__ = ()
 

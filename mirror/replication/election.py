@@ -27,14 +27,14 @@ ELECTION_PAUSE_S = 0.05
 """How long a mirror that has lost its leader waits: others are about to notice it, too."""
 
 VOTE_S = 1.0
-"""How long it waits for votes."""
+"""How long a mirror waits for votes."""
 
 
 class Vote(Enum):
     """The answer of a node that was asked for its vote and does not give it."""
 
     NONE = "none"
-    """It has no copy that counts, or knows of another leader."""
+    """The node has no copy that counts, or knows of another leader."""
     LEADER_LIVES = "leader lives"
 
 
@@ -75,7 +75,7 @@ class Result(NamedTuple):
 
 
 def can_be_elected(record: QueueRecord, mirrors: int) -> bool:
-    """Whether so many votes of mirrors are enough."""
+    """Whether the votes of so many mirrors are enough."""
     return mirrors >= votes_needed(record.acks, record.whole_copies)
 
 
@@ -103,7 +103,7 @@ def decide(record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int 
 
 
 def _electorate(record: QueueRecord, votes: int, following: int) -> Electorate:
-    """`following`: so many of the votes are of copies that followed the leader until it went."""
+    """`following`: how many of the votes are of copies that followed the leader until it went."""
     needed = votes_needed(record.acks, record.whole_copies)
     if votes < needed:
         return Electorate.LACKING

@@ -109,7 +109,7 @@ class MirrorFigures:
         return [led.queue for led in self._led.values()]
 
     def lacks_mirrors(self, queue: Queue) -> bool:
-        """Whether a classic queue of this node shall have mirrors, and none is in sync."""
+        """Whether a classic queue of this node is to have mirrors, and none is in sync."""
         led, record = self._led.get(queue.queue_id), self._record(queue)
         if led is None or record is None or record.in_sync or record.members:
             return False

@@ -185,7 +185,7 @@ class FormerCopies:
         return self._cards.write(storage_id, card)
 
     def remove_card(self, storage_id: int) -> None:
-        """The storage is deleted, or is no copy any more."""
+        """Remove the card of a storage that is deleted, or is no copy any more."""
         self._cards.remove(storage_id)
 
 

@@ -303,7 +303,7 @@ class HandOvers:
     def _hand_over_surplus(
         self, leads: Mapping[str, int], chosen: Callable[[Key, QueueRecord], bool]
     ) -> dict[str, int]:
-        """Hand over queues of this node; returns how many queues each node leads then."""
+        """Hand queues over to nodes that lead fewer; returns how many each node leads then."""
         counts = dict(leads)
         for led, record in self._led_with_records():
             if not chosen(led.key, record):

@@ -625,7 +625,7 @@ class Leader:
         return self._batch - 1 - self._copies[mirror].has_batch
 
     def lag_bytes(self, mirror: str) -> int:
-        """How many octets of instructions that is."""
+        """How many octets of instructions the mirror has not reported yet."""
         return self._unreported.octets_after(self._copies[mirror].has_batch)
 
     def awaits_mirrors(self) -> bool:

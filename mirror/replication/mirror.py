@@ -464,7 +464,7 @@ class Mirror(PublishConfirms):
         ]
 
     def discard(self) -> None:
-        """The copy is not wanted any more."""
+        """Delete the copy: it is not wanted any more."""
         for level in self.levels:
             level.backing.delete()
 

@@ -656,7 +656,7 @@ class Mirroring:
         return carrier.join(record, led)
 
     def _unlead(self, led: LedQueue) -> None:
-        """The queue has no mirrors any more, and shall have none."""
+        """Stop mirroring a queue: it has no mirrors any more, and is to have none."""
         queue = led.queue
         # No node is left that it could be handed over to.
         self.hand_overs.mirrors_changed(queue.queue_id, ())

@@ -17,8 +17,8 @@ TIDY_AT = 64
 
 
 class CrossedOut(NamedTuple, Generic[Group]):
-    """Numbers in a row of one group: the first, counted from the group's own first, how many, and
-    whether no other of that group is left."""
+    """Numbers in a row of one group that were crossed out: the first, counted from the group's own
+    first, how many they are, and whether no other of that group is left."""
 
     group: Group
     offset: int

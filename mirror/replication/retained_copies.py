@@ -228,7 +228,7 @@ class RetainedCopies:
                 retention.keep_within(queue.settings.retention)
 
     def delete(self, queue_id: int) -> None:
-        """The queue is deleted."""
+        """Delete what is retained of a queue that is deleted."""
         retention = self._retentions.pop(queue_id, None)
         self._superseded.pop(queue_id, None)
         self.next_positions.pop(queue_id, None)

@@ -52,7 +52,7 @@ Runs: TypeAlias = Sequence[tuple[int, int]]
 class RetainedSlice(NamedTuple):
     """Messages that a node lacks, and how many seconds ago each was acknowledged.
 
-    Below `upto` these are all. `end` is where the log of the node that answers ended.
+    Below `upto` it lacks no others. `end` is where the log of the node that answers ended.
     """
 
     messages: bytes
@@ -107,7 +107,7 @@ class RetainedSync:
             self._begin(_Sync(record.queue_id, record.leader, reason))
 
     def forget(self, queue_id: int) -> None:
-        """This node has no copy any more, or leads from now on, or does not lead any more."""
+        """Ask for no more: this node has no copy any more, or begins to lead or ceases to."""
         self._syncs.pop(queue_id, None)
 
     def _begin(self, sync: _Sync) -> None:
@@ -178,7 +178,7 @@ class RetainedSync:
                 return
 
     def _listed(self, retention: Retention, start: int, end: int) -> tuple[int, Runs]:
-        """Which positions this node has from `start` on, and up to where these are all."""
+        """The positions this node has from `start` on, and the one up to which these are all."""
         self._turns.spend(LIST_US)
         listed = retention.log.list_positions(start, end, LISTED_MAX)
         return min(listed.next_position, end), _runs(listed.positions)
