@@ -2,29 +2,29 @@
 
 Theory. The leader's backing queue is wrapped (`leader_level`): what it does is written down as
 instructions (`instructions`), and what a queue does in one turn of the loop is a *batch* with a
-number within the *epoch* of the leader. A mirror carries batches out on a backing queue of its own
+number within the *epoch* of the leader. A mirror carries these out on a backing queue of its own
 (`mirror`, `mirror_level`) and reports up to which one it has everything on disk. `leader` confirms
-a publish when every mirror that the definition names has it. Who leads, who has mirrors and which
-are in sync stands in the queue's definition, which changes by compare-and-set only.
+a publish when every mirror that the definition names has it. The queue's definition says which node
+leads, which have mirrors and which of these are in sync; it changes by compare-and-set only.
 
 | where to look | for |
 |---|---|
 | `mirroring` | the mirrored queues of this node, and what happens to them |
 | `led_queue`, `copy_here` | one queue led here; one mirror here |
 | `hand_outs` | what clients may have had, as far as mirrors know |
-| `replicas`, `promotion` | who is to have mirrors, and who leads next |
-| `former_copy`, `former_copies`, `copy_cards` | what a node has of a queue from before |
+| `replicas`, `promotion` | which nodes get mirrors or the lead, and why the lead has changed |
+| `former_copy`, `former_copies`, `copy_cards` | what a node still has of a queue from before |
 | `retained_copies` | what a node keeps of messages that were acknowledged |
 | `retained_sync` | how a node is sent retained messages that it lacks |
 | `last_words` | what a leader that stops leaves in the definition |
 | `renumbering` | how positions change from leader to leader |
-| `lost_and_found` | what only a superseded leader has |
+| `lost_and_found` | messages that only a superseded leader has |
 | `awaited_confirms` | publishes that wait for the store and the mirrors |
 | `numbered_groups` | the groups of publishes that a store answers by numbers |
-| `confirm_rule`, `election`, `election_calls` | what confirms, and who leads next, with a log |
+| `confirm_rule`, `election`, `election_calls` | confirms and elections, with the carrier `log` |
 | `carrier_switch` | how a queue gets another carrier |
-| `hand_over` | changes of the leader that are wanted |
+| `hand_over` | planned changes of the leader |
 | `new_queues` | new quorum queues whose leader is gone before others have copies |
-| `returned_leader`, `whole_copies` | leaders that come back, and who has all |
-| `figures` | what people are shown |
+| `returned_leader`, `whole_copies` | leaders that come back, and nodes that may have whole copies |
+| `figures` | what operators are shown |
 """

@@ -1,4 +1,4 @@
-"""Publishes of a leader that wait to be confirmed: for its own store, and for its mirrors."""
+"""Publishes that a leader has not confirmed yet: they wait for its own store and its mirrors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Group:
 
 
 class _Barrier(PublishConfirms):
-    """`PublishConfirms` of nothing but a moment."""
+    """Waits like a publish, and stands for the moment at which it was added."""
 
     def __init__(self, done: Callable[[bool], None]) -> None:
         self._done = done
@@ -39,21 +39,21 @@ class _Barrier(PublishConfirms):
 
 
 class AwaitedConfirms(PublishConfirms):
-    """All of a queue. It is the `PublishConfirms` that the store answers, by numbers given here."""
+    """The unconfirmed publishes of a queue. The store answers to it, by numbers it has given."""
 
     def __init__(self) -> None:
         self._by_batch: deque[tuple[int, _Group]] = deque()
-        # Those that wait until every mirror in sync has the batch, whoever else confirms.
+        # Barriers that wait until every mirror in sync has the batch, even if fewer confirm.
         self._everywhere: deque[tuple[int, _Group]] = deque()
         self._of_store: NumberedGroups[_Group] = NumberedGroups()
 
     def add(
         self, confirms: PublishConfirms, first_seq: int, count: int, local: bool, batch: int
     ) -> tuple[PublishConfirms | None, int]:
-        """So many publishes of one batch, numbered from `first_seq` on, wait for the mirrors; if
-        `local`, for the store, too.
+        """Have `count` publishes of one batch, numbered from `first_seq` on, wait for the mirrors;
+        if `local`, for the store, too.
 
-        Returns whom the store is to tell, and under which number the first of them.
+        Returns the object the store is to answer to, and the number of the first publish there.
         """
         group = _Group(confirms, first_seq, count, local)
         self._by_batch.append((batch, group))
@@ -62,12 +62,13 @@ class AwaitedConfirms(PublishConfirms):
         return self, self._of_store.add(group, count)
 
     def add_barrier(self, done: Callable[[bool], None], batch: int, *, everywhere: bool) -> None:
-        """Call back when this batch is confirmed; with False when another node leads by then."""
+        """Call `done` when this batch is confirmed or, if `everywhere`, at all mirrors in sync;
+        with False when another node leads by then."""
         waiting = self._everywhere if everywhere else self._by_batch
         waiting.append((batch, _Group(_Barrier(done), 0, 1, False)))
 
     def settle(self, publish_seq: int) -> None:
-        """The store has it."""
+        """The store has this publish."""
         self.settle_many(publish_seq, 1)
 
     def settle_many(self, first_seq: int, count: int) -> None:
@@ -77,7 +78,7 @@ class AwaitedConfirms(PublishConfirms):
                 _answer(part.group)
 
     def refuse(self, publish_seq: int) -> None:
-        """The store cannot have it."""
+        """The store cannot take this publish."""
         for part in self._of_store.settled(publish_seq, 1):
             part.group.refused.add(part.group.first_seq + part.offset)
             if part.is_last:
@@ -85,7 +86,8 @@ class AwaitedConfirms(PublishConfirms):
                 _answer(part.group)
 
     def mirrors_have(self, upto: int, everywhere: int) -> None:
-        """Enough mirrors have all up to one batch, and all that are in sync up to the other."""
+        """Enough mirrors have every batch up to `upto`, and all that are in sync those up to
+        `everywhere`."""
         for waiting, reached in ((self._by_batch, upto), (self._everywhere, everywhere)):
             while waiting and waiting[0][0] <= reached:
                 group = waiting.popleft()[1]

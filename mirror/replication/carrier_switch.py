@@ -1,14 +1,14 @@
-"""Has another carrier bring the batches of a queue, without losing any and without new copies.
+"""Switches a queue to another carrier, without losing messages and without new copies.
 
 1. The queue is held, and every mirror in sync gets everything there is (`hand_over.Standstill`).
 2. The leader writes the other carrier into the definition, with the next epoch and the mirrors in
    sync only. Nothing else changes: positions stay, and every one of these copies is the same.
 3. The leader and, when they see the definition, the mirrors leave the old carrier and join the
    other.
-4. When every mirror has said so and has come, or is not named any more, the queue goes on.
+4. When every mirror has joined and said so, or is not named any more, the queue goes on.
 
-If the leader dies on the way, the mirrors elect another one as the carrier does that the definition
-names: all of them have the same.
+If the leader dies on the way, the mirrors elect another one in the way of the carrier that the
+definition names. Any of them will do: all have the same.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from warren.mirror.replication.queue_definitions import QueueDefinitions
 log = logging.getLogger("warren.queue")
 
 PATIENCE_S = 5.0
-"""How long mirrors are waited for that are to come over."""
+"""How long the leader waits for the mirrors to come over."""
 
 ASK_AGAIN_S = 0.05
-"""A mirror hears of the definition a moment later than the leader."""
+"""When a mirror is asked again: it hears of the definition a moment later than the leader."""
 
 
 class CarriedOver(NamedTuple):
-    """What a mirror says that has joined: its member, its storage, and the last batch it has."""
+    """The answer of a mirror that has joined: its member, its storage, and its last batch."""
 
     incarnation: int
     storage_id: int
@@ -49,7 +49,7 @@ class CarriedOver(NamedTuple):
 
 
 class CarrierSwitch:
-    """Of the queues that a node leads and of its copies."""
+    """Switches the queues that this node leads, and the copies it has of others."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class CarrierSwitch:
         copies: Mapping[int, CopyHere],
         note: Callable[[LedQueue], Commit],
     ) -> None:
-        """`note` writes down, on the disk of this node, that it leads a queue in its epoch."""
+        """`note` writes to the disk of this node that it leads a queue, and in which epoch."""
         self._node = node
         self._calls = calls
         self._clock = clock
@@ -74,10 +74,10 @@ class CarrierSwitch:
         """Answer the questions of other nodes."""
         self._calls.serve("mirror.carried_over", self._asked)
 
-    # The leader's
+    # At the leader
 
     async def switch(self, led: LedQueue, kind: CarrierKind) -> None:
-        """Everything stands still; return when the queue may go on, whatever came of it."""
+        """Switch a queue that stands still; return when it may go on, switched or not."""
         led.is_about_to_come_over()
         record = await self._write(led, kind)
         if record is None or led.leader.fenced:
@@ -111,7 +111,8 @@ class CarrierSwitch:
         return self._definitions.record_of(led.key, led.queue.queue_id) is None
 
     async def _write(self, led: LedQueue, kind: CarrierKind) -> QueueRecord | None:
-        """The definition with the other carrier; None where that cannot be any more."""
+        """Write the other carrier into the definition, and return that; None if this node has lost
+        the lead, or may lose it."""
         decided, epoch = Event(), led.leader.epoch
         written: list[QueueRecord] = []
 
@@ -150,10 +151,10 @@ class CarrierSwitch:
             self._clock.call_later(ASK_AGAIN_S, pause.happen)
             await pause
 
-    # The mirrors'
+    # At a mirror
 
     def follow(self, copy: CopyHere, record: QueueRecord) -> None:
-        """The definition names another carrier for this copy, which has all there is."""
+        """Have this copy, which is whole, join the carrier that the definition names now."""
         copy.member.leave()
         copy.mirror.goes_on_in(record.epoch)
         kind = CarrierKind.of(record)

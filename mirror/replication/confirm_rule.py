@@ -1,14 +1,14 @@
-"""When a publish is confirmed, and which mirrors can be done without. Pure functions.
+"""When a publish is confirmed, and how many copies an election needs. Pure functions.
 
 The definition of a queue names the mirrors that are *whole*. With its leader they are n copies, of
 which k must have a publish before it is confirmed. An election that hears of n - k + 1 of them
 hears of every confirmed publish (`votes_needed`), so whatever changes n or k has to keep that true:
 
-- A mirror that is being named counts twice: with the copies the definition has, and with itself
-  among them, because an election may see either.
-- A mirror that is about to be named no more does not count any more, but is still one of the n. It
-  stays one, as a copy that is *missing*, until k of the rest have all that was confirmed
-  (`can_shrink`).
+- While a mirror is being added to the definition, a publish must have enough copies both without
+  the mirror and with it, because an election may see either.
+- While a mirror is being removed from the definition, its reports do not count any more, but it is
+  still one of the n. It stays one, as a copy that is *missing*, until k of the rest have all that
+  was confirmed (`can_shrink`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 ALL = 0
-"""As the number of acknowledgements: of all copies that are whole."""
+"""As the number of acknowledgements: all copies that are whole."""
 
 
 class MirrorProgress(Protocol):
@@ -37,22 +37,22 @@ def copies_needed(acks: int, copies: int) -> int:
 def votes_needed(acks: int, copies: int) -> int:
     """How many copies an election must hear of.
 
-    Where the leader confirms alone there is no number that helps, and one is enough.
+    Where the leader confirms alone, no number of them is sure to have everything: one is enough.
     """
     return 1 if acks == 1 else copies - copies_needed(acks, copies) + 1
 
 
 def stricter(one: int, other: int) -> int:
-    """The one of two numbers of acknowledgements that more copies are needed for."""
+    """Of two numbers of acknowledgements, the one that asks for more copies."""
     return ALL if ALL in (one, other) else max(one, other)
 
 
 def confirmed_upto(
     acks: int, mirrors: Collection[MirrorProgress], missing: int, last: int, least: int = 1
 ) -> int:
-    """The batch up to which all is confirmed; `last` is the leader's own.
+    """The batch up to which everything is confirmed; `last` is the leader's last one.
 
-    `least`: so many copies must have it even where fewer are whole.
+    `least`: so many copies must have a batch even if fewer are whole.
     """
     named = [mirror for mirror in mirrors if mirror.is_named]
     upto = _reached(acks, named, missing, last, least)
@@ -73,7 +73,7 @@ def _reached(
 
 
 def can_shrink(acks: int, mirrors: Collection[MirrorProgress], copies: int, confirmed: int) -> bool:
-    """Whether an election among so many copies would hear of all up to `confirmed`."""
+    """Whether an election among so many copies would hear of all batches up to `confirmed`."""
     if acks == ALL:
         return True
     have_all = [

@@ -1,8 +1,8 @@
-"""What is kept on disk beside whole copies of queues, for the time after a restart.
+"""Cards: what a node keeps on disk beside its whole copies of queues, for the time after a restart.
 
-A card says of which queue a storage is a copy, and whose positions its messages have. It may be
-of an earlier epoch than the copy, never of a later one. Without it the copy is of no use. That a
-node leads is on its card before anybody else can hear of it (`Mirroring`).
+A card says of which queue a storage is a copy, and which leader's positions its messages have. A
+card may be of an earlier epoch than the copy, never of a later one. A copy without a card is of no
+use. The card of a node that leads says so before any other node can hear of it (`Mirroring`).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from warren.core.ports import Commit
 log = logging.getLogger("warren.queue")
 
 COPY_BIT = 1 << 62
-"""Set in the ids of storages that were begun as copies, and above all ids that queues get."""
+"""Set in the ids of storages that were begun as copies, and higher than every id of a queue."""
 
 
 def is_copy(storage_id: int) -> bool:
-    """Whether the storage was begun as a copy of what another node has."""
+    """Whether the storage was begun as a copy of another node's queue."""
     return bool(storage_id & COPY_BIT)
 
 
 class Card(msgspec.Struct, frozen=True):
-    """Positions in the storage are those of the leader of `epoch` and `deltas`, a level each.
+    """A position in the storage is that at the leader of `epoch` plus the level's one of `deltas`.
 
     `first_epoch` and `steps` are what is known of other epochs (`renumbering.py`). `led`: the node
-    led the queue. `searched`: what only this copy had is elsewhere.
+    led the queue. `searched`: messages that only this copy had have been found and put elsewhere.
     """
 
     queue_id: int
@@ -44,7 +44,7 @@ class Card(msgspec.Struct, frozen=True):
 
 
 class CardFiles(Protocol):
-    """Where cards are, by the id of the storage. Nothing of it waits for the disk."""
+    """The files of the cards, by the ids of their storages. No call waits for the disk."""
 
     def read(self) -> dict[int, bytes]: ...
 
@@ -56,17 +56,17 @@ class CardFiles(Protocol):
 
 
 class NoCards:
-    """Of a node without a disk."""
+    """The `CardFiles` of a node without a disk."""
 
     def read(self) -> dict[int, bytes]:
         return {}
 
     def write(self, storage_id: int, card: bytes) -> Commit:
-        """There will be nothing to find again."""
+        """Done at once: a card would have no copy to tell of after a restart."""
         return CompletedCommit()
 
     def remove(self, storage_id: int) -> None:
-        """There is none."""
+        """There is no card to remove."""
 
 
 class CopyCards:
@@ -78,7 +78,7 @@ class CopyCards:
         self._commits: dict[int, Commit] = {}
 
     def read(self) -> dict[int, Card]:
-        """Those that can be read; others are of no use."""
+        """The cards that can be read; the others are of no use, and removed."""
         cards: dict[int, Card] = {}
         for storage_id, octets in self._files.read().items():
             try:
@@ -94,12 +94,12 @@ class CopyCards:
         return cards
 
     def is_of(self, storage_id: int, epoch: int) -> bool:
-        """Whether there is a card of this epoch, or it is being written."""
+        """Whether the storage has a card of this epoch, or one is being written."""
         card = self._cards.get(storage_id)
         return card is not None and card.epoch == epoch
 
     def written(self, storage_id: int) -> Commit:
-        """Done when the card there is, is durable."""
+        """Done when the present card of the storage is durable."""
         commit = self._commits.get(storage_id)
         return CompletedCommit() if commit is None else commit
 
@@ -116,7 +116,7 @@ class CopyCards:
             del self._commits[storage_id]
 
     def note_searched(self, storage_id: int) -> None:
-        """What only this copy had is elsewhere now."""
+        """Messages that only this copy had have been found and put elsewhere."""
         card = self._cards.get(storage_id)
         if card is not None and not card.searched:
             self.write(storage_id, msgspec.structs.replace(card, led=False, searched=True))

@@ -39,8 +39,8 @@ NEXT_CANDIDATE_S = 1.0
 """How long a mirror waits for each better candidate before it takes the lead itself."""
 
 TURNS_PUT_OFF_MAX = 15
-"""So often it waits again while its own node has definitions to write: then better candidates have,
-too, and two that write one definition at once delay thousands of others."""
+"""How often it waits again while its own node has definitions to write. The better candidates then
+have some, too, and two nodes that write the same definition delay thousands of others."""
 
 LEADER_MAY_COME_S = 10.0
 """How long a copy that is found on disk waits for a leader that is not up: the whole cluster may be
@@ -48,24 +48,24 @@ starting."""
 
 
 class CopyEffects(Protocol):
-    """What a copy asks of whoever has the links and the policies."""
+    """What a copy asks of `Mirroring`, which has the links and the policies."""
 
     @property
     def elections(self) -> ElectionCalls:
-        """How it holds elections with other nodes."""
+        """The calls by which copies hold elections."""
         ...
 
     @property
     def retained(self) -> RetainedCopies:
-        """What this node has retained."""
+        """What this node has retained of queues that it mirrors."""
         ...
 
     def promote_when(self, key: Key) -> str:
-        """`always` or `when-synced`: who may lead when the leader has failed."""
+        """`always` or `when-synced`: which mirrors may lead when the leader has failed."""
         ...
 
     def drop_copy(self, copy: CopyHere, reason: str, *, keep: bool = False) -> None:
-        """It is of no use any more; `keep`: but for the next copy of this node."""
+        """Drop this copy; with `keep`, as a former copy for the next one of this node."""
         ...
 
     def present(self) -> Collection[str]:
@@ -73,16 +73,16 @@ class CopyEffects(Protocol):
         ...
 
     def group_members(self, queue_id: int) -> Collection[str] | None:
-        """The nodes in the group of the queue, as far as this node knows; None without one."""
+        """The nodes in the group of the queue, as far as this node knows; None without a group."""
         ...
 
     def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
-        """Ask another node whether it has a copy of the queue; nobody answers if it is away."""
+        """Ask another node whether it has a copy of the queue; if it is away, no answer comes."""
         ...
 
 
 class CopyHere:
-    """`UpperLayer` of the group member of a mirror."""
+    """The mirror of one queue. It is the `UpperLayer` of its group member."""
 
     def __init__(
         self,
@@ -105,26 +105,26 @@ class CopyHere:
         self.member: CarrierMember
         # Whether the definition of the queue has named this mirror.
         self.listed = False
-        # Whether nothing was awaited of it when it was looked at last.
+        # Whether the last look at it found nothing to wait for.
         self.at_rest = False
         # When the leader asked for it the last time.
         self.wanted_at = clock.now()
         self.promoting = False
-        # In which epoch it is about to take the lead, if no better candidate does.
+        # The epoch whose leader it is about to replace, if no better candidate does.
         self._turn: int | None = None
         self._node = node
         self._clock = clock
         self._definitions = definitions
         self._effects = effects
         self._dead: set[str] = set()
-        # The group goes on without this node, which has a whole copy all the same.
+        # Whether the group goes on without this node, though its copy is whole.
         self.is_outside = mirror.from_disk is not None
         self._found_at = clock.now()
         self._others = WholeCopies(
             effects.present, lambda node, answer: effects.ask_for_copy(node, self, answer)
         )
         self._told_epoch = -1
-        # Who elected it.
+        # What those who elected this copy know together.
         self.electorate = Electorate.ENOUGH
         # The election that this node has called, by epoch and ballot.
         self._election: tuple[int, int] | None = None
@@ -139,22 +139,22 @@ class CopyHere:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the definition names this mirror, or one that has not come yet does."""
+        """Whether the definition names this mirror, or a later one may that is on its way here."""
         record = self._definitions.record_of(self.key, self.queue_id)
         is_ahead = record is not None and not self.has_begun_by(record)
         return self.listed or (self.mirror.started and is_ahead)
 
     def is_about_to_lead(self) -> None:
-        """What the leader before handed out is ready again, and counts as delivered."""
+        """Make ready again what the former leader had handed out, and count it as delivered."""
         for level in self.mirror.levels:
             level.put_all_back()
             level.count_handed_out()
             if self.electorate is not Electorate.ENOUGH:
-                # It need not have heard what was announced.
+                # This copy may not have heard of all that was announced.
                 level.backing.count_as_delivered(level.backing.next_position)
 
     def has_begun_by(self, record: QueueRecord) -> bool:
-        """Whether this is a definition of the time after this copy was told to begin."""
+        """Whether this copy had been told to start by the time of this definition."""
         return (record.epoch, record.ballot) >= self.mirror.began_in
 
     # `UpperLayer`
@@ -164,7 +164,7 @@ class CopyHere:
         return self.mirror.started
 
     def joined(self, members: Members) -> None:
-        """The leader hears of the birth, and tells this mirror to start."""
+        """Nothing to do: the leader hears of the birth, and tells this mirror to start."""
 
     def members_changed(self, births: Members, deaths: Members) -> None:
         self.at_rest = False
@@ -177,21 +177,21 @@ class CopyHere:
             self._try(lambda: self.mirror.deliver(payload))
 
     def confirmed(self, tokens: tuple[object, ...]) -> None:
-        """Mirrors broadcast nothing."""
+        """Nothing to do: mirrors broadcast nothing."""
 
     def congestion(self, congested: bool) -> None:
-        """Mirrors broadcast nothing."""
+        """Nothing to do: mirrors broadcast nothing."""
 
     def disputed(self) -> None:
-        """It is the leader that hears of such votes."""
+        """Nothing to do: only the leader hears of such votes."""
 
     def stopped(self, reason: StopReason) -> None:
         if reason is not StopReason.LEFT:
             self._stay_outside(reason.value)
 
     def _stay_outside(self, reason: str) -> None:
-        """The group may go on without this node, though nobody else has a whole copy: one that the
-        definition says is whole is kept until it does not say so any more."""
+        """Leave the group. The copy is kept while the definition says that it is in sync: the group
+        goes on without this node, but may have no other whole copy."""
         record = self._definitions.record_of(self.key, self.queue_id)
         if record is not None and self._node in record.in_sync and self.mirror.started:
             self.is_outside = True
@@ -215,9 +215,10 @@ class CopyHere:
     # When the leader is gone
 
     def leader_was_away(self, leader: str) -> None:
-        """It has been started anew, and may lack what is here.
+        """The leader has been restarted, and may lack what is here.
 
-        The group is to say so too: until it does, other mirrors may have got more than this one.
+        A leader in the ring counts as dead only when the group says so: until then other mirrors
+        may have got more of its former life than this one.
         """
         self.at_rest = False
         in_ring = leader in {member.node for member in self.member.others()}
@@ -252,7 +253,7 @@ class CopyHere:
             self._clock.call_later(NEXT_CANDIDATE_S * place, turn)
 
     def _take_turn(self, epoch: int, put_off: int = 0) -> None:
-        """Better candidates have had theirs."""
+        """Take the lead if the leader is still dead: better candidates have had their turns."""
         record = self._definitions.record_of(self.key, self.queue_id)
         is_to_lead = record is not None and self._leader_is_dead(record)
         if is_to_lead and self._definitions.is_writing and put_off < TURNS_PUT_OFF_MAX:
@@ -271,7 +272,7 @@ class CopyHere:
             return True
         if self.carrier is CarrierKind.LOG and not self.is_outside:
             return False
-        # Nobody may tell this node of deaths any more; or the leader died before it had joined.
+        # This node hears of no deaths outside the group, nor of a leader's before it had joined.
         members = self._effects.group_members(self.queue_id)
         in_group = members is None or record.leader in members
         is_up = record.leader in self._effects.present()
@@ -314,7 +315,7 @@ class CopyHere:
         )
 
     def vote(self, epoch: int, ballot: int) -> Answer:
-        """Take no more of the leader there was, if it is gone and this copy counts."""
+        """Vote, and take no more batches of the leader, if it is gone and this copy counts."""
         record = self._definitions.record_of(self.key, self.queue_id)
         if record is None or (record.epoch, record.ballot) != (epoch, ballot):
             return Vote.NONE
@@ -329,8 +330,8 @@ class CopyHere:
         )
 
     def may_vote(self, record: QueueRecord) -> bool:
-        """Whether this copy counts in elections. One that is outside does: it says how far it got
-        with leaders before, and so it is a witness of what was confirmed by then."""
+        """Whether this copy counts in elections. A copy outside the group does: it says how far it
+        followed former leaders, and so is a witness of what was confirmed by then."""
         return self._node in record.in_sync and self.mirror.started
 
     def _count(self, answers: Mapping[str, Answer], election: tuple[int, int]) -> None:
@@ -349,8 +350,8 @@ class CopyHere:
             )
 
     def _given_up(self, record: QueueRecord) -> int:
-        """Whole copies of which nothing is awaited any more: the policy allows to lose what only
-        they have."""
+        """How many whole copies are down or missing, and not waited for: the policy allows losing
+        what only they have."""
         if record.down or self._effects.promote_when(self.key) == WHEN_SYNCED:
             return 0
         present = self._effects.present()
@@ -358,7 +359,7 @@ class CopyHere:
         return sum(absent) + record.missing
 
     def win(self, epoch: int, ballot: int, electorate: Electorate) -> None:
-        """Lead: enough have voted, or are given up, and nobody of those who voted has more."""
+        """Lead: enough copies have voted or are given up, and none of the voters has more."""
         if not isinstance(self.vote(epoch, ballot), Vote):
             self.electorate = electorate
             self.take_lead(epoch, ballot)
@@ -376,8 +377,8 @@ class CopyHere:
             )
 
     def take_lead(self, epoch: int, ballot: int | None = None) -> None:
-        """Lead, if nobody else does in a later epoch, and if nothing is lost by it that need not
-        be.
+        """Lead, unless another node does in a later epoch, or this copy is not whole and another
+        one may be.
 
         Where there are elections this copy counts as whole only if it was elected in this ballot.
         """
@@ -398,8 +399,8 @@ class CopyHere:
             in_sync = [m for m in record.in_sync if m in mirrors] if whole else []
             missing = 0
             if is_elected and whole and record.acks != ALL:
-                # Not all of those who live need have all: until they do, the next election counts
-                # with as many copies as this one.
+                # Some live mirrors may lack confirmed publishes: until they have them, the next
+                # election counts as many copies as this one.
                 missing = record.whole_copies - 1 - len(in_sync)
             return msgspec.structs.replace(
                 record,
@@ -419,8 +420,8 @@ class CopyHere:
         self._definitions.write_record(self.key, self.queue_id, lead)
 
     async def take_over(self, leader: str, epoch: int, ballot: int) -> bool:
-        """Lead in the place of a leader that wants it so in this ballot, if this copy is whole.
-        Returns whether it is written."""
+        """Take the lead from a leader that hands it over in this ballot, if this copy is in sync.
+        Returns whether the definition says so."""
         decided = Event()
         leads = False
 
@@ -451,7 +452,7 @@ class CopyHere:
         return (record.leader, record.epoch) == (leader, epoch) and self._node in record.in_sync
 
     def _may_lead_without_all(self, record: QueueRecord) -> bool:
-        """Whether the policy allows it, and nobody who lives can have a whole copy.
+        """Whether the policy allows that, and no live node can have a whole copy.
 
         A leader that is up for the cluster leads on, or will in a moment.
         """

@@ -1,8 +1,9 @@
 """The backing queue of a delay queue at its leader, and its copies at mirrors.
 
-Theory. Messages leave in the order of their due times, which is not that of positions, and clocks
-of nodes differ by the time a batch takes. So a mirror does not look at the time: it takes the
-messages with the positions its leader names, wherever they stand (`core/backing/due_queue.py`).
+Theory. Messages leave in the order of their due times, which is not that of positions. And the
+moment at which a message is due is not the same at two nodes: a batch takes a while. So a mirror
+does not look at the time: it takes the messages with the positions its leader names, wherever they
+stand (`core/backing/due_queue.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from warren.mirror.replication.mirror_level import MirrorLevel
 
 
 class DueLeaderLevel(LeaderLevel):
-    """Implements `core.delay_queue.TakingQueue`."""
+    """Implements `core.vhosts.delay_queue.TakingQueue`."""
 
     __slots__ = ()
 

@@ -1,16 +1,16 @@
 """The election of a leader among the mirrors of a queue that is carried by a log.
 
-A mirror whose leader has gone asks the other whole copies for their votes. Who votes takes no more
-of the old leader's batches, so what it says it has stays true. When enough have voted
+A mirror whose leader has gone asks the other whole copies for their votes. A copy that votes takes
+no more of the old leader's batches, so what it says it has stays true. When enough have voted
 (`confirm_rule.votes_needed`), one of them has every confirmed publish: the one with the most leads.
-It writes itself into the definition on the condition that epoch and ballot are what
-they were, so of several elections at most one counts. The leader before, if it is alive
-after all, makes the votes void by another ballot; and so does every change of which copies count,
-since by the changed definition the votes may not be enough.
+It writes itself into the definition on the condition that epoch and ballot are what they were, so
+of several elections at most one counts. If the old leader is alive after all, it makes the votes
+void by another ballot. So does every change of which copies count, since by the changed definition
+the votes may not be enough.
 
-A copy that was on disk when its node was started votes, too, but only where the others are not
-enough. Nobody knows its last batch. It says behind which position its last message is: a copy whose
-last message comes later got all that the other one has.
+A copy that was on disk when its node was started votes, too; its vote counts only where the others
+are not enough. Its last batch is not known. Instead it gives the position behind its last message:
+of two such copies, the one whose last message comes later got all that the other one has.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from warren.mirror.carriers.batch import Position
 from warren.mirror.replication.confirm_rule import ALL, votes_needed
 
 ELECTION_PAUSE_S = 0.05
-"""How long a mirror waits that has lost its leader: others are about to notice it, too."""
+"""How long a mirror that has lost its leader waits: others are about to notice it, too."""
 
 VOTE_S = 1.0
-"""How long it waits for votes."""
+"""How long a mirror waits for votes."""
 
 
 class Vote(Enum):
-    """What a node says that is asked for its vote, but for where its copy ends."""
+    """The answer of a node that was asked for its vote and does not give it."""
 
     NONE = "none"
-    """It has no copy that counts, or knows of another leader."""
+    """The node has no copy that counts, or knows of another leader."""
     LEADER_LIVES = "leader lives"
 
 
 class CandidateCopy(NamedTuple):
-    """A vote: the last batch of the copy, and behind which position its last message is, per level.
+    """A vote: the last batch of the copy, and per level the position behind its last message.
 
-    Of one `from_disk` the epoch is known, and no batch.
+    Of a copy `from_disk` only the epoch of the last batch is known.
     """
 
     end: Position
@@ -53,21 +53,21 @@ Answer = CandidateCopy | Vote
 
 
 class Electorate(IntEnum):
-    """What those who voted know together. Nodes tell each other these numbers."""
+    """What those who voted know together. Nodes send each other these numbers."""
 
     ENOUGH = 0
     """They have all that was confirmed, and have heard of all that was handed out."""
 
     LACKING = 1
-    """Some copies that were given up were needed, and may have had more."""
+    """Their votes alone were not enough: copies that were given up may have had more."""
 
     FROM_DISK = 2
-    """They have all that was confirmed. Some were read from disk, where it is not written what was
-    handed out: the winner need not have heard of that."""
+    """They have all that was confirmed. Some were read from disk, which does not say what was
+    handed out: the winner may not have heard of that."""
 
 
 class Result(NamedTuple):
-    """`winner` is to lead; None where nobody may, for the reason in `why_not`."""
+    """`winner` is to lead; None if no node may lead, for the reason in `why_not`."""
 
     winner: str | None
     why_not: str = ""
@@ -75,14 +75,14 @@ class Result(NamedTuple):
 
 
 def can_be_elected(record: QueueRecord, mirrors: int) -> bool:
-    """Whether so many votes of mirrors are enough."""
+    """Whether the votes of so many mirrors are enough."""
     return mirrors >= votes_needed(record.acks, record.whole_copies)
 
 
 def decide(record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int = 0) -> Result:
-    """What comes of these answers, the asking node's own among them.
+    """The result of an election with these answers, the asking node's own among them.
 
-    `given_up` whole copies are known to be dead, and the policy allows to go on without.
+    `given_up` whole copies are known to be dead, and the policy allows going on without them.
     """
     if Vote.LEADER_LIVES in answers.values():
         return Result(None, "the leader lives")
@@ -103,7 +103,7 @@ def decide(record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int 
 
 
 def _electorate(record: QueueRecord, votes: int, following: int) -> Electorate:
-    """`following`: so many of the votes are of copies that followed the leader until it went."""
+    """`following`: how many of the votes are of copies that followed the leader until it went."""
     needed = votes_needed(record.acks, record.whole_copies)
     if votes < needed:
         return Electorate.LACKING
@@ -114,11 +114,11 @@ def _electorate(record: QueueRecord, votes: int, following: int) -> Electorate:
 
 
 def _fullest(record: QueueRecord, votes: Mapping[str, CandidateCopy]) -> str | None:
-    """The oldest of those that have all that any of the others has; None if nobody can say."""
+    """The oldest copy that has all that any of the others has; None if that cannot be told."""
     latest = max(vote.end[0] for vote in votes.values())
     there = [node for node in record.in_sync if node in votes and votes[node].end[0] == latest]
     if record.acks == ALL:
-        # Each has everything.
+        # Each copy has everything.
         return there[0]
     for node in there:
         own = votes[node].positions

@@ -18,7 +18,7 @@ from warren.mirror.replication.election import VOTE_S, Answer, CandidateCopy, El
 
 
 class Candidate(Protocol):
-    """A copy here. An election is known by the epoch and the ballot of the queue's definition."""
+    """A copy of this node. Epoch and ballot of the queue's definition identify an election."""
 
     def vote(self, epoch: int, ballot: int) -> Answer: ...
 
@@ -26,7 +26,7 @@ class Candidate(Protocol):
 
 
 class ElectionCalls:
-    """Of all queues that this node has a copy of; `candidates` are these, by queue id."""
+    """The questions and answers of this node's copies; `candidates` are these, by queue id."""
 
     def __init__(self, calls: Calls, clock: Clock, candidates: Mapping[int, Candidate]) -> None:
         self._calls = calls
@@ -42,7 +42,7 @@ class ElectionCalls:
         election: tuple[int, int],
         then: Callable[[dict[str, Answer]], None],
     ) -> None:
-        """Ask the nodes for their votes; `then` is given what has come in time."""
+        """Ask the nodes for their votes; `then` is called with the answers that came in time."""
         answers: dict[str, Answer] = {}
         left = len(nodes)
         is_over = False
@@ -63,7 +63,7 @@ class ElectionCalls:
         def finish(node: str, result: Callable[[], Answer]) -> None:
             nonlocal left
             left -= 1
-            # Who cannot be reached has not voted.
+            # A node that cannot be reached has not voted.
             with suppress(NotFound):
                 answers[node] = result()
             if not left:
@@ -79,10 +79,10 @@ class ElectionCalls:
     def tell_winner(
         self, node: str, queue_id: int, election: tuple[int, int], electorate: Electorate
     ) -> None:
-        """Have a node lead that has won."""
+        """Tell the node that has won to lead."""
 
         def finish(result: Callable[[], None]) -> None:
-            # If it has gone, too, another election is called at the next tick.
+            # If the winner has gone, too, another election is called at the next tick.
             with suppress(NotFound):
                 result()
 

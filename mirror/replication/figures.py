@@ -1,4 +1,4 @@
-"""What people are shown of the mirrored queues of a node: who has copies, and how far they are."""
+"""What operators see of a node's mirrored queues: which nodes have copies, how far these are."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Lag(NamedTuple):
 class MirrorState(NamedTuple):
     """What is known of the mirrors of a queue.
 
-    `progress` and `lag` are known at the leader: how far synchronisations are, and how far a
-    mirror is behind.
+    `progress` says how far synchronisations are, `lag` how far a mirror is behind. Only the leader
+    knows them; at other nodes they are empty.
     """
 
     leader: str
@@ -86,7 +86,8 @@ class MirrorFigures:
         )
 
     def ring(self, queue: Queue) -> list[Shown]:
-        """Who stands in the ring of a mirrored queue; what only its leader knows, it says."""
+        """The members in the ring of a mirrored queue. Only its leader knows which of them are
+        being synchronised or were asked to join."""
         record = self._record(queue)
         if record is None:
             return []
@@ -101,14 +102,14 @@ class MirrorFigures:
             return shown_star(record, syncing=syncing, asked=asked)
         return shown_ring(record, group, syncing=syncing, asked=asked)
 
-    # Of this node
+    # Queues and copies of this node
 
     def led_queues(self) -> list[Queue]:
         """The queues with mirrors that this node leads."""
         return [led.queue for led in self._led.values()]
 
     def lacks_mirrors(self, queue: Queue) -> bool:
-        """Whether a classic queue of this node shall have mirrors, and none is in sync."""
+        """Whether a classic queue of this node is to have mirrors, and none is in sync."""
         led, record = self._led.get(queue.queue_id), self._record(queue)
         if led is None or record is None or record.in_sync or record.members:
             return False

@@ -1,7 +1,7 @@
 """The former copies of a node, and the cards that say after a restart what its storages are.
 
-A card is written when a copy is whole, or a queue is led, and again for each epoch. What a node has
-from before is kept until a leader wants a mirror here again, or is there and does not ask.
+A card is written when a copy is whole, or a queue is led, and again for each epoch. A former copy
+is kept until a leader asks for a mirror here again, or has been up for a while without asking.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from warren.mirror.replication.renumbering import Renumbering
 from warren.mirror.replication.retained_copies import RetainedCopies
 
 FORMER_S = 60.0
-"""So long a former copy is kept for a leader that is there and does not ask for it."""
+"""How long a former copy is kept while its leader is up and does not ask for it."""
 
 
 class FormerCopies:
-    """Of one node, by queue."""
+    """The former copies of one node, by the ids of their queues."""
 
     def __init__(self, name: str, files: CardFiles, clock: Clock) -> None:
         self._name = name
         self._cards = CopyCards(files)
         self._clock = clock
-        # And since when nobody has asked for it.
+        # Each copy with the time since which its leader could have asked for it.
         self._formers: dict[int, tuple[FormerCopy, float]] = {}
-        # Those that are of no use but for what only they have.
+        # Copies that are kept only for messages which no other copy has.
         self._unwanted: list[tuple[int, FormerCopy]] = []
         # Acknowledged messages of queues that this node does not lead.
         self.retained = RetainedCopies(clock)
@@ -46,10 +46,10 @@ class FormerCopies:
         new_backing: Callable[[BackingSpec], BackingQueue],
         is_leftover: Callable[[int], bool],
     ) -> None:
-        """Open what there is of copies, before storages that nobody has opened are dropped.
+        """Open the copies on disk, before storages that are not open are dropped.
 
-        `is_leftover` says that a storage which no definition names was given up; others are kept,
-        and so are their cards.
+        `is_leftover` tells whether a storage that no definition names was given up. If it was not,
+        it is kept, and so is its card.
         """
         queues = {record.queue_id: record for record in records}
         cards = sorted(self._cards.read().items(), key=lambda card: -card[1].epoch)
@@ -65,7 +65,7 @@ class FormerCopies:
                     self._led[card.queue_id] = card
                 continue
             former = _opened(storage_id, card, new_backing)
-            # While the leader of its time leads, that one has all.
+            # While the leader of the copy's epoch still leads, it has all that the copy has.
             may_lack = card.led or record.epoch > card.epoch
             former.to_be_searched = may_lack and not card.searched
             superseded = card.queue_id in self._formers
@@ -82,7 +82,8 @@ class FormerCopies:
                 self.keep(card.queue_id, former)
 
     def known_of_led(self, queue_id: int, epoch: int) -> Renumbering | None:
-        """What this node knew of a queue it led in this epoch before it was restarted."""
+        """How positions had changed, by the card of a queue that this node led in this epoch before
+        it was restarted; None without such a card."""
         card = self._led.pop(queue_id, None)
         if card is None or card.epoch != epoch:
             return None
@@ -91,7 +92,7 @@ class FormerCopies:
         return known
 
     def stop(self) -> None:
-        """The node stops; what is here is for its next start."""
+        """The node stops; former copies stay on disk for its next start."""
         for former, _ in self._formers.values():
             former.stop()
         self.retained.stop()
@@ -102,7 +103,7 @@ class FormerCopies:
         self._formers[queue_id] = (former, self._clock.now())
 
     def to_search(self) -> dict[int, list[FormerCopy]]:
-        """Those that were found and may have what no other has, by the ids of their queues."""
+        """The copies found on disk that may have messages which no other copy has, by queue id."""
         found: dict[int, list[FormerCopy]] = {}
         kept = [(queue_id, former) for queue_id, (former, _) in self._formers.items()]
         for queue_id, former in (*kept, *self._unwanted):
@@ -112,7 +113,7 @@ class FormerCopies:
         return found
 
     def searched(self, former: FormerCopy) -> None:
-        """What only it had is elsewhere now."""
+        """Messages that only this copy had have been found and put elsewhere."""
         former.to_be_searched = False
         if former.is_wanted:
             self._cards.note_searched(former.storage_id)
@@ -120,9 +121,9 @@ class FormerCopies:
             self.discard_copy(former)
 
     def take_whole(self, record: QueueRecord) -> FormerCopy | None:
-        """The copy that the definition calls whole, if that is what this node has on disk.
+        """Remove and return the former copy, if it is the one that the definition calls in sync.
 
-        Its card says so of the present epoch: of an earlier one, positions would be unknown.
+        Its card has to be of the present epoch: by an earlier one, positions would be unknown.
         """
         former, _ = self._formers.get(record.queue_id, (None, 0.0))
         if former is None or former.led or self._name not in record.in_sync:
@@ -133,7 +134,7 @@ class FormerCopies:
         return self.take(record.queue_id)
 
     def take(self, queue_id: int) -> FormerCopy | None:
-        """It is its taker's business from now on."""
+        """Remove and return it; the caller disposes of it."""
         former, _ = self._formers.pop(queue_id, (None, 0.0))
         return former
 
@@ -143,14 +144,14 @@ class FormerCopies:
             self.discard_copy(former)
 
     def discard_copy(self, former: FormerCopy) -> None:
-        """It goes, as soon as it was searched."""
+        """Delete the copy, as soon as it has been searched for what only it has."""
         former.is_wanted = False
         if not former.to_be_searched:
             self._cards.remove(former.storage_id)
             former.delete()
 
     def discard_unwanted(self, records: Iterable[QueueRecord], running: Collection[str]) -> None:
-        """What nobody asks for, though the leader is there, is not wanted any more."""
+        """Discard copies whose queue is gone, or whose leader is up and has not asked for them."""
         if not self._formers:
             return
         leaders = {record.queue_id: record.leader for record in records}
@@ -174,7 +175,7 @@ class FormerCopies:
         *,
         led: bool,
     ) -> Commit:
-        """A storage is a whole copy; nothing happens if its card of this epoch is there.
+        """Write that a storage is a whole copy, unless it has a card of this epoch already.
 
         The commit is done when the card is durable.
         """
@@ -184,14 +185,14 @@ class FormerCopies:
         return self._cards.write(storage_id, card)
 
     def remove_card(self, storage_id: int) -> None:
-        """The storage is deleted, or is no copy any more."""
+        """Remove the card of a storage that is deleted, or is no copy any more."""
         self._cards.remove(storage_id)
 
 
 def _opened(
     storage_id: int, card: Card, new_backing: Callable[[BackingSpec], BackingQueue]
 ) -> FormerCopy:
-    """What the disk has of a copy, as its card says."""
+    """Open a copy that is on disk, as its card describes it."""
     levels = [
         cast(MirroredLevel, new_backing(BackingSpec(storage_id + level, True, LAZY_MODE)))
         for level in range(len(card.deltas))

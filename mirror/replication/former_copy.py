@@ -2,8 +2,8 @@
 
 A mirror that comes back need not be sent what it has. It says which positions it has, of which
 epoch; the leader, which knows what has become of these (`renumbering.py`), names the messages that
-are still in the queue, and the mirror takes them from here into its new copy. What is not named
-goes with the rest when the new copy is whole.
+are still in the queue, and the mirror takes them from here into its new copy. When that is whole,
+the former copy is dropped, with the messages that were not named.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from warren.mirror.replication.mirror_level import CopyLost
 from warren.mirror.replication.renumbering import Renumbering, Step
 
 TAKE_BYTES = 1 << 20
-"""What is read at once."""
+"""Octets that are read at once."""
 
 
 class Kept(NamedTuple):
-    """What of a queue a node says it has: in each level what is in [start, end), of an epoch.
+    """What a node says it has of a queue: in each level the positions [start, end) of an epoch.
 
-    `safe_only`: only messages that outlive a restart of the node.
+    `safe_only`: it has only messages that outlive a restart of the node.
     """
 
     epoch: int
@@ -32,15 +32,14 @@ class Kept(NamedTuple):
 
 
 Runs = Sequence[tuple[int, int]]
-"""First positions, and ends behind the last."""
+"""Runs of positions: the first one of each, and the end behind its last."""
 
 
 class Tail(NamedTuple):
     """What a leader knew of those of its messages that some mirror may not have got.
 
-    `unasked`, a level each, are those that nobody sends again: nobody waits for their confirms.
-    With `has_confirmed` there are some among the others that were confirmed, and are not sent again
-    either.
+    `unasked`, per level, are messages that will not be sent again, as their publishers wait for no
+    confirm. `has_confirmed`: some of the others were confirmed, and will not be sent again either.
     """
 
     unasked: Sequence[Runs]
@@ -49,10 +48,10 @@ class Tail(NamedTuple):
 
 class FormerCopy:
     """`levels` have positions that differ by `deltas` from those the leader had in `epoch`, and
-    `renumbering` is what is known of epochs before.
+    `renumbering` is what is known of the epochs before.
 
-    A copy that `led` the queue may have what no other has, and stays until it was searched for
-    that. `tail` is None where nobody knows, as after a restart.
+    A copy that `led` the queue may have messages that no other has, and stays until it has been
+    searched for them. `tail` is None where it is not known, as after a restart.
     """
 
     def __init__(
@@ -98,13 +97,13 @@ class FormerCopy:
         return Kept(self.epoch, ranges, self.safe_only)
 
     def ends(self) -> list[int | None]:
-        """Behind the last message of each level, in positions here; None where there is none, and
-        nobody can say up to where there were any."""
+        """The end behind the last message of each level, in positions here; None for a level
+        without messages, as it is not known how far it reached."""
         extents = [_extent(level) for level in self.levels]
         return [end if start < end else None for start, end in extents]
 
     def take(self, level: int, start: int, count: int) -> list[Message]:
-        """The messages with so many positions, of the former epoch. Raises `CopyLost`."""
+        """Messages by their positions in the former epoch. Raises `CopyLost` if one is gone."""
         at = start + self._deltas[level]
         messages: list[Message] = []
         while len(messages) < count:
@@ -119,8 +118,8 @@ class FormerCopy:
         return messages
 
     def epochs(self) -> Iterator[tuple[int, list[int]]]:
-        """The epochs this copy can be compared from, the last one first, and by how much positions
-        have moved since in each level. Today's leader may know one of them."""
+        """The epochs from which this copy can be compared, the last one first, each with how far
+        the positions of a level have moved since then. Today's leader may know one of them."""
         levels = len(self.levels)
         yield self.epoch, [0] * levels
         known = self._renumbering.earlier(levels) if self._renumbering is not None else ()
@@ -135,15 +134,15 @@ class FormerCopy:
         found_upto: int | None = None,
         with_tail: bool = True,
     ) -> list[tuple[int, int]]:
-        """Which positions the leader who went on with this step never got.
+        """The positions here of messages that the leader which began with this step never got.
 
-        The step is one from an epoch since which positions have `moved`. Up to `found_upto`, in the
-        positions of that leader, others have found everything; `with_tail`: what came after the
-        last message that leader got counts.
+        The step follows an epoch since which positions have `moved` to those of this copy's epoch.
+        Up to `found_upto`, in the positions of that leader, other nodes have found everything.
+        `with_tail`: messages behind the last one that this leader got count, too.
 
-        Without messages that somebody sends again. Where nobody knows which these are,
-        and the next leader was in sync, there may be none but these, and none are told. One that
-        was not may lack confirmed ones, and then all are told.
+        Of this tail, messages that will be sent again are left out. If these are not known and that
+        leader was in sync, the whole tail is left out, as it may have no other messages. If it was
+        not in sync and may lack confirmed ones, all of the tail counts.
         """
         delta, beyond = self._deltas[level], self.levels[level].next_position
         there = delta + moved - step.shifts[level]
@@ -162,14 +161,14 @@ class FormerCopy:
         return _joined(runs)
 
     def end_at(self, step: Step, level: int, *, moved: int, with_tail: bool) -> int:
-        """Behind the last message that `only_here` looks at, in the positions of that leader."""
+        """The end behind the last message that `only_here` looks at, in that leader's positions."""
         there = self._deltas[level] + moved - step.shifts[level]
         end = _extent(self.levels[level])[1] - there
         return end if with_tail else min(end, step.tails[level])
 
     @property
     def may_have_more(self) -> bool:
-        """Whether there may be anything at all."""
+        """Whether this copy may have messages that are found nowhere else."""
         known = self._tail
         return self.messages > 0 and (known is None or known.has_confirmed or any(known.unasked))
 
@@ -196,7 +195,7 @@ def _joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _extent(level: MirroredLevel) -> tuple[int, int]:
-    """Where the first message is, and the end behind the last.
+    """The position of the first message, and the end behind the last.
 
     Positions that were never used may follow: a storage that is opened again leaves a gap.
     """

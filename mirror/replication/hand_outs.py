@@ -1,19 +1,19 @@
 """Which messages of a level may have been handed to clients, as far as mirrors know.
 
 Theory. A message that comes again after a failover is to be redelivered if a client may have had
-it, and only then. A mirror does not know what its leader handed out last, so the leader says in
-advance: messages *below* a position may be handed out (HAND_OUT, among its instructions). It hands
-out nothing else before every mirror has reported to have heard so. Whoever leads next counts what
-is below the last such position it has heard of as delivered, and nothing else.
+it, and only then. A mirror does not know what its leader handed out last, so the leader announces
+in advance: messages *below* a position may be handed out (HAND_OUT, among its instructions). It
+hands out only such messages, and only when every mirror has reported that it knows. The next leader
+counts as delivered what is below the last announced position it has heard of, and nothing else.
 
-The leader announces more than it hands out at the moment, and more again when half of that is used
-up, so that consumers seldom wait. How much more begins small and doubles each time they had to
-wait: what is announced and not handed out is redelivered though nobody had it. A message that
-somebody gets as soon as it is published waits for nothing: its announcement stands before it, so a
-mirror that has not heard of the one has not got the other.
+The leader announces more than it hands out at the moment, and again when half of that is used up,
+so that consumers seldom wait. The surplus begins small and doubles each time they had to wait: what
+is announced and not handed out comes as redelivered after a failover, though no client has had it.
+A message that goes to a consumer as soon as it is published waits for nothing: its announcement
+comes before it, so a mirror that has the message has heard the announcement.
 
 When a mirror is out of reach, the leader announces the rest once more, and hands out nothing until
-that is reported too: by then the definition names that mirror no more, or it has come back.
+that is reported too: by then the definition does not name that mirror, or it has come back.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from typing import Protocol
 
 AHEAD_MIN = 64
 AHEAD_MAX = 2048
-"""So many positions more than are needed are announced: a few prefetches, up to what 50,000
+"""How many positions more than are needed are announced: from a few prefetches up to what 50,000
 messages a second need while mirrors take 40 ms to answer."""
 
 
 class HandOutJournal(Protocol):
-    """Who tells the mirrors, and the queue."""
+    """What `HandOuts` has the leader tell its mirrors and its queue."""
 
     def hand_out(self, level: int, below: int) -> None:
-        """Tell mirrors; `HandOuts.noted_by_all` when all have heard of it."""
+        """Announce it to the mirrors; call `HandOuts.noted_by_all` when all know of it."""
         ...
 
     def withhold(self) -> None:
-        """There are messages that may not be handed out yet."""
+        """Have the queue wait: it has messages that may not be handed out yet."""
         ...
 
 
 class HandOuts:
-    """Of one level at its leader. Everything that was handed out is below `announced`."""
+    """The hand-outs of one level at its leader. All that was handed out is below `announced`."""
 
     __slots__ = ("_ahead", "_journal", "_level", "_waits", "announced", "noted", "renew_at")
 
     def __init__(self, level: int, below: int, journal: HandOutJournal) -> None:
-        """What is below that position counts as delivered anyway."""
+        """Messages below the position `below` count as delivered anyway."""
         self._level = level
         self._journal = journal
         self._ahead = AHEAD_MIN
-        # Whether there was something that could not be handed out yet.
+        # Whether messages were withheld until mirrors know of more.
         self._waits = False
         self.announced = below
-        # What every mirror knows.
+        # The announced position that every mirror knows of.
         self.noted = below
         # When a message from this position on is handed out, more is to be announced.
         self.renew_at = below
@@ -65,7 +65,7 @@ class HandOuts:
     def make_room(self, start: int, limit: int) -> int:
         """How many positions from this one on may be handed out, up to a limit.
 
-        Without any the journal is told to withhold the messages, until mirrors know of more.
+        If there are none, the journal is told to withhold messages until mirrors know of more.
         """
         self._ahead = max(self._ahead, min(limit, AHEAD_MAX))
         if self.announced < start + min(limit, self._ahead):
@@ -79,7 +79,7 @@ class HandOuts:
     def noted_by_all(self, below: int) -> bool:
         """Every mirror knows that messages below this position may be handed out.
 
-        Returns whether that was waited for.
+        Returns whether messages were withheld until then.
         """
         self.noted = max(self.noted, below)
         waited, self._waits = self._waits, False
@@ -95,7 +95,7 @@ class HandOuts:
             self._journal.hand_out(self._level, self.announced)
 
     def begin_anew(self, below: int) -> None:
-        """Exactly what is below this position counts as delivered. The rest waits for mirrors."""
+        """Count exactly what is below this position as delivered. The rest waits for mirrors."""
         self.announced = self.renew_at = below
         self.noted = min(self.noted, below)
         self._journal.hand_out(self._level, below)

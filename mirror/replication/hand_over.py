@@ -1,16 +1,17 @@
 """Hands queues that this node leads over to mirrors that are in sync, without losing anything.
 
-1. The queue is held: publishes wait, and nothing is delivered. What died in it before is buried,
-   so that it does not die again at the next leader.
+1. The queue is held: publishes wait, and nothing is delivered. The dead letters of messages that
+   died in it are made safe, so that these do not die again at the next leader.
 2. When every mirror has what was written down so far, the leader tells them exactly what counts as
-   delivered, and falls silent. What comes from
-   then on, such as a verdict, is told to no mirror: none does what the next leader never hears of.
+   delivered, and falls silent. What comes from then on, such as an acknowledgement, is told to no
+   mirror: otherwise a mirror would do what the next leader never hears of.
 3. When every mirror has the last words too, the target is asked to lead.
-4. The target writes itself into the definition, and what stands for the queue here makes room for
-   it (`Mirroring`). If it says that it cannot, the queue goes on where it is.
-5. If it cannot be reached any more, or takes too long, it may have written that or be about to. It
-   was asked to lead in one ballot; so the leader calls another one, and goes on when that is
-   written. One that was held for all of `PATIENCE_S` is not held again for a while.
+4. The target writes itself into the definition, and the queue here gives way to one that stands for
+   it (`Mirroring`). If the target says that it cannot lead, the queue goes on where it is.
+5. If the target cannot be reached any more, or takes too long, it may have written that it leads or
+   be about to. It was asked to lead in one ballot; so the leader calls another one, and goes on
+   when that is written. A queue that was held for all of `PATIENCE_S` is not held again for a
+   while.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ PATIENCE_S = 5.0
 """How long a queue is held for a mirror that is to take the lead."""
 
 AGAIN_S = 30.0
-"""How long it goes on afterwards before it is held again, if that was too short: dead letters or
-moved messages of it may wait for a queue that is full, or cannot be reached, and that for days."""
+"""How long a queue goes on before it is held again, if `PATIENCE_S` was too short: its dead letters
+or moved messages may wait for a queue that is full or cannot be reached, even for days."""
 
 ANY_NAME = ".*"
 
 
 class Standstill:
-    """A queue that is held until every mirror in sync has everything; `then` is what comes next.
+    """A queue that is held until every mirror in sync has everything; `then` is called next.
 
-    `target` is the mirror that is to lead, where it is for that. `stays` is called when the queue
-    goes on here.
+    `target` is the mirror that is to lead; None if the queue is to stay here. `stays` is called
+    when the queue goes on here.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Standstill:
         self._then = then
         self._stays = stays
         self._is_over = False
-        # The target may lead, unless it says that it cannot, or the definition does.
+        # Whether the target was asked: it may lead, unless it or the definition says otherwise.
         self._is_asked = False
         led.queue.hold()
         self._timer = clock.call_later(PATIENCE_S, self._give_up)
@@ -79,7 +80,7 @@ class Standstill:
         self._stay_if_possible()
 
     def stay(self) -> None:
-        """The queue goes on here: nobody else can lead."""
+        """Go on here: no other node can lead."""
         if not self._is_over:
             self.end()
             self._led.leader.speak_again()
@@ -87,19 +88,19 @@ class Standstill:
             self._stays()
 
     def _stay_if_possible(self) -> None:
-        """The queue goes on here unless its target leads."""
+        """Go on here unless the target leads."""
         if self._is_asked and not self._is_over:
             self._led.disputed(self.stay)
         else:
             self.stay()
 
     def end(self) -> None:
-        """The queue is not led here any more."""
+        """Wait for nothing more; whether the queue is released is up to the caller."""
         self._is_over = True
         self._timer.cancel()
 
     def _fall_silent(self, leads: bool) -> None:
-        # Nothing was delivered since, and what came back meanwhile counts.
+        # Since the queue is held nothing was delivered; what clients returned meanwhile counts.
         if not leads or self._is_over:
             return
         if not self._led.queue.all_buried().happened:
@@ -113,7 +114,7 @@ class Standstill:
     def _go_on(self, leads: bool) -> None:
         if leads and not self._is_over:
             if self.target is None:
-                # It ends by itself.
+                # `then` ends by itself.
                 self._timer.cancel()
             self._is_asked = self.target is not None
             run(self._then(), self._answered)
@@ -131,9 +132,9 @@ class Standstill:
 
 
 class HandOvers:
-    """Those of this node, one of a queue at a time, and to whom queues are handed over.
+    """The hand-overs of this node, one of a queue at a time, and the choice of their targets.
 
-    `led` are the queues it leads, by their ids. `running` and `may_lead` as `Mirroring` has them.
+    `led` are the queues it leads, by their ids. `running` and `may_lead` are as in `Mirroring`.
     """
 
     def __init__(
@@ -154,9 +155,9 @@ class HandOvers:
         self._running = running
         self._may_lead = may_lead
         self._under_way: dict[int, Standstill] = {}
-        # When queues may be held again that were held for too long.
+        # When queues that were held for too long may be held again.
         self._again_at: dict[int, float] = {}
-        # Told when a queue that was to be handed over stays here.
+        # Called when a queue that was to be handed over stays here.
         self.on_stay: Callable[[Queue], None] = lambda queue: None
 
     def serve(self) -> None:
@@ -166,11 +167,11 @@ class HandOvers:
     # One queue
 
     def begin(self, led: LedQueue, target: str) -> None:
-        """Hand a queue over, unless that is under way already or has just taken too long, another
-        node may lead it, or it is not noted yet that this one does."""
+        """Hand a queue over. Nothing happens if that is under way or has just taken too long, if
+        another node may lead the queue, or before the card says that this one does."""
 
         async def ask() -> bool:
-            # The target itself writes that it leads: it may have died, or have begun anew.
+            # The target writes that it leads, not this node: it may have died, or begun anew.
             led_now = (led.leader.queue_id, led.leader.epoch)
             takes: bool
             try:
@@ -180,14 +181,14 @@ class HandOvers:
             except NodeDown:
                 raise
             except NotFound:
-                # Its version takes over in any ballot.
+                # The target is of an earlier version, which takes over in any ballot.
                 takes = await self._calls.ask(target, "mirror.take_over", *led_now)
             return takes
 
         self._stand_still(led, target, ask)
 
     def switch(self, led: LedQueue, then: Callable[[], Waiting[None]]) -> None:
-        """Do something with a queue while every mirror in sync has the same; it stays here."""
+        """Run `then` while a queue is held and every mirror in sync has the same; it stays here."""
 
         async def switched() -> bool:
             await then()
@@ -215,12 +216,12 @@ class HandOvers:
         standstill.begin()
 
     def is_switching(self, queue_id: int) -> bool:
-        """Whether everything of this queue is to stay as it is until `switch` is over."""
+        """Whether `switch` is under way: everything of the queue is to stay as it is until then."""
         standstill = self._under_way.get(queue_id)
         return standstill is not None and standstill.target is None
 
     def mirrors_changed(self, queue_id: int, mirrors: Collection[str]) -> None:
-        """A queue that is led here has these mirrors now; no other node can take the lead."""
+        """A queue that is led here has these mirrors now: only they can take the lead."""
         hand_over = self._under_way.get(queue_id)
         if hand_over is None or hand_over.target is None:
             return
@@ -238,7 +239,7 @@ class HandOvers:
         """The nodes that can be reached and are not in maintenance."""
         return [node for node in self._running() if self._may_lead(node)]
 
-    # Many
+    # Many queues
 
     def drain(self) -> int:
         """In maintenance mode: hand over every queue of this node that another node can lead.
@@ -265,8 +266,8 @@ class HandOvers:
     ) -> dict[str, int]:
         """Have every node hand over queues to mirrors at nodes that lead fewer.
 
-        Only queues of this type that have mirrors are moved, whose name and virtual host the
-        patterns fit. Returns how many of those each node leads then. Raises `InvalidPattern`.
+        Only mirrored queues of this type are moved, and only those whose name and virtual host
+        match the patterns. Returns how many of these each node leads then. Raises `InvalidPattern`.
         """
         chosen = _chosen(vhost_pattern, queue_pattern, kind)
         records = list(self._definitions.items())
@@ -276,7 +277,7 @@ class HandOvers:
             if node == self._node:
                 after = self._hand_over_surplus(leads, chosen)
             else:
-                # Who cannot be reached has nothing to hand over.
+                # A node that cannot be reached hands nothing over.
                 try:
                     after = await self._calls.ask(
                         node, "mirror.rebalance", leads, vhost_pattern, queue_pattern, kind
@@ -302,7 +303,7 @@ class HandOvers:
     def _hand_over_surplus(
         self, leads: Mapping[str, int], chosen: Callable[[Key, QueueRecord], bool]
     ) -> dict[str, int]:
-        """Hand over queues of this node; returns how many queues each node leads then."""
+        """Hand queues over to nodes that lead fewer; returns how many each node leads then."""
         counts = dict(leads)
         for led, record in self._led_with_records():
             if not chosen(led.key, record):
@@ -317,7 +318,7 @@ class HandOvers:
         return counts
 
     def _led_with_records(self) -> list[tuple[LedQueue, QueueRecord]]:
-        """The queues this node leads by their definitions too, and knows that it does."""
+        """The queues that this node leads, also by their definitions, and that are not fenced."""
         records = [
             (led, self._definitions.record_of(led.key, led.queue.queue_id))
             for led in self._led.values()
@@ -336,7 +337,7 @@ class HandOvers:
 def _chosen(
     vhost_pattern: str, queue_pattern: str, kind: QueueType
 ) -> Callable[[Key, QueueRecord], bool]:
-    """Whether a queue is of this type and the patterns fit it. Raises `InvalidPattern`."""
+    """The test whether a queue has this type and fits the patterns. Raises `InvalidPattern`."""
     vhosts, queues = compile_pattern(vhost_pattern), compile_pattern(queue_pattern)
 
     def fits(key: Key, record: QueueRecord) -> bool:

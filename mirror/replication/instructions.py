@@ -1,8 +1,8 @@
 """What a leader tells its mirrors to do, in batches of octets.
 
-A batch is a head (epoch, number) and instructions in the order in which the leader did the same
+A batch is a head (epoch, number) and instructions, in the order in which the leader did the same
 itself. Messages are named by the positions they have at the leader; neighbouring positions are one
-run. Moments are seconds since 1970: nodes have no other clock in common.
+run. No instruction names a moment, as clocks of nodes differ: a message has seconds left to live.
 
 `Script` writes a batch, `perform` reads one and calls a `Performer`. Rare instructions carry
 MessagePack.
@@ -24,8 +24,8 @@ from warren.mirror.messages.cargo import EnvelopePacker, Unpacker
 from warren.mirror.messages.post import Undeliverable
 
 _PUBLISH = struct.Struct("<BBQdI")
-"""Instruction, level, position, seconds it has left to live or -1, octets of the body.
-Nodes do not agree on the time of day, so it is never told when a message expires."""
+"""Instruction, level, position, seconds the message has left to live or -1, octets of the body.
+Nodes do not agree on the time of day, so the moment at which a message expires is never sent."""
 _RUN = struct.Struct("<BBQI")
 """Instruction, level, first position, count. Of a note: instruction, level, position, number."""
 _PURGE = struct.Struct("<BB")
@@ -79,11 +79,11 @@ PUBLISHES = frozenset({Op.PUBLISH, Op.PUBLISH_DELIVERED})
 CONTROLS = frozenset({Op.START, Op.SLICE, Op.EPOCH, Op.REFUSED, Op.HEARD})
 
 _OPS = {int(op): op for op in Op}
-"""Ten times faster than asking the enumeration."""
+"""The instructions by their numbers: ten times faster than asking the enumeration."""
 
 
 class Performer(Protocol):
-    """Who carries out a batch."""
+    """Carries out the instructions of a batch."""
 
     def publish(
         self,
@@ -112,11 +112,12 @@ class Performer(Protocol):
         ...
 
     def run(self, op: Op, level: int, start: int, count: int) -> None:
-        """Messages were fetched from the head, acknowledged, or put back; or, in a slice, are to be
-        taken from a former copy, of which some are out for acknowledgement.
+        """FETCH, ACK, REQUEUE: messages were fetched from the head, acknowledged, or put back.
 
+        KEEP, KEEP_OUT: messages of a slice are to be taken from a former copy; with KEEP_OUT they
+        are out for acknowledgement.
         AGAIN: messages that are published next may have been delivered by another leader.
-        RETURN: messages of a quorum queue came back, which is counted.
+        RETURN: messages of a quorum queue were returned, which is counted.
         TAKE: messages were taken from the middle, to be moved elsewhere.
         RETAIN: messages are about to be acknowledged, and to be retained, in this order.
         """
@@ -124,15 +125,15 @@ class Performer(Protocol):
 
     def note(self, op: Op, level: int, position: int, number: int) -> None:
         """HAND_OUT: messages below the position may be handed out from now on, or have been.
-        COUNTED: the message was returned so often. DEAD: it is dead, for the reason with that
-        number, and stays until its dead letter is safe. RETAIN_AT: what is retained next has that
-        position among retained messages."""
+        COUNTED: the message was returned `number` times. DEAD: it is dead, for the reason with that
+        number, and stays until its dead letter is safe. RETAIN_AT: the message that is retained
+        next gets that position among retained messages."""
         ...
 
     def purge(self, level: int) -> None: ...
 
     def origin(self, name: str, number: int) -> None:
-        """All that is published up to this number at another node has come by now."""
+        """All that another node has published up to this number has come by now."""
         ...
 
     def control(self, op: Op, arguments: Any) -> None: ...
@@ -185,7 +186,7 @@ class Script:
         bodies: Sequence[bytes],
         delivered: bool,
     ) -> None:
-        """`publish` each of them, at positions from `first` on; none expires."""
+        """`publish` each of these messages, at positions from `first` on; none expires."""
         if self._run_count:
             self._end_run()
         op: int = Op.PUBLISH_DELIVERED if delivered else Op.PUBLISH
@@ -239,7 +240,7 @@ class Script:
         self._add(_CONTROL.pack(op, len(packed)) + packed)
 
     def take(self, epoch: int, batch: int) -> bytes:
-        """The batch that was written, and begin anew."""
+        """Return the batch that was written, and begin the next one."""
         if self._run_count:
             self._end_run()
         parts, self._parts = self._parts, []
@@ -262,7 +263,7 @@ class Script:
 
 
 def perform(payload: bytes, performer: Performer, unpacker: Unpacker) -> None:
-    """Carry out the instructions of a batch. Raises `Undeliverable` where there are none."""
+    """Carry out the instructions of a batch. Raises `Undeliverable` if they cannot be read."""
     start, end = HEAD.size, len(payload)
     envelope: Envelope | None = None
     try:
@@ -304,9 +305,9 @@ def _publish(
     performer: Performer,
     unpacker: Unpacker,
 ) -> tuple[int, Envelope]:
-    """Carry out the publish at `start`, together with those behind it that follow it in their queue
-    too. `envelope` is the one before; returns where the next instruction begins, and the last
-    envelope."""
+    """Carry out the publish at `start`, together with the publishes behind it whose messages have
+    the next positions of the level. `envelope` is that of the publish before. Returns where the
+    next instruction begins, and the last envelope."""
     end = len(payload)
     unpack = _PUBLISH.unpack_from
     code, level, first, lives_s, size = unpack(payload, start)

@@ -15,7 +15,7 @@ class SyncProgress(NamedTuple):
     began_at: float
 
     def seconds_left(self, now: float) -> float | None:
-        """An estimate by what was sent so far; None before anything was."""
+        """An estimate from what was sent so far; None before anything was sent."""
         if not self.sent:
             return None
         return round((now - self.began_at) * max(self.total - self.sent, 0) / self.sent, 1)
@@ -29,23 +29,23 @@ class KnownCopy:
         # It has everything from these positions on; None before it was told to start.
         self.firsts: list[int] | None = None
         self.in_sync = False
-        # Whether the definition says so, and whether it is about to say so no more.
+        # Whether the definition says that it is in sync, and whether it is being removed there.
         self.is_named = False
         self.is_leaving = False
         # The batch that tells it to start.
         self.begins_with = 0
-        # While it is sent the rest: per level, up to which position it was sent everything.
+        # During a synchronisation: the position up to which it was sent everything, per level.
         self.sync: list[int] | None = None
         self.awaits_batch = 0
         # The last slice it was sent, until it has the batch with its marker.
         self.slice = b""
         self.slice_batch = 0
         self.slice_bytes = 0
-        # Batches so far that were no slices.
+        # How many batches other than those of slices there were before the last pause.
         self.used = 0
         self.sent = 0
         self.began_at = 0.0
-        # What it has from before; and what of that is still in the queue, per level: from which
-        # position up to which.
+        # What its node has in a former copy; and per level the range of today's positions in which
+        # the former copy may have messages of the queue.
         self.has_kept: Kept | None = None
         self.kept: list[tuple[int, int]] = []

@@ -13,10 +13,11 @@ from warren.mirror.replication.replicas import WHEN_SYNCED, Wanted
 def at_stop(
     wanted: Wanted, epoch: int, have_all: Sequence[str], record: QueueRecord
 ) -> QueueRecord | None:
-    """What the definition says when its leader has stopped in order.
+    """The definition that a leader which stops in order leaves; None if it needs no change.
 
-    Where no mirror is in sync, those are named again that stopped before and still have all, for
-    the time after a start without the leader. Without one the leader may be waited for.
+    If no mirror is in sync, the mirrors that stopped before and still have everything are named
+    again, so that the queue can be started without this leader. If there are none, the definition
+    may say that the leader is to be waited for (`down`).
     """
     if record.epoch != epoch or record.in_sync:
         return None
@@ -26,6 +27,6 @@ def at_stop(
         mirrors = [*have_all, *others]
         return msgspec.structs.replace(record, mirrors=mirrors, in_sync=list(have_all))
     if record.mirrors and wanted.promote_on_shutdown == WHEN_SYNCED:
-        # Nobody but a mirror in sync may take the place of the leader.
+        # Only a mirror in sync may take the place of the leader.
         return msgspec.structs.replace(record, down=True)
     return None

@@ -1,17 +1,18 @@
 """The leader of a mirrored queue: what its mirrors are told, and what is confirmed when.
 
-What the queue does in one turn of the loop is one batch, broadcast over gm. Mirrors say up to which
-batch they have everything, on disk where that is wanted. A publish is confirmed when the queue's
-own store and every mirror have it; a mirror counts until the definition of the queue, which
-changes by compare-and-set, names it no more. So a leader that has been superseded, or that cannot
-reach the shared definitions, confirms nothing that another leader may not have.
+What the queue does in one turn of the loop is one batch, which the carrier broadcasts. Mirrors
+report up to which batch they have everything, on disk where that is wanted. A publish is confirmed
+when the queue's own store and every mirror have it, or with the carrier `log` as many mirrors as
+`confirm_rule.py` says. A mirror counts until the definition of the queue, which changes by
+compare-and-set, does not name it any more. So a leader that has been superseded, or that cannot
+reach the shared definitions, confirms nothing that another leader may lack.
 
-A mirror begins with nothing at a certain batch (START). It is in sync when all that is older than
-that has gone, or when it was sent it: slices of the queue, in order, each valid at the place of its
-marker (SLICE) among the instructions. Slices are small and one is under way at a time, so that
-the queue goes on serving.
+A mirror begins with nothing at a certain batch (START). It is in sync when all that is older has
+left the queue, or has been sent to it: in slices of the queue, in order, each valid at the place of
+its marker (SLICE) among the instructions. Slices are small, and only one is under way at a time, so
+that the queue goes on serving clients.
 
-`Leader` decides and writes; who carries frames, members and definitions is `mirroring.py`.
+`Leader` decides and writes; `mirroring.py` deals with frames, members and definitions.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from warren.mirror.replication.unasked import Unasked
 from warren.mirror.replication.unreported import Unreported
 
 BATCH_BYTES_MAX = 128 << 10
-"""Octets of instructions that are broadcast before the turn is over."""
+"""With so many octets of instructions a batch is broadcast before the turn is over."""
 
 SLICE_COUNT = 128
 SLICE_BYTES = 64 << 10
@@ -48,22 +49,22 @@ SLICE_BYTES = 64 << 10
 
 SLICE_PAUSE_S = 0.003
 BUSY_PAUSE_S = 0.012
-"""Between slices, and when somebody published or consumed since the last one: they have to wait
-for what the disks of mirrors are at."""
+"""Pause between slices, and the longer pause under load: slices of the synchronisation compete for
+the mirrors' disks."""
 
 NOT_BEFORE = 1 << 40
-"""More batches than there will ever be."""
+"""More batches than a leader will ever write."""
 
 KEEP_COUNT = 1024
-"""Messages at a time that a mirror takes from its former copy: some milliseconds of work there."""
+"""How many messages a mirror takes from its former copy at a time: some milliseconds of work."""
 
 SOME_ORIGINS = ""
-"""Stands among the origins of a queue when others may have published to it of which nobody knows:
-its leader was away, or it was not mirrored then."""
+"""Stands among the origins of a queue to which unknown nodes may have published, because its leader
+was away or it was not mirrored then."""
 
 
 class LeaderEffects(Protocol):
-    """What a leader asks of whoever carries things for it."""
+    """What a leader asks of its `LedQueue`."""
 
     def flush_soon(self) -> None:
         """Call `flush` when the turn is over."""
@@ -74,7 +75,7 @@ class LeaderEffects(Protocol):
     def send_slice(self, mirror: str, payload: bytes) -> None: ...
 
     def now_in_sync(self, mirror: str) -> None:
-        """The mirror has all there is."""
+        """The mirror has everything that is in the queue."""
         ...
 
     def reported_by_all(self, batch: int) -> None:
@@ -86,7 +87,7 @@ class LeaderEffects(Protocol):
         ...
 
     def hand_out(self) -> None:
-        """They may."""
+        """Messages may be handed out again."""
         ...
 
 
@@ -99,18 +100,18 @@ class Leader:
         self.renumbering = Renumbering(epoch)
         self.levels: list[LeaderLevel] = []
         self.fenced = False
-        # At which position the queue retains the next message.
+        # The position at which the queue retains the next message.
         self.retains_at: Callable[[], int | None] = lambda: None
-        # Whether its node will know after a restart that it leads: nothing is confirmed before.
+        # Whether the card of its node says that it leads: nothing is confirmed before.
         self.is_noted = True
         self.again = False
         self._is_sent_again = False
         self.unasked = Unasked()
-        # Origins of which the next leader may not have heard, and the batches that tell them.
+        # Origins of which the next leader may not have heard, and the batches that tell of them.
         self._new_origins: dict[str, int] = {}
-        # Up to which of its publishes the queue has all of another node.
+        # Origins: other nodes that publish, and up to which number the queue has their publishes.
         self.origins: dict[str, int] = {}
-        # What of these it has refused; and what of that is not written down yet.
+        # Publishes of other nodes that the queue has refused; and those not written down yet.
         self.refusals = Refusals()
         self._refused: dict[str, list[int]] = {}
         self._clock = clock
@@ -120,22 +121,23 @@ class Leader:
         self._flushing = False
         self._silent = False
         self._copies: dict[str, KnownCopy] = {}
-        # How many whole copies confirm a publish; None: every mirror there is, whole or not.
+        # How many whole copies confirm a publish; None: every mirror has to, whole or not.
         self.acks: int | None = None
-        # The number that the definition has, with which an election counts.
+        # The same number as the definition has it, by which elections count.
         self.written_acks = ALL
         # How many copies must have a publish at any rate: a majority of a quorum queue's members.
         self.copies_min = 1
-        # Whether a persistent message is safe here when it is on disk, or as soon as it has come.
+        # Whether a persistent message is safe here only when it is on disk; if not, at once.
         self.is_flushed = True
-        # The ballot of the definition, which is on the way to mirrors.
+        # The ballot of the definition, which may still be on its way to mirrors.
         self.ballot = 0
         self._confirmed = 0
         self._missing = 0
-        # Mirrors that had everything when they were named no more, and the last batch at that time.
+        # Mirrors that had everything when the definition dropped them, and the last batch then.
         self._left_with_all: dict[str, int] = {}
         self._awaited = AwaitedConfirms()
-        # Below which positions of a level messages may be handed out, when all have that batch.
+        # Announcements on their way: when mirrors have the batch, messages of the level that are
+        # below the position may be handed out.
         self._hand_outs: deque[tuple[int, int, int]] = deque()
         self._slices = 0
         self._unreported = Unreported()
@@ -178,7 +180,7 @@ class Leader:
         bodies: Sequence[bytes],
         delivered: bool,
     ) -> int:
-        """`publish` each of them, at positions from `first` on, in one batch; none expires."""
+        """`publish` each of these messages, from `first` on, in one batch; none expires."""
         batch = self._batch
         self._script.publish_many(level, first, envelopes, bodies, delivered)
         if self._script.octets >= BATCH_BYTES_MAX:
@@ -188,7 +190,7 @@ class Leader:
         return batch
 
     def _lives_s(self, expires_at: float | None) -> float:
-        """How long a message has still to live: clocks of nodes may differ by hours."""
+        """How many seconds a message has left to live: clocks of nodes may differ by hours."""
         return NEVER if expires_at is None else max(0.0, expires_at - self._clock.now())
 
     @contextmanager
@@ -204,7 +206,8 @@ class Leader:
     def publishing_from_afar(self, origin: str) -> Iterator[None]:
         """What is published meanwhile is kept by another node until it is answered.
 
-        It sends it again to the next leader, unless that cannot say what it has of it.
+        That node sends it again to the next leader, unless this cannot say up to where it has the
+        node's publishes.
         """
         is_told = origin in self.origins and origin not in self._new_origins
         self._is_sent_again = is_told or SOME_ORIGINS not in self.origins
@@ -214,7 +217,7 @@ class Leader:
             self._is_sent_again = False
 
     def nobody_asks(self, level: int, position: int, batch: int, count: int = 1) -> None:
-        """Who has published these messages waits for no confirm."""
+        """The publishers of these messages wait for no confirm."""
         if not self._is_sent_again:
             self.unasked.published(batch, level, position, count)
 
@@ -256,7 +259,7 @@ class Leader:
             level.doubt_hand_outs()
 
     def ask_for_reports(self) -> int:
-        """Tell mirrors what they know; returns the batch that says so."""
+        """Announce once more what mirrors know, so that they report; returns the batch of that."""
         for number, level in enumerate(self.levels):
             self._script.note(Op.HAND_OUT, number, level.hand_outs.announced)
         return self._batch
@@ -266,14 +269,14 @@ class Leader:
         return all([copy.has_batch >= batch for copy in self._copies.values() if copy.in_sync])
 
     def tell_handed_out(self) -> None:
-        """Have mirrors know exactly what counts as delivered; nothing is handed out meanwhile."""
+        """Tell mirrors exactly what counts as delivered; nothing is handed out meanwhile."""
         self._hand_outs.clear()
         for level in self.levels:
             if level.hand_outs.announced != level.inner.delivered_below:
                 level.hand_outs.begin_anew(level.inner.delivered_below)
 
     def origin(self, name: str, number: int) -> None:
-        """All up to this number that was published at another node has been written down."""
+        """All that another node has published up to this number has been written down."""
         if name not in self.origins:
             self._new_origins[name] = self._batch
         self.origins[name] = number
@@ -298,7 +301,7 @@ class Leader:
         self._refused.clear()
 
     def flush(self) -> None:
-        """Broadcast what was written down; without a mirror it is nobody's business."""
+        """Broadcast what was written down. Without mirrors it need not wait for any report."""
         self._flushing = False
         self._send()
         if self._may_send and not self._copies:
@@ -309,8 +312,8 @@ class Leader:
         return not self.fenced and not self._silent and self.is_noted
 
     def _send(self) -> None:
-        """Broadcast what was written down. No publish is settled by that: whoever publishes just
-        now has not noted the answer yet."""
+        """Broadcast what was written down. No publish is settled here: the caller may be just about
+        to publish, and has not noted yet that it waits for an answer."""
         if not self._may_send:
             return
         if self._refused:
@@ -328,7 +331,7 @@ class Leader:
         return self.epoch, self._batch - 1
 
     def _last_batch(self) -> int:
-        """The one that everything is in that was written down so far, sent or not."""
+        """The last batch with anything that was written down so far, sent or not."""
         return self._batch if self._script else self._batch - 1
 
     def _wake(self) -> None:
@@ -350,19 +353,19 @@ class Leader:
         return self._awaited.add(confirms, first_seq, count, local, batch)
 
     def fall_silent(self) -> None:
-        """Mirrors hear nothing that is written down later: one of them may lead from now on, and
-        what it had not heard the others shall not have done."""
+        """Stop broadcasting: a mirror may be taking over, and nothing that it lacks may reach the
+        others."""
         self.flush()
         self._silent = True
 
     def speak_again(self) -> None:
-        """Nobody else leads."""
+        """Broadcast again: no other node has taken over."""
         self._silent = False
         self.flush()
 
     def end(self, *, refuse: bool) -> None:
-        """The queue is deleted; or, with `refuse`, another node leads it now, and nobody here can
-        say what became of what is not confirmed."""
+        """Stop leading: the queue is deleted; or, with `refuse`, another node leads it, and this
+        one cannot say what became of unconfirmed publishes."""
         self.fenced = True
         self._awaited.end(refuse=refuse)
 
@@ -376,7 +379,7 @@ class Leader:
             copy.slice = b""
         self._release()
         if copy.sync is not None and batch >= copy.awaits_batch:
-            # Those who publish and consume have their turns first.
+            # Clients have their turns first.
             copy.awaits_batch = self._batch + NOT_BEFORE
             self._clock.call_later(self._pause_s(copy), lambda: self._go_on_sending(mirror, copy))
         elif copy.awaits_batch and batch >= copy.awaits_batch and copy.sync is None:
@@ -387,14 +390,14 @@ class Leader:
                 self._effects.now_in_sync(mirror)
 
     def _release(self) -> None:
-        """Confirm what every mirror has."""
+        """Confirm what every mirror has, or as many as have to."""
         if self.fenced or not self.is_noted:
             return
         copies = self._copies.values()
         upto = everywhere = min([copy.has_batch for copy in copies], default=self._batch)
         self._unreported.reported_by_all(everywhere)
         self.unasked.reported_by_all(everywhere)
-        # The batch that is being put together is for whoever comes before it is written.
+        # The batch that is being put together goes to mirrors that come before it is sent, too.
         self._effects.reported_by_all(min(everywhere, self._last_batch()))
         if self._new_origins:
             new = self._new_origins.items()
@@ -405,11 +408,11 @@ class Leader:
             everywhere = min([one.has_batch for one in copies if one.in_sync], default=self._batch)
         self._awaited.mirrors_have(upto, everywhere)
         if self._hand_outs:
-            # Whoever is elected has all that is confirmed.
+            # The mirror that is elected has all that is confirmed.
             self._note_hand_outs(upto)
 
     def waits_for_nobody(self) -> None:
-        """There are no mirrors any more: a publish is confirmed when the own store has it."""
+        """There are no mirrors any more: only the leader's own store has to have a publish."""
         self._awaited.mirrors_have(self._batch, self._batch)
 
     def _note_hand_outs(self, upto: int) -> None:
@@ -421,9 +424,9 @@ class Leader:
             self._effects.hand_out()
 
     def whole_copies_are(self, named: Collection[str], missing: int) -> None:
-        """The definition names these mirrors as whole, and counts so many that it does not name.
+        """The definition names these mirrors as whole, and counts `missing` others.
 
-        What was about to be written when it was another one never will be.
+        None of these is about to leave: changes of an earlier definition are void.
         """
         self._missing = missing
         for mirror, copy in self._copies.items():
@@ -433,7 +436,7 @@ class Leader:
             self._release()
 
     def leaves(self, mirror: str) -> int:
-        """A mirror is about to be named no more, and counts no more for confirms.
+        """The definition is about to drop a mirror, which does not count for confirms from now on.
 
         Returns how many copies are missing then: none if the others have all that was confirmed.
         """
@@ -455,7 +458,7 @@ class Leader:
         return can_shrink(self.written_acks, copies, count, self._confirmed)
 
     def tail(self) -> Tail:
-        """What another leader may lack of ours."""
+        """What another leader may lack of this one's messages."""
         unasked = [self.unasked.runs(level) for level in range(len(self.levels))]
         return Tail(unasked, has_confirmed=not self.have_all_confirmed(self._copies))
 
@@ -471,7 +474,7 @@ class Leader:
         return self._copies.keys()
 
     def add_mirror(self, mirror: str, kept: Kept | None = None) -> None:
-        """From the next batch on the mirror counts; a new one has nothing until `start`.
+        """The mirror counts from the next batch on; a new one has nothing until `start`.
 
         `kept` is what its node has from a former copy.
         """
@@ -481,7 +484,7 @@ class Leader:
         self._left_with_all.pop(mirror, None)
 
     def remove_mirror(self, mirror: str) -> None:
-        """The definition of the queue names it no more."""
+        """The definition of the queue does not name this mirror any more."""
         copy = self._copies.pop(mirror, None)
         if copy is None:
             return
@@ -490,13 +493,13 @@ class Leader:
         self._release()
 
     def left_with_all(self) -> list[str]:
-        """The mirrors that are not named any more and still have everything: nothing was done to
+        """The mirrors that are not named any more and still have everything, as nothing was done to
         the queue since."""
         last = self._last_batch()
         return [mirror for mirror, batch in self._left_with_all.items() if batch == last]
 
     def start(self, mirror: str, *, synchronise: bool) -> None:
-        """Have a mirror begin: with the whole queue, or with what is published from now on."""
+        """Have a mirror begin: with the whole queue, or only with what is published from now on."""
         copy = self._copies[mirror]
         tails = [level.next_position for level in self.levels]
         firsts = [level.oldest() for level in self.levels]
@@ -539,7 +542,8 @@ class Leader:
             copy.awaits_batch = copy.begins_with
 
     def _find_kept(self, copy: KnownCopy) -> list[int]:
-        """Note what the mirror need not be sent; returns by what its positions have moved."""
+        """Note what the mirror has in its former copy and need not be sent; returns how far the
+        positions there have moved, per level."""
         copy.kept = []
         kept = copy.has_kept
         if kept is None or len(kept.ranges) != len(self.levels):
@@ -554,33 +558,37 @@ class Leader:
         return [moved.shift for moved in since]
 
     def may_resume(self, mirror: str) -> bool:
-        """Whether the mirror has something from before that is still in the queue."""
+        """Whether the mirror may have messages of the queue in its former copy."""
         self._find_kept(self._copies[mirror])
         return any(start < end for start, end in self._copies[mirror].kept)
 
     def follows(self, mirror: str) -> None:
-        """A mirror of the leader before us has all that we have, and counts from the start."""
+        """A mirror of the former leader has all that this one has, and counts from the start."""
         self._copies[mirror] = copy = KnownCopy(0)
         copy.in_sync = True
         copy.firsts = [0] * len(self.levels)
 
     def barrier(self, done: Callable[[bool], None], *, everywhere: bool = False) -> None:
-        """Call back when what was written down so far is as safe as what is confirmed.
+        """Call `done` when what was written down so far is as safe as what is confirmed.
 
-        Or when every mirror in sync has it. With False when another node leads by then.
+        If `everywhere`, when every mirror in sync has it. With False when another node leads by
+        then.
         """
         self.flush()
         self._awaited.add_barrier(done, self._last_batch(), everywhere=everywhere)
         self._release()
 
     def limit_slices(self, count_max: int, rate: int = 0) -> None:
-        """Send no more messages than this in a slice, if that is less than is good anyway, and no
-        more octets than `rate` in a second; 0: as many as go."""
+        """Send at most `count_max` messages in a slice, and never more than `SLICE_COUNT`; and at
+        most `rate` octets a second (0: no limit)."""
         self._slice_count = min(SLICE_COUNT, count_max)
         self._slice_rate = rate
 
     def cancel_sync(self, mirror: str) -> bool:
-        """Send a mirror no more of what is older; it begins anew with what comes from now on."""
+        """End the synchronisation of a mirror: it begins anew with what is published from now on.
+
+        Returns False if there was none.
+        """
         copy = self._copies.get(mirror)
         if copy is None or copy.sync is None:
             return False
@@ -597,16 +605,16 @@ class Leader:
 
     @staticmethod
     def _left(level: LeaderLevel, upto: int) -> int:
-        """Messages of a level that a mirror was not sent; what left the queue at its head since
-        then is not among them."""
+        """How many messages of a level a mirror was not sent, without those that have left the
+        queue at its head since."""
         if upto == NOWHERE:
             return 0
         return min(level.next_position - upto, level.length + len(level.pending))
 
     def may_synchronise(self, mirror: str) -> bool:
-        """Whether the mirror began with what came later, and lacks what is older.
+        """Whether the mirror has begun with newer messages only, and lacks the older ones.
 
-        One that has become whole must not begin anew while that is being written down.
+        False for one that has become whole: it must not begin anew while that is written down.
         """
         copy = self._copies[mirror]
         has_part = copy.firsts is not None and copy.sync is None and not copy.awaits_batch
@@ -617,11 +625,11 @@ class Leader:
         return self._batch - 1 - self._copies[mirror].has_batch
 
     def lag_bytes(self, mirror: str) -> int:
-        """How many octets of instructions that is."""
+        """How many octets of instructions the mirror has not reported yet."""
         return self._unreported.octets_after(self._copies[mirror].has_batch)
 
     def awaits_mirrors(self) -> bool:
-        """Whether there are mirrors that are in sync as soon as they have heard of something."""
+        """Whether there are mirrors that will be in sync when they have reported a batch."""
         return any(copy.awaits_batch and copy.sync is None for copy in self._copies.values())
 
     def is_in_sync(self, mirror: str) -> bool:
@@ -651,9 +659,9 @@ class Leader:
                 self._is_in_sync(mirror, copy)
 
     def _is_in_sync(self, mirror: str, copy: KnownCopy) -> None:
-        """A mirror lacks nothing that is in the queue. What is done from now on waits for it; and
-        before the definition says that it may lead, it has to hear of what did not: messages that
-        were confirmed, handed out, or acknowledged and retained."""
+        """A mirror lacks nothing that is in the queue. From now on confirms and hand-outs wait for
+        it. Before the definition says that it may lead, it has to report what was done without it:
+        messages that were confirmed, handed out, or acknowledged and retained."""
         if self.fenced:
             return
         copy.in_sync = True
@@ -676,7 +684,7 @@ class Leader:
             self._send_slice(mirror, copy)
 
     def _send_slice(self, mirror: str, copy: KnownCopy) -> None:
-        """Send what comes next; the mirror answers by having the batch that marks its place."""
+        """Send the next slice; the mirror answers by reporting the batch with its marker."""
         assert copy.sync is not None
         self.flush()
         number = next((n for n, upto in enumerate(copy.sync) if upto != NOWHERE), None)
@@ -702,13 +710,14 @@ class Leader:
         self.flush()
 
     def send_slice_again(self, mirror: str) -> None:
-        """The link to a mirror is up: what was under way over the one before may be lost."""
+        """The link to a mirror is up again: a slice that was under way before may be lost."""
         copy = self._copies.get(mirror)
         if copy is not None and copy.slice and not self.fenced:
             self._effects.send_slice(mirror, copy.slice)
 
     def _write_kept(self, script: Script, copy: KnownCopy, number: int, start: int) -> int | None:
-        """Name messages the mirror has; returns up to where it was told, None if it lacks some."""
+        """Name messages of the mirror's former copy; returns up to which position, or None if the
+        former copy lacks some of them."""
         kept_from, kept_to = copy.kept[number] if copy.kept else (0, 0)
         if not kept_from <= start < kept_to:
             return None
@@ -733,7 +742,7 @@ class Leader:
         return end
 
     def _write_messages(self, script: Script, copy: KnownCopy, number: int, start: int) -> int:
-        """Send messages; returns up to where."""
+        """Write messages into a slice; returns up to which position."""
         level = self.levels[number]
         peeked = level.peek(start, self._slice_count, SLICE_BYTES)
         pending, end = self._pending_between(level, start, peeked.next_position)
@@ -752,7 +761,7 @@ class Leader:
 
     def _pending_between(self, level: LeaderLevel, start: int, end: int) -> tuple[list[int], int]:
         """Positions of messages that are out for acknowledgement, as many as go into a slice; and
-        up to where these are all."""
+        the position up to which these are all."""
         positions = first_positions(level.pending, start, end, self._slice_count + 1)
         octets = 0
         for count, position in enumerate(positions):
@@ -766,19 +775,20 @@ class Leader:
             script.note(op, number, position, said)
 
     def begin_epoch(self, step: Step, carried_out: tuple[int, int]) -> None:
-        """After promotion: mirrors take our positions, and put back what was out.
+        """After promotion: mirrors take the positions of this leader, and put back what was out.
 
-        Those that have done more than we had `carried_out` as a mirror begin anew: a leader that
-        gave up waiting for us to take its place may have gone on at the same moment.
+        Mirrors that have done more than this node had `carried_out` as a mirror begin anew: a
+        leader that gave up waiting for this node to take its place may have gone on at the same
+        moment.
         """
         self.renumbering.step(step)
         _, deltas, tails, firsts, retained = step
         more = (retained,) if retained else ()
         self._script.control(Op.EPOCH, deltas, tails, firsts, carried_out, *more)
-        # Who has this has all that the leader before may have confirmed.
+        # A mirror that has this batch has all that the former leader may have confirmed.
         self._confirmed = self._last_batch()
         for level in self.levels:
-            # Mirrors may have heard less than we of the leader before.
+            # Mirrors may have heard less of the former leader than this node has.
             level.hand_outs.noted = 0
             level.hand_outs.begin_anew(level.inner.delivered_below)
         self._wake()

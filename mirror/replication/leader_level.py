@@ -24,13 +24,13 @@ from warren.mirror.replication.instructions import Op
 
 
 class InstructionLog(Protocol):
-    """Where a leader writes down what its queue does, and who knows when all mirrors have it."""
+    """Takes down what the queue of a leader does, and knows when all mirrors have it."""
 
     again: bool
     """Whether what is published now may have been delivered by another leader."""
 
     def publishing_again(self) -> AbstractContextManager[None]:
-        """What is published meanwhile may have been."""
+        """What is published meanwhile may have been delivered by another leader."""
         ...
 
     def publish(
@@ -57,7 +57,7 @@ class InstructionLog(Protocol):
         ...
 
     def nobody_asks(self, level: int, position: int, batch: int, count: int = 1) -> None:
-        """Who has published these messages, from this position on, waits for no confirm."""
+        """The publishers of these messages, from this position on, wait for no confirm."""
         ...
 
     def hand_out(self, level: int, below: int) -> None: ...
@@ -85,10 +85,10 @@ class InstructionLog(Protocol):
         batch: int,
         count: int = 1,
     ) -> tuple[PublishConfirms | None, int]:
-        """Settle so many publishes, numbered from `first_seq` on, when every mirror has the batch;
+        """Settle `count` publishes, numbered from `first_seq` on, when every mirror has the batch;
         if `local`, the store too.
 
-        Returns whom the store is to tell, and the first of the numbers it is to tell of.
+        Returns the object the store is to answer to, and the number of the first publish there.
         """
         ...
 
@@ -232,7 +232,7 @@ class LeaderLevel(OneByOne, Followed):
         return messages
 
     def _are_alike(self, envelopes: Sequence[Envelope], confirms: PublishConfirms | None) -> bool:
-        """Whether one answer is right for all of them."""
+        """Whether these messages can be written down at once: their confirms wait for the same."""
         if self._journal.again:
             return False
         if confirms is None or self.inner.defers_confirms is self.inner.defers_transient:
@@ -248,7 +248,7 @@ class LeaderLevel(OneByOne, Followed):
         first_seq: int,
         delivered: bool,
     ) -> tuple[PublishConfirms | None, int]:
-        """Returns whom the store is to tell of these publishes, and under which numbers."""
+        """Returns what the store is to answer to, and the number of the first publish there."""
         inner, journal = self.inner, self._journal
         first = inner.next_position
         batch = journal.publish_many(self.level, first, envelopes, bodies, delivered)
@@ -292,13 +292,13 @@ class LeaderLevel(OneByOne, Followed):
         limit = min(limit, self.inner.length)
         if not limit:
             return 0
-        # What was handed out at once, expired or was purged is not among the next ones.
+        # Messages that were handed out at once, expired or were purged do not come any more.
         self._fetched_below = max(self._fetched_below, self.inner.undelivered_from)
         return self.hand_outs.make_room(self._fetched_below, limit)
 
     def _put_back(self, messages: list[Message]) -> list[Message]:
-        """Those that may be handed out now; the others are ready again. There are such where
-        messages between them were gone."""
+        """Put back messages that may not be handed out yet; returns the others. There are some to
+        put back if positions between the messages are empty."""
         beyond = messages
         while beyond := [one for one in beyond if one.position >= self.hand_outs.noted]:
             self._fetched_below = beyond[0].position
@@ -309,7 +309,7 @@ class LeaderLevel(OneByOne, Followed):
 
     @staticmethod
     def _end_of(messages: Sequence[Message]) -> int:
-        """Behind the last position of messages that were fetched together."""
+        """The end behind the last position of messages that were fetched together."""
         return messages[-1].position + 1
 
     def _handed_out(self, messages: list[Message]) -> None:
@@ -386,16 +386,16 @@ class LeaderLevel(OneByOne, Followed):
         self.unwrapped().stop()
 
     def delete(self) -> None:
-        # They lead back to the queue, and the collector does not look at messages.
+        # Messages lead back to the queue, and the garbage collector does not look at them.
         self.pending.clear()
         self.taken.clear()
         self.inner.delete()
 
     def unwrapped(self) -> MirroredLevel:
-        """What goes on without mirrors, or after a restart."""
+        """The backing queue itself, as it goes on without mirrors or after a restart."""
         again = self.again - self.pending.keys()
         if again:
-            # It knows no single messages that count as delivered: better too many than too few.
+            # It can only count all below a position as delivered: better too many than too few.
             self.inner.count_as_delivered(max(again) + 1)
         return self.inner
 
@@ -413,11 +413,11 @@ class LeaderLevel(OneByOne, Followed):
 
     @property
     def is_durable(self) -> bool:
-        """Whether its persistent messages are to be found again after a restart."""
+        """Whether its persistent messages outlive a restart."""
         return self.inner.defers_confirms
 
     def was_fetched(self, position: int) -> bool:
-        """Whether a message that is there is pending at mirrors, once they have it."""
+        """Whether mirrors, when they get the message at this position, are to have it pending."""
         return position in self.pending and position not in self.taken
 
     def notes(self, positions: Iterable[int]) -> list[tuple[Op, int, int]]:
@@ -431,11 +431,11 @@ class LeaderLevel(OneByOne, Followed):
     @property
     def delivery_counts(self) -> dict[int, int]:
         """How often messages were returned, by position."""
-        # All that keep messages can keep counts.
+        # Every backing queue that keeps messages can keep counts.
         return cast(CountingQueue, self.inner).delivery_counts
 
     def counts_changed(self, positions: Collection[int]) -> None:
-        """These counts are to be kept, here and at mirrors."""
+        """Keep the new counts of these positions, here and at mirrors."""
         cast(CountingQueue, self.inner).counts_changed(positions)
         counts = self.delivery_counts
         for position in positions:
@@ -453,7 +453,7 @@ class LeaderLevel(OneByOne, Followed):
             messages, behind = inner.peek(start, 1, 1)
             if messages:
                 return messages[0].position
-            # What would come next is pending or lost.
+            # The message at this position is pending or lost.
             start = max(behind, start + 1)
         return end
 

@@ -35,7 +35,7 @@ from warren.mirror.replication.returned_leader import ReturnedLeader
 log = logging.getLogger("warren.queue")
 
 INVITE_AGAIN_S = 3.0
-"""How long a node may take that was asked to have a mirror. To ask it twice does no harm."""
+"""How long a node that was asked to have a mirror may take. Asking it twice does no harm."""
 
 FOUND_S = 0.1
 """How long a new group waits for nodes that were asked to have a mirror."""
@@ -44,14 +44,14 @@ TOGETHER_S = 0.05
 """How long one mirror waits for others, so that the definition names all of them at once."""
 
 UNREACHED_S = 5.0
-"""How long confirms wait for a mirror that only others can reach."""
+"""How long confirms wait for a mirror that other nodes can reach, and the leader cannot."""
 
 
 ChangeOfRecord: TypeAlias = Callable[[QueueRecord], QueueRecord | None]
 
 
 class Founding(Enum):
-    """Of the group of a queue."""
+    """How far the founding of a queue's group is."""
 
     NOT_YET = "not yet"
     POSSIBLE = "possible"
@@ -59,18 +59,18 @@ class Founding(Enum):
 
 
 KEPT_TICKS = 3
-"""So many ticks a member that is up may take to join again with the copy it had."""
+"""How many ticks a member that is up may take to join again with the copy it had."""
 
 
 class LedEffects(Protocol):
-    """What a led queue asks of whoever has links and groups."""
+    """What a led queue asks of `Mirroring`, which has the links and the groups."""
 
     def flush_soon(self, led: LedQueue) -> None: ...
 
     def send_slice(self, mirror: str, payload: bytes) -> None: ...
 
     def group_joined(self, led: LedQueue) -> None:
-        """Mirrors can be asked for."""
+        """This node has joined the group: mirrors can be asked for."""
         ...
 
     def invite(self, led: LedQueue, node: str) -> None:
@@ -89,7 +89,7 @@ class LedEffects(Protocol):
 
 
 class LedQueue:
-    """`UpperLayer` of the leader's group member, and `LeaderEffects` of its `Leader`."""
+    """The `UpperLayer` of the leader's group member, and the `LeaderEffects` of its `Leader`."""
 
     def __init__(
         self,
@@ -107,21 +107,21 @@ class LedQueue:
         self.queue = queue
         self.leader = Leader(queue.queue_id, epoch, clock, self)
         self.member: CarrierMember
-        # What the storage of this node calls the queue.
+        # The id under which the storage of this node knows the queue.
         self.storage_id = queue.queue_id
         self.wanted = Wanted()
         self.wanted_mirrors: tuple[str, ...] = ()
-        # Under which ids the storages of the mirrors know the queue, for a life of each.
+        # The ids under which the storages of mirrors know the queue, by life of their members.
         self._storages: dict[MemberId, int] = {}
-        # And what their nodes have from before.
+        # What the nodes of mirrors have in former copies.
         self._kept: dict[MemberId, Kept] = {}
         # Declarations that wait until the queue has its mirrors.
         self.waiting: list[Event] = []
-        # While its node, which was away, does not know yet whether it leads on.
+        # Set while this node, which was away, does not know yet whether it leads on.
         self.returned: ReturnedLeader | None = None
-        # Whether nothing was awaited of it when it was looked at last.
+        # Whether the last look at it found nothing to wait for.
         self.at_rest = False
-        # Who was asked to have a mirror, and when.
+        # The nodes that were asked to have a mirror, and when.
         self._invited: dict[str, float] = {}
         # Mirrors that cannot be reached from here, and since when that is known.
         self._unreached: dict[str, float] = {}
@@ -133,43 +133,43 @@ class LedQueue:
         self._founding = Founding.OVER
         self._members: dict[str, MemberId] = {}
         self._admitting: set[MemberId] = set()
-        # What members did while another carrier is being written down.
+        # Births and deaths of members that came while another carrier is being written down.
         self._put_off: list[tuple[Members, Members]] | None = None
         # Mirrors that are to come over to another carrier.
         self._awaited: list[str] = []
         self._all_came = Event()
-        # Which life of a node's member the mirror is that the definition names.
+        # By node, which life of its member is the mirror that the definition names.
         self._named: dict[str, MemberId] = {}
         # Changes of the definition that wait, and what is to be done when they are written.
         self._changes: list[tuple[ChangeOfRecord, Callable[[], None]]] = []
         self._is_writing = False
         self._unsent: deque[bytes] = deque()
-        # Whether a member of a quorum queue is away, without which nothing is confirmed, and as
-        # many octets wait for it as may.
+        # Whether a quorum queue takes nothing more: a member that is needed to confirm is away, and
+        # as many octets wait for it as may.
         self._is_full = False
-        # Before mirrors in sync have this batch, none is dropped.
+        # No mirror is dropped before all mirrors in sync have this batch.
         self._keeps_all_until = 0
-        # For how many ticks the node of a member is up that is named, and has no live copy.
+        # Mirrors that are named and have no live copy: for how many ticks their nodes are up.
         self._kept_ticks: dict[str, int] = {}
 
     def want(self, wanted: Wanted) -> None:
-        """What its policy says from now on."""
+        """Follow what the policy says from now on."""
         self.wanted = wanted
         self.leader.limit_slices(wanted.sync_batch, wanted.catch_up_rate)
 
     def go_on_alone(self, member: CarrierMember, epoch: int) -> None:
-        """Lead on, after being fenced, in another life of the group, in which nobody is yet."""
+        """Lead on, after being fenced, in a new life of the group, without other members so far."""
         self.leader.goes_on_in(epoch)
         self.leader.fenced = False
         self._unsent.clear()
         self._begin_with(member)
         member.start()
-        # What waited for mirrors that are not there any more need not wait.
+        # Nothing has to wait for mirrors that are not there any more.
         self.leader.speak_again()
         self.queue.release()
 
     def _begin_with(self, member: CarrierMember) -> None:
-        """Be this member from now on, which knows of no other yet."""
+        """Use this member from now on, which knows of no other member yet."""
         self.member = member
         self._founding = Founding.OVER
         self._invited.clear()
@@ -180,11 +180,12 @@ class LedQueue:
     # Another carrier
 
     def is_about_to_come_over(self) -> None:
-        """Mirrors may leave the present carrier before this node knows what they know."""
+        """Put births and deaths off: mirrors may leave the present carrier before this node hears
+        that another one is written down."""
         self._put_off = []
 
     def does_not_come_over(self) -> None:
-        """The carrier stays, and who left it has gone."""
+        """The carrier stays: births and deaths that were put off count now."""
         put_off, self._put_off = self._put_off or [], None
         for births, deaths in put_off:
             self.members_changed(births, deaths)
@@ -199,20 +200,20 @@ class LedQueue:
         self.queue.set_lacks_copies(False)
 
     def await_mirrors(self, mirrors: Collection[str]) -> Event:
-        """What happens when each of them has come, or is named no more."""
+        """The event that each of these mirrors has come, or is not named any more."""
         self._awaited = list(mirrors)
         self._all_came = Event()
         self._look_for_awaited()
         return self._all_came
 
     def adopt(self, member: MemberId, storage_id: int) -> None:
-        """This life of a member is that of the mirror which came over."""
+        """This life of a member is the mirror that has come over."""
         self._named[member.node] = member
         self._storages[member] = storage_id
         self._look_for_awaited()
 
     def give_mirrors_up(self) -> None:
-        """Those that have not come need not have anything to confirm."""
+        """Wait no longer for mirrors that have not come over: the definition drops them."""
         for mirror in list(self._awaited):
             self._dismiss(mirror)
 
@@ -234,20 +235,21 @@ class LedQueue:
 
     def joined(self, members: Members) -> None:
         self._joined = True
-        # After a promotion some were presumed to be there, and have died before this node joined.
+        # After a promotion, some members that were presumed to be there have died before this node
+        # joined.
         gone = tuple(member for member in self._members.values() if member not in members)
         self.members_changed(tuple(m for m in members if m.node != self._node), gone)
         self._effects.group_joined(self)
 
     def already_joined(self, members: Members) -> None:
-        """After promotion: the member was a mirror's before."""
+        """After a promotion: the member has joined before, as that of a mirror."""
         self._joined = True
         self._members = {member.node: member for member in members if member.node != self._node}
         self._named = dict(self._members)
         record = self._definitions.record_of(self.key, self.queue.queue_id)
         for mirror in record.mirrors if record is not None else ():
             if mirror not in self._members:
-                # Its death was told to the mirror, which did not lead then.
+                # This node heard of its death as a mirror, when it did not lead yet.
                 self._named[mirror] = MemberId(mirror, PRESUMED)
                 self._dismiss(mirror, life=self._named[mirror])
 
@@ -270,21 +272,21 @@ class LedQueue:
             del self._storages[earlier]
             self._kept.pop(earlier, None)
         if self._named.get(node) in deaths or node in self._awaited:
-            # Until now it was known by its node only, or as a member of another carrier's.
+            # Until now the mirror was known by its node only, or as a member of another carrier.
             self._named[node] = birth
-        # One that was only out of reach, or comes over, is a mirror already.
+        # A member that was only out of reach, or comes over, is a mirror already.
         is_mirror = self._named.get(node) == birth and node in self.leader.mirrors
         if not is_mirror and node not in self._awaited:
             self._admit(birth)
         self._look_for_awaited()
 
     def deliver(self, sender: MemberId, payload: bytes) -> None:
-        """What a leader has broadcast it has done already; others broadcast when they lead."""
+        """The leader has already done what it broadcasts. Another node broadcasts when it leads."""
         if sender.node != self._node and epoch_and_batch(payload)[0] > self.leader.epoch:
             self._effects.superseded(self, sender.node)
 
     def confirmed(self, tokens: tuple[object, ...]) -> None:
-        """Mirrors say themselves what they have."""
+        """Nothing to do: mirrors report to the leader what they have."""
 
     def congestion(self, congested: bool) -> None:
         self._effects.set_flow(self, congested)
@@ -292,8 +294,8 @@ class LedQueue:
             self._send_on()
 
     def disputed(self, then: Callable[[], None] = lambda: None) -> None:
-        """Call another ballot, unless somebody leads already: once it is written nobody can lead as
-        was agreed in this one, and `then` is called."""
+        """Call another ballot, unless another node leads already. Once it is written, no node can
+        lead by what was agreed in the present one, and `then` is called."""
         self._change(lambda record: msgspec.structs.replace(record, ballot=record.ballot + 1), then)
 
     def stopped(self, reason: StopReason) -> None:
@@ -309,7 +311,7 @@ class LedQueue:
 
     def broadcast(self, payload: bytes) -> None:
         if self.carrier is CarrierKind.LOG:
-            # It is to be seen when a mirror falls too far behind.
+            # The next tick has to look whether a mirror is too far behind.
             self.at_rest = False
         self._unsent.append(payload)
         self._send_on()
@@ -325,7 +327,7 @@ class LedQueue:
             if mirror not in record.mirrors or mirror in record.in_sync:
                 return None
             if not self.leader.is_in_sync(mirror):
-                # Others were faster, and it has begun anew meanwhile.
+                # Other changes were faster, and the mirror has begun anew meanwhile.
                 return None
             return msgspec.structs.replace(record, in_sync=[*record.in_sync, mirror])
 
@@ -347,11 +349,11 @@ class LedQueue:
         return self._members.keys()
 
     def will_found(self) -> None:
-        """There is no group: it is to begin with the mirrors in it."""
+        """There is no group yet: it is to be founded with the mirrors as members."""
         self._founding = Founding.NOT_YET
 
     def may_found(self) -> None:
-        """Make the group as soon as all that were asked to have a mirror have answered."""
+        """Found the group as soon as all nodes that were asked to have a mirror have answered."""
         self._founding = Founding.POSSIBLE
         self._found_with_all()
         if self.is_founding:
@@ -362,7 +364,7 @@ class LedQueue:
             self._found()
 
     def _found(self) -> None:
-        """Make the group, of the mirrors that have answered by now; others ask to be let in."""
+        """Found the group with the mirrors that have answered by now; others ask to be let in."""
         if self.is_founding and self.member.is_new:
             self.member.start(tuple(self._storages))
         self._founding = Founding.OVER
@@ -385,7 +387,7 @@ class LedQueue:
                     self._invited[node] = now
                     self._effects.invite(self, node)
             elif not self._is_mirror(member) and node not in self._awaited:
-                # It came while another node led.
+                # The member came while another node led.
                 self._admit(member)
 
     def _is_mirror(self, member: MemberId) -> bool:
@@ -394,7 +396,7 @@ class LedQueue:
         return node in self.leader.mirrors and self._named.get(node) == member
 
     def not_invited(self, node: str) -> None:
-        """It does not know of the queue yet, or cannot be reached: it is asked at the next tick."""
+        """The node does not know of the queue yet, or is out of reach: ask it at the next tick."""
         self._invited.pop(node, None)
 
     def has_answered(self, node: str, incarnation: int, storage_id: int, kept: Kept | None) -> None:
@@ -436,14 +438,14 @@ class LedQueue:
                 self.leader.start(mirror, synchronise=True)
 
     def keep_all_until_heard(self) -> None:
-        """Drop no mirror before all have got something by the new carrier: others may depend on it
-        to join."""
+        """Drop no mirror before all have got something by the new carrier: others may need it to
+        join."""
         self._keeps_all_until = self.leader.ask_for_reports()
 
     def drop_unwanted(self) -> None:
-        """Have the definition name no more mirrors than are wanted; they go when they see that.
+        """Have the definition drop mirrors that are not wanted; they go when they see that.
 
-        While those that are wanted are not in sync, others that are stay in their place.
+        While wanted mirrors are not in sync, others that are in sync stay in their place.
         """
         wanted = self.wanted_mirrors
         if not self.leader.all_have(self._keeps_all_until):
@@ -459,8 +461,8 @@ class LedQueue:
         self._change(drop)
 
     def _naming(self, record: QueueRecord, mirrors: list[str]) -> QueueRecord:
-        """The definition with fewer mirrors. Votes of those that are not named any more are void:
-        they may be mirrors again before an election is over."""
+        """The definition with these mirrors only. Votes of mirrors that are not named any more are
+        void: they may be mirrors again before an election is over."""
         in_sync = [mirror for mirror in record.in_sync if mirror in mirrors]
         leaving = [mirror for mirror in record.in_sync if mirror not in mirrors]
         missing = sum([self.leader.leaves(mirror) for mirror in leaving])
@@ -473,8 +475,8 @@ class LedQueue:
         )
 
     def drop_unreached(self, running: Collection[str]) -> None:
-        """The group goes on while its neighbours reach each other, but a mirror says to the leader
-        itself what it has: one that cannot is not waited for any longer."""
+        """Drop mirrors that do not reach the leader. The group goes on while its neighbours reach
+        each other, but each mirror reports to the leader itself, which would wait for it."""
         self._drop_slow()
         self._drop_kept(running)
         now = self._clock.now()
@@ -485,10 +487,10 @@ class LedQueue:
                 self._dismiss(mirror)
 
     def _drop_kept(self, running: Collection[str]) -> None:
-        """Members of a quorum queue that stayed named when they died, because they were needed.
+        """Drop members of a quorum queue that stayed named when they died, as they were needed.
 
-        One that is needed no more goes. One whose node is up has another copy, or one that does not
-        fit this leader's: it is to begin anew.
+        A member goes when it is not needed any more. So does one whose node has been up for a
+        while: it has another copy, or one that does not fit this leader's, and is to begin anew.
         """
         record = self._definitions.record_of(self.key, self.queue.queue_id)
         if record is None or not record.members or not self._joined:
@@ -503,7 +505,7 @@ class LedQueue:
                 self._dismiss(mirror, even_if_needed=True)
 
     def _drop_slow(self) -> None:
-        """A mirror that is too far behind catches up later, from what it has on disk."""
+        """Drop mirrors that are too far behind: they catch up later, from what is on their disk."""
         if self.carrier is not CarrierKind.LOG:
             return
         slow = [
@@ -514,11 +516,11 @@ class LedQueue:
         for mirror in slow:
             self._dismiss(mirror)
         record = self._definitions.record_of(self.key, self.queue.queue_id)
-        # Batches are kept for members that cannot be done without, and not without end.
+        # Batches are kept for members that are needed, but only up to a limit.
         self._is_full = record is not None and any([_is_needed(record, one) for one in slow])
 
     def record_changed(self, record: QueueRecord) -> None:
-        """Mirrors that are not named any more need not have anything to confirm."""
+        """Follow the definition: confirms no longer wait for mirrors that it does not name."""
         if self.carrier is CarrierKind.LOG:
             self._follow_policy(record)
         for mirror in list(self.leader.mirrors):
@@ -529,7 +531,7 @@ class LedQueue:
         self._look_for_awaited()
 
     def _follow_policy(self, record: QueueRecord) -> None:
-        """What the policy says of a log: who confirms, and when publishes are refused."""
+        """Follow what the policy says of a log: what confirms, and when publishes are refused."""
         # Until a smaller number is written down, an election counts on the larger one.
         self.leader.acks = stricter(record.acks, self.wanted_acks)
         self.leader.written_acks = record.acks
@@ -544,7 +546,7 @@ class LedQueue:
 
     def follow_acks(self, record: QueueRecord) -> None:
         """Have the definition say how many copies confirm a publish, as the policy wants it, and
-        which are missing."""
+        how many are missing."""
         if self.carrier is not CarrierKind.LOG:
             return
         self._follow_policy(record)
@@ -562,7 +564,8 @@ class LedQueue:
         self._change(count)
 
     def _acks_to_write(self, record: QueueRecord) -> int:
-        """The wanted number of acknowledgements; a larger one when an election may count on it."""
+        """The wanted number of acknowledgements; the present one while the wanted one is larger and
+        elections cannot count on it yet."""
         wanted = self.wanted_acks
         is_larger = wanted != record.acks and stricter(wanted, record.acks) == wanted
         has_enough = not record.members or 1 + len(record.in_sync) >= wanted
@@ -571,11 +574,12 @@ class LedQueue:
         return wanted
 
     def _admit(self, birth: MemberId) -> None:
-        """A new mirror has nothing yet, and the definition says so before it is told to start."""
+        """Admit a new mirror: it has nothing yet, and the definition says so before it is told to
+        start."""
         node = birth.node
         storage_id = self._storages.get(birth)
         if storage_id is None or birth in self._admitting:
-            # Its answer is on the way (see `has_answered`), or the definition is.
+            # Its answer (see `has_answered`) or the definition is on the way.
             return
         if self._put_off is not None:
             # It is asked anew when another carrier is there, or admitted at the next tick.
@@ -587,7 +591,7 @@ class LedQueue:
             and node in record.mirrors
             and record.storage_id(node) == storage_id
         ):
-            # It was only out of reach, and known by its node alone.
+            # The mirror was only out of reach, and known by its node alone.
             self._named[node] = birth
             return
         self._admitting.add(birth)
@@ -607,12 +611,12 @@ class LedQueue:
             self._admitting.discard(birth)
             record = self._definitions.record_of(self.key, self.queue.queue_id)
             if record is None or node not in record.mirrors:
-                # It has gone by the same change: if it is back, it is admitted at the next tick.
+                # The same write has dropped it: if it is back, it is admitted at the next tick.
                 return
             self._named[node] = birth
             if self._members.get(node) == birth:
                 self.leader.add_mirror(node, self._kept.pop(birth, None))
-                # Whoever was away goes on where it was, whatever the policy says of new mirrors.
+                # A mirror that was away goes on where it was, whatever the policy says of new ones.
                 whole = self.wanted.synchronise or self.leader.may_resume(node)
                 self.leader.start(node, synchronise=whole)
                 if self.waiting and self.is_complete(self.wanted_mirrors):
@@ -627,7 +631,7 @@ class LedQueue:
     def _dismiss(
         self, node: str, *, life: MemberId | None = None, even_if_needed: bool = False
     ) -> None:
-        """Name a mirror no more: any, or only the one that this life of a member was."""
+        """Have the definition drop a node's mirror; with `life`, only if that is the mirror."""
 
         def stays(record: QueueRecord) -> bool:
             return not even_if_needed and _is_needed(record, node)
@@ -657,9 +661,10 @@ class LedQueue:
         *,
         may_wait: bool = False,
     ) -> None:
-        """Change the definition; with what is said of other mirrors in a moment, if it `may_wait`.
+        """Change the definition; if that `may_wait`, together with changes for other mirrors that
+        are about to come.
 
-        `then` is called when it is written.
+        `then` is called when the change is written.
         """
         epoch = self.leader.epoch
 
@@ -676,14 +681,14 @@ class LedQueue:
             self._write_changes()
 
     def _awaits_mirrors(self) -> bool:
-        """Whether other mirrors are about to be born, or to be in sync."""
+        """Whether other mirrors are about to join, or to be in sync."""
         return self.leader.awaits_mirrors() or any(
             mirror.node not in self._members and mirror.node in self.wanted_mirrors
             for mirror in self._storages
         )
 
     def _write_changes(self) -> None:
-        """Write all changes at once: what comes while that is under way is written after it."""
+        """Write all changes at once; those that come meanwhile are written afterwards."""
         if self._is_writing or not self._changes:
             return
         changes, self._changes = self._changes, []
@@ -728,6 +733,6 @@ def _with_void_votes(earlier: QueueRecord, changed: QueueRecord) -> QueueRecord:
 
 
 def _is_needed(record: QueueRecord, node: str) -> bool:
-    """Whether a whole copy of a quorum queue stays named though its node is gone: fewer than a
-    majority would be left, of which no other member could be elected."""
+    """Whether a whole copy of a quorum queue stays named though its node is gone: otherwise fewer
+    copies than a majority would be named, and no other member could be elected."""
     return bool(record.members) and node in record.in_sync and len(record.in_sync) < record.acks

@@ -1,17 +1,18 @@
-"""Puts what only a superseded leader has into the queue `lost+found` of its virtual host.
+"""Puts messages that only a superseded leader has into the queue `lost+found` of the virtual host.
 
-A leader that was cut off took messages that the next one never got; a mirror that was not in sync
-leads, where the policy allows that, without much of what the one before had. When the former leader
-is back it asks the one that leads now what was never got, and keeps that where people
-find it, rather than let it go with its copy. They can be sent on from there, by hand or with a
-shovel, once somebody has seen whether they are still wanted.
+A leader that was cut off took messages that the next leader never got. And where the policy allows
+that a mirror leads which was not in sync, it lacks much of what the former leader had. When the
+former leader is back, it asks the present one which messages are lacking, and puts these where
+people find them, instead of deleting them with its copy. They can be sent on from there, by hand or
+with a shovel, once somebody has seen whether they are still wanted.
 
-Other copies that were whole once do the same, of an earlier leader or of a mirror that was in sync:
-but they may have much that was consumed since, and wait `LATE_S` for the last leader with all. Who
-leads now has one node search at a time, and knows up to where all has been found.
+Other copies that were once whole do the same: that of an earlier leader, or of a mirror that was in
+sync. But they may have much that was consumed since, so they wait `LATE_S` for the last leader that
+had everything. The present leader lets one node search at a time, and knows up to where everything
+has been found.
 
-Not kept is what comes anyway: the nodes of remote publishers send again what was not answered, and
-who asked for confirms has been refused them.
+Messages that come anyway are not put there: nodes of remote publishers send again what was not
+answered, and publishers that asked for confirms have been refused them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ log = logging.getLogger("warren.queue")
 LOST_AND_FOUND: Final = "lost+found"
 
 HEADER: Final = "x-lost-and-found"
-"""A table: from which queue and node a message is, when it was put there, and its `expiration`."""
+"""A table: the queue and the node of a message, when it was put there, and its `expiration`."""
 
 COUNT_MAX = 128
 BYTES_MAX = 64 << 10
@@ -52,19 +53,20 @@ BYTES_MAX = 64 << 10
 
 PAUSE_S = 0.003
 AGAIN_S = 1.0
-"""How long it takes to try again what was not possible."""
+"""How long a search waits before it tries again what was not possible."""
 
 LATE_S = 600.0
-"""So long a copy that may be out of date waits for a better one: a machine may have to restart."""
+"""How long a copy that may be out of date waits for a better one: a machine may have to restart."""
 
 WAIT_S = 10.0
-"""How long it waits before it asks again."""
+"""How long such a copy waits before it asks again."""
 
 
 class Lacking(NamedTuple):
-    """What a queue lacks of a former copy: that is before `step`, and behind `found_upto`.
+    """What a queue lacks of a former copy: messages that the leader which began with `step` never
+    got, behind `found_upto`.
 
-    `wait`: a better copy may come.
+    `is_next`: that leader came right after the epoch of the copy. `wait`: a better copy may come.
     """
 
     step: Step
@@ -74,9 +76,11 @@ class Lacking(NamedTuple):
 
 
 class _Found:
-    """What was found of that which a leader lacked when it took over.
+    """How much has been found of what a leader lacked when it took over, and `by` which node more
+    is searched for.
 
-    `upto`, in its positions, is of copies with all messages (False) and with safe ones only (True).
+    `upto`, in positions of that leader: by copies with all messages (False), and by copies with
+    safe ones only (True).
     """
 
     def __init__(self) -> None:
@@ -85,24 +89,24 @@ class _Found:
 
 
 class _Search:
-    """Of a former copy, which goes on where it was when something was not possible."""
+    """The search of a former copy. It goes on where it was after something was not possible."""
 
     def __init__(self, key: Key, queue_id: int, former: FormerCopy) -> None:
         self.key = key
         self.queue_id = queue_id
         self.former = former
-        # Levels with positions that nobody else has; None before that is known.
+        # Levels, with positions and ends of what no other copy has; None before that is known.
         self.runs: deque[tuple[int, int, int]] | None = None
         self.kept = 0
         self.late_at = 0.0
-        # Of whom to tell up to where this copy has been searched.
+        # The leader to tell, the epoch in question, and up to where this copy has been searched.
         self.tell: tuple[str, int, list[int]] | None = None
 
 
 class LostAndFound:
-    """Of one node. `renumbering_of` says of a queue in which epoch this node leads it and what it
-    knows of the ones before, or None; `searched` is told of copies that have nothing any more that
-    others lack."""
+    """The searches of one node. `renumbering_of` says of a queue in which epoch this node leads it
+    and what it knows of the ones before; None if it does not lead it. `searched` is called with
+    copies that have nothing any more that others lack."""
 
     def __init__(
         self,
@@ -121,7 +125,7 @@ class LostAndFound:
         self._definitions = definitions
         self._present = present
         self._searched = searched
-        # By queue that is led here, and by the epoch of the leader that lacked it.
+        # What was found, by queue that is led here, and by the epoch of the leader that lacked it.
         self._found_of: dict[int, dict[int, _Found]] = {}
         self._node: Node
 
@@ -132,7 +136,7 @@ class LostAndFound:
         self._calls.serve("mirror.found", self._told_what_was_found)
 
     def search(self, key: Key, queue_id: int, former: FormerCopy) -> None:
-        """Keep what only this copy has, however long it takes to find out what that is."""
+        """Put what only this copy has into `lost+found`, however long it takes to find that."""
         search = _Search(key, queue_id, former)
         search.late_at = self._clock.now() + LATE_S
         self._go_on(search)
@@ -190,7 +194,7 @@ class LostAndFound:
         return self._definitions.record_of(search.key, search.queue_id) is not None
 
     async def _runs(self, search: _Search) -> list[tuple[int, int, int]]:
-        """What the next leader never got."""
+        """The positions of messages that the next leader never got: levels, firsts and ends."""
         former, waits = search.former, False
         _, vhost, name = search.key
         while True:
@@ -209,7 +213,8 @@ class LostAndFound:
             waits = True
             await self._pause(WAIT_S)
         step, levels = lacking.step, range(len(former.levels))
-        # A mirror in sync has what was confirmed; the next one knows nothing of it if it was not.
+        # A next leader that was in sync has what was confirmed: it may lack the tail of a leader,
+        # not of a mirror. One that was not in sync may lack either.
         with_tail = lacking.is_next and (former.led or bool(step.firsts))
         if step.firsts:
             upto = [
@@ -231,8 +236,8 @@ class LostAndFound:
         ]
 
     async def _lacking(self, search: _Search, leader: str) -> tuple[Lacking | None, Sequence[int]]:
-        """What the leader says, of the last epoch of which it and this node know; and by what
-        positions have moved since."""
+        """The leader's answer for the last epoch that both it and this node know of; and how far
+        positions have moved since then."""
         former = search.former
         is_late = self._clock.now() >= search.late_at
         for epoch, moved in former.epochs():
@@ -247,7 +252,7 @@ class LostAndFound:
         return None, ()
 
     def _tell_found(self, search: _Search) -> None:
-        """Who comes later need not look for it."""
+        """Tell the leader what was found: copies that come later need not look for it."""
         if search.tell is None:
             return
         leader, epoch, upto = search.tell
@@ -257,7 +262,7 @@ class LostAndFound:
             return
 
         def finish(result: Callable[[], None]) -> None:
-            # Who does not hear of it has it twice rather than not at all.
+            # If the leader does not hear of it, messages are found twice rather than not at all.
             with suppress(NotFound):
                 result()
 
@@ -271,7 +276,7 @@ class LostAndFound:
         self._clock.call_later(seconds, over.happen)
         await over
 
-    # Who leads now
+    # Questions to the leader
 
     async def _asked_what_is_lacking(
         self, node: str, queue_id: int, epoch: int, led: bool, safe_only: bool, is_late: bool
@@ -281,8 +286,8 @@ class LostAndFound:
     def _what_is_lacking(
         self, node: str, queue_id: int, epoch: int, led: bool, safe_only: bool, is_late: bool
     ) -> Lacking | None:
-        """What the queue lacks of what there was in this epoch; None if nobody knows. The node
-        searches for it from now on.
+        """What the queue lacks of what there was in this epoch; None if that is not known. The node
+        searches for it from now on, unless it is to wait.
 
         Raises `NotFound` to be asked again.
         """
@@ -321,7 +326,7 @@ class LostAndFound:
         if found.by == node:
             found.by = ""
 
-    # The queue
+    # The queue `lost+found`
 
     async def _keep(self, search: _Search, found: list[tuple[Envelope, bytes]]) -> None:
         """Publish messages, and return when they are safe."""
@@ -342,7 +347,7 @@ class LostAndFound:
                 await self._pause(AGAIN_S)
 
     async def _declared(self, search: _Search) -> Queue | None:
-        """The queue, which may have to be declared; None when nobody wants it any more."""
+        """The queue `lost+found`, declared if there is none; None if the searched queue is gone."""
         _, vhost, _ = search.key
         while self._is_there(search):
             virtual_host = self._node.vhosts.get(vhost)
@@ -363,12 +368,12 @@ class LostAndFound:
         return None
 
     def _found(self, message: Message, queue: str) -> tuple[Envelope, bytes]:
-        """The message with where it comes from among its headers, and never to expire."""
+        """The message without its expiry, and with a header that says where it comes from."""
         codec: ContentCodec = self._node.codec
         envelope = message.envelope
         headers = codec.headers(envelope.header)
         if HEADER in headers:
-            # It has been found before; where it was first is what counts.
+            # The message has been found before; where it came from first is what counts.
             return envelope, message.body
         origin = {
             "queue": longstr(queue),
@@ -392,7 +397,7 @@ class LostAndFound:
 
 
 class _Answers(PublishConfirms):
-    """`PublishConfirms` of so many publishes, numbered from 0."""
+    """The answers to `count` publishes, numbered from 0."""
 
     def __init__(self, count: int) -> None:
         self.are_all = Event()

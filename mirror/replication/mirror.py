@@ -1,7 +1,7 @@
-"""A mirror of a queue: carries out what the leader broadcasts, and says up to where it has all.
+"""A mirror of a queue: carries out what the leader broadcasts, and reports up to where it has all.
 
-It answers for nothing but its copy. Who leads, and whether this node is to have a copy at all, is
-decided elsewhere; instructions of an earlier epoch than its own are passed over.
+It is answerable for its copy only. Which node leads, and whether this one is to have a copy at all,
+is decided elsewhere; instructions of an earlier epoch than its own are passed over.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ NOT_YET = 1 << 62
 """Later than every batch."""
 
 EMPTY = 0
-"""Before the end of every copy that has a message: a leader's positions are not below 0."""
+"""The end of a copy without messages. All others end later: no leader's position is below 0."""
 
 BATCH_BITS = 40
-"""Batches of an epoch are far fewer."""
+"""Bits for the number of a batch beside its epoch: an epoch has far fewer batches."""
 
 
 class Retains:
-    """What the mirror is told of messages that its leader retains. This one retains nothing."""
+    """Hears what the leader says of messages that are to be retained. This one retains nothing."""
 
     def next_is(self, position: int) -> None:
-        """What is retained next has this position."""
+        """The message that is retained next gets this position."""
 
     def retain(self, level: MirrorLevel, messages: Mapping[int, Message]) -> None:
         """Messages are retained at these positions, and about to be acknowledged."""
 
     def superseded(self, ranges: Iterable[Sequence[int]]) -> None:
-        """What is retained between these positions no leader has heard of that came later."""
+        """No later leader has heard of messages that are retained between these positions."""
 
 
 class Mirror(PublishConfirms):
@@ -67,21 +67,21 @@ class Mirror(PublishConfirms):
         self.origins: dict[str, int] = {}
         self.refusals = Refusals()
         self.started = False
-        # Epoch and ballot of the definition that it began with; earlier ones may still come.
+        # Epoch and ballot of the definition that it began with; earlier definitions may still come.
         self.began_in = (epoch, 0)
         self.renumbering = Renumbering(epoch)
-        # What this node has of the queue from before, while that is of use.
+        # The former copy of this node, while that is of use.
         self.former: FormerCopy | None = None
-        # The copy it is, if that was on disk when the node was started: it follows no leader.
+        # Set if this copy was on disk when the node was started: then it follows no leader.
         self.from_disk: FormerCopy | None = None
-        # Whether what is here would be found again after a restart.
+        # Whether this copy has a card, so that it is found again after a restart.
         self.has_card = False
-        # Whether it has a persistent message when that is on disk, or when it has come.
+        # Whether it has a persistent message only when that is on disk; if not, at once.
         self.is_flushed = True
-        # Who is told of the messages that come, while somebody is to be.
+        # Returns the observer of messages that come; None if there is none.
         self.observed: Callable[[], Observe | None] = nobody
         self.retains = Retains()
-        # At which position the leader retains what it names next.
+        # The position at which the leader retains the message that it names next.
         self._retain_at = 0
         self._former_shifts: Sequence[int] = ()
         self._node = node
@@ -89,7 +89,7 @@ class Mirror(PublishConfirms):
         self._report = report
         self._unpacker = Unpacker()
         self._batch = 0
-        # The last batch of the leader before this one.
+        # The last batch of the former leader.
         self._carried_out = (epoch, 0)
         self._reported = 0
         # Persistent messages that are not on disk yet, by epoch and batch.
@@ -98,14 +98,14 @@ class Mirror(PublishConfirms):
         self._on_safe: list[Callable[[], None]] = []
         # Slices that came before their markers.
         self._slices: dict[tuple[int, int], bytes] = {}
-        # Epoch and number.
+        # Epoch and number of the last slice that was taken.
         self._last_slice = (epoch, 0)
         # Batches that wait for a slice.
         self._waiting: deque[bytes] = deque()
         self._awaited_slice = 0
         self._sync_level: MirrorLevel
         self._sync_upto = NOWHERE
-        # The leader's next position when it wrote that marker.
+        # The leader's next position when it wrote the marker of the slice.
         self._sync_behind = 0
         self._in_slice = False
         self._whole_at = NOT_YET
@@ -114,7 +114,7 @@ class Mirror(PublishConfirms):
     def of_disk(
         cls, node: str, former: FormerCopy, levels: Sequence[MirroredLevel], clock: Clock
     ) -> Mirror:
-        """A whole copy that is on disk, of the epoch of its card; `levels` are those it has."""
+        """A whole copy that is on disk, of the epoch of its card, with these `levels`."""
         mirror = cls(node, former.epoch, levels, clock, lambda batch: None)
         for level, delta in zip(mirror.levels, former.deltas, strict=True):
             level.have_all(delta)
@@ -124,10 +124,10 @@ class Mirror(PublishConfirms):
             mirror.renumbering = former.renumbering
         return mirror
 
-    # What comes
+    # Batches and slices
 
     def deliver(self, payload: bytes) -> None:
-        """A batch. Raises `Undeliverable`, `CopyLost`."""
+        """Take a batch. Raises `Undeliverable`, `CopyLost`."""
         if self._awaited_slice and epoch_and_batch(payload)[0] > self.epoch:
             self._do_without_slice()
         if self._awaited_slice:
@@ -136,8 +136,8 @@ class Mirror(PublishConfirms):
             self._carry_out(payload)
 
     def slice_came(self, epoch: int, number: int, payload: bytes) -> None:
-        """A piece of the queue, which belongs where its marker is; it may come again. Raises as
-        `deliver`."""
+        """Take a slice of the queue, which belongs where its marker is; it may come again. Raises
+        what `deliver` does."""
         if (epoch, number) <= self._last_slice:
             return
         self._slices[epoch, number] = payload
@@ -150,12 +150,12 @@ class Mirror(PublishConfirms):
 
     @property
     def awaits_slice(self) -> bool:
-        """Whether nothing more is carried out until a piece of the queue has come."""
+        """Whether nothing more is carried out until a slice of the queue has come."""
         return self._awaited_slice > 0
 
     def _do_without_slice(self) -> None:
-        """Another node leads, and who was to send it does not any more: the copy stays as short as
-        it is, until it begins anew."""
+        """Another node leads, and the former leader does not send the awaited slice any more: the
+        copy stays as short as it is, until it begins anew."""
         while self._awaited_slice or self._waiting:
             self._awaited_slice = 0
             if self._waiting:
@@ -230,8 +230,8 @@ class Mirror(PublishConfirms):
     def _await_store(
         self, copy: MirrorLevel, persistent: bool, count: int
     ) -> tuple[PublishConfirms | None, int]:
-        """Number so many messages of this batch for the store; returns this mirror, which it is to
-        tell, and the first number. None and 0 where messages need not be on disk to be safe."""
+        """Number `count` messages of this batch for the store; returns this mirror, which the store
+        is to answer to, and the first number. None and 0 if they need not be on disk to be safe."""
         backing = copy.backing
         defers = backing.defers_confirms if persistent else backing.defers_transient
         if not (self.is_flushed and defers):
@@ -264,7 +264,7 @@ class Mirror(PublishConfirms):
         out = {at + there: m for at, m in level.out(start, start + count).items()}
         self._retain_at += count
         self.retains.retain(level, out)
-        # Some of them may not be here.
+        # Some of these messages may not be here.
         self.retains.next_is(self._retain_at)
 
     def _keep(self, level: int, start: int, count: int, delivered: bool) -> None:
@@ -287,7 +287,7 @@ class Mirror(PublishConfirms):
         if op is Op.EPOCH:
             deltas, tails, firsts, carried_out, *retained = arguments
             if self.started and self._carried_out > tuple(carried_out):
-                # It stays what it was: nobody else may have it.
+                # The copy stays what it was: perhaps no other node has what it did.
                 self.epoch, self._batch = self._carried_out
                 raise BeginAnew("it has done more than who leads now")
             self.renumbering.step(Step(self.epoch, deltas, tails, firsts, *retained))
@@ -322,7 +322,7 @@ class Mirror(PublishConfirms):
             self.started = True
             self.began_in = (self.epoch, ballot)
         elif self.started:
-            # Before that, it is for a former life of this mirror.
+            # Before START, a marker is for a former life of this mirror.
             number, level_number, upto, behind = rest
             self._sync_level, self._sync_upto = self.levels[level_number], upto
             self._sync_behind = behind
@@ -332,7 +332,7 @@ class Mirror(PublishConfirms):
                 self._awaited_slice = number
 
     def _take_slice(self, number: int) -> None:
-        """Append what the leader had behind our copy; live instructions follow."""
+        """Append what the leader had behind the end of this copy; live instructions follow."""
         payload = self._slices.pop((self.epoch, number))
         self._last_slice = (self.epoch, number)
         self._forget_slices()
@@ -344,7 +344,7 @@ class Mirror(PublishConfirms):
         level.upto = self._sync_upto
         if level.upto == NOWHERE:
             level.go_on_from(self._sync_behind)
-            # Now the level is whole, which is said when all of it is on disk.
+            # Now the level is whole, which is reported when all of it is on disk.
             self._whole_at = self._batch
         self._report_progress()
 
@@ -352,10 +352,10 @@ class Mirror(PublishConfirms):
         for earlier in [slice_ for slice_ in self._slices if slice_ <= self._last_slice]:
             del self._slices[earlier]
 
-    # What is safe
+    # Messages on disk, and reports
 
     def settle(self, publish_seq: int) -> None:
-        """`PublishConfirms`: our store has a message."""
+        """`PublishConfirms`: the store has a message."""
         self.settle_many(publish_seq, 1)
 
     def settle_many(self, first_seq: int, count: int) -> None:
@@ -379,39 +379,39 @@ class Mirror(PublishConfirms):
                 done()
 
     def refuse(self, publish_seq: int) -> None:
-        """`PublishConfirms`: our store cannot have it; nothing more is ever safe here."""
+        """`PublishConfirms`: the store cannot take a message; nothing later is ever safe here."""
 
     def when_safe(self, done: Callable[[], None]) -> None:
-        """Call back when all that is not on disk now is."""
+        """Call `done` when everything that is on its way to the disk is there."""
         self._on_safe.append(done)
 
     @property
     def safe(self) -> bool:
-        """Whether all it has is on disk that is to be there."""
+        """Whether everything that is to be on disk is there."""
         return not self._unsafe
 
     def _report_progress(self) -> None:
         if self._awaited_slice or not self.started:
-            # Before it is told to start, a report would be taken for one of its former life.
+            # Before this mirror is told to start, a report would pass for one of its former life.
             return
         upto = self._batch
         if IN_SLICE in self._unsafe:
-            # What is older may wait for the disk: nobody is told that it is here until it is all.
+            # Messages of slices wait for the disk: that the level is whole is reported after that.
             upto = min(upto, self._whole_at - 1)
         live = min([mark for mark in self._unsafe if mark != IN_SLICE], default=None)
         if live is not None:
-            # Whatever is open from an earlier epoch comes before the first batch of this one.
+            # What still waits from an earlier epoch comes before the first batch of this one.
             upto = min(upto, max(live - (self.epoch << BATCH_BITS) - 1, 0))
         if upto > self._reported:
             self._reported = upto
             self._report(upto)
 
     def report_again(self) -> None:
-        """Whoever is to know it may not have got it."""
+        """Repeat the last report: the leader may not have got it."""
         if self._reported:
             self._report(self._reported)
 
-    # Becoming the leader, or nothing
+    # Becoming the leader, or a former copy
 
     @property
     def carried_out(self) -> tuple[int, int]:
@@ -419,7 +419,7 @@ class Mirror(PublishConfirms):
         return self.epoch, self._batch
 
     def goes_on_in(self, epoch: int) -> None:
-        """The same leader goes on in another epoch, and all has come that was of the one before."""
+        """The same leader goes on in another epoch; all batches of the epoch before have come."""
         if epoch <= self.epoch:
             return
         tails = [level.backing.next_position - level.delta for level in self.levels]
@@ -431,18 +431,18 @@ class Mirror(PublishConfirms):
         self._forget_slices()
 
     def ends(self) -> list[int]:
-        """Behind the last message that came, a level each; from disk, behind the last there is, and
-        `EMPTY` without one: all that others have they may have alone."""
+        """Per level, the end behind the last message that came. For a copy from disk the end behind
+        the last one that is there, or `EMPTY` if there is none: other copies may have had more."""
         if self.from_disk is None:
             return [level.backing.next_position - level.delta for level in self.levels]
         ends = zip(self.from_disk.ends(), self.levels, strict=True)
         return [EMPTY if end is None else end - level.delta for end, level in ends]
 
     def tails(self) -> list[int]:
-        """From where on the leader before may have had more, in own positions, a level each."""
+        """Per level, the position here from which on the former leader may have had more."""
         if self.from_disk is None:
             return [level.backing.next_position for level in self.levels]
-        # Positions that were never used follow.
+        # On disk, positions that were never used follow the last message.
         ends = zip(self.from_disk.ends(), self.levels, strict=True)
         return [level.backing.next_position if end is None else end for end, level in ends]
 
@@ -455,7 +455,7 @@ class Mirror(PublishConfirms):
             level.backing.set_mode(mode)
 
     def firsts(self) -> list[int]:
-        """Where the copy begins, in its own positions, a level each: at its end if it is empty."""
+        """Per level, the position here at which the copy begins: its end if it is empty."""
         if self.from_disk is not None:
             ends = zip(self.from_disk.ends(), self.levels, strict=True)
             return [level.backing.next_position if end is None else 0 for end, level in ends]
@@ -464,16 +464,16 @@ class Mirror(PublishConfirms):
         ]
 
     def discard(self) -> None:
-        """The copy is not wanted any more."""
+        """Delete the copy: it is not wanted any more."""
         for level in self.levels:
             level.backing.delete()
 
     def into_former(self, storage_id: int) -> FormerCopy:
-        """What is here, for the next copy of this node."""
+        """Turn this copy into a former copy, for the next mirror of this node."""
         if self.from_disk is not None:
             return self.from_disk
         if self.former is not None:
-            # It was on the way to be whole, and has less than there was before.
+            # This copy was not whole yet, and has less than the former one.
             former, self.former = self.former, None
             self.discard()
             return former

@@ -1,9 +1,9 @@
 """A mirror's copy of one level of a queue: a backing queue that follows the leader's.
 
 The copy is the part of the queue between two positions of the leader, `first` and `upto`: a mirror
-that has just begun has nothing before it began, and one that is being synchronised nothing behind
-what it was sent yet. What an instruction says of other positions is not for this copy. Positions
-here and there differ by `delta`.
+that has just begun has nothing of before, and one that is being synchronised has nothing behind
+what it was sent so far. Instructions for other positions are not for this copy. Positions here are
+those of the leader plus `delta`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ NOWHERE = 1 << 62
 
 
 class CopyLost(Exception):
-    """The copy is not what the leader says it has; it must be made anew."""
+    """The copy is not what the leader takes it for; it must be made anew."""
 
 
 class BeginAnew(CopyLost):
-    """The copy is good for what it has, but it is another one that follows the leader from now."""
+    """The copy stays good for what it has, but another copy has to follow the leader from now."""
 
 
 class MirrorLevel:
@@ -51,7 +51,7 @@ class MirrorLevel:
         self.delta = self.backing.next_position - first
 
     def have_all(self, delta: int) -> None:
-        """What the backing queue has is all there is."""
+        """Be whole: the backing queue has everything."""
         self.first = 0
         self.delta = delta
 
@@ -65,7 +65,8 @@ class MirrorLevel:
         self.again &= self.pending.keys()
 
     def follow(self, their_delta: int) -> None:
-        """Positions are those of a mirror with that delta from now on, which leads now."""
+        """Follow a mirror that leads now: its own positions, with this delta to the former ones,
+        are those of the leader from now on."""
         self.delta -= their_delta
         if self.first != NOWHERE:
             self.first += their_delta
@@ -77,22 +78,22 @@ class MirrorLevel:
         self.put_all_back()
 
     def put_all_back(self) -> None:
-        """What was out for acknowledgement at a leader that is gone is ready again."""
+        """Make ready again what was out for acknowledgement at a leader that is gone."""
         self.backing.requeue(list(self.pending.values()))
         self.pending.clear()
 
     def count_handed_out(self) -> None:
-        """The leader that is gone may have handed out what it had announced."""
+        """Count as delivered what the former leader had announced: it may have handed that out."""
         below = min(self.handed_out_below + self.delta, self.backing.next_position)
-        # The backing queue marks what is in it, and is told once: what is out now may be put back
-        # by a mirror that was about to stop and leads after all.
+        # The backing queue marks what is in it, and is told once. Messages that are out may be put
+        # back later, by a mirror that was about to stop and leads after all.
         for message in self.pending.values():
             message.redelivered |= message.position < below
         self.backing.count_as_delivered(below)
 
     def is_about_to_stop(self) -> None:
-        """Have the next start know what clients may have had. It knows no single messages: better
-        too many than too few."""
+        """Have the next start know what clients may have had. That can only count all messages
+        below a position as delivered: better too many than too few."""
         again = self.again - self.pending.keys()
         self.handed_out_below = max(self.handed_out_below, max(again, default=-1) + 1)
         self.count_handed_out()
@@ -158,23 +159,22 @@ class MirrorLevel:
             self.backing.publish_many(envelopes, bodies, confirms, first_seq)
 
     def _fetch_behind(self, own: int, position: int) -> None:
-        """Take out the last message. What is ready before it was returned at the leader, and is
-        returned here, so that returned messages come before all others, as backing queues expect.
-        """
+        """Take out the last message. Those that are ready before it were returned at the leader.
+        They are returned here, too: backing queues expect returned messages before all others."""
         messages = self.backing.fetch_many(self.backing.length)
         if messages and messages[-1].position == own:
             self.pending[position] = messages.pop()
         self.backing.requeue(messages)
 
     def go_on_from(self, position: int) -> None:
-        """What comes next has this position of the leader, or a later one: a mirror that led with
-        lower ones would give them to messages for which others have used them."""
+        """Give the next message this position of the leader, or a later one. Lower ones may have
+        been used: a mirror that led would use them again, for other messages."""
         own = position + self.delta
         if own > self.backing.next_position:
             self.backing.skip_to(own)
 
     def run(self, op: Op, start: int, count: int) -> None:
-        """The leader fetched, forgot or put back what has these positions."""
+        """The leader fetched, acknowledged or put back the messages at these positions."""
         if self.again and op is Op.ACK:
             self.again.difference_update(range(start, start + count))
         if self.taken and (op is Op.ACK or op is Op.REQUEUE):
@@ -197,7 +197,7 @@ class MirrorLevel:
             raise CopyLost(f"{op.name} is not for a classic queue")
         if self.first <= position < self.upto:
             own = position + self.delta
-            # All that keep messages can keep counts.
+            # Every backing queue that keeps messages can keep counts.
             counting = cast(CountingQueue, self.backing)
             counting.delivery_counts[own] = number
             counting.counts_changed((own,))
@@ -217,15 +217,16 @@ class MirrorLevel:
             self.backing.requeue(messages)
 
     def _take(self, start: int, stop: int) -> None:
-        """Take messages from the middle. Where they go is not known here: whoever leads next counts
-        those as delivered that are still there."""
+        """Take messages from the middle. Where they go is not known here, so the next leader counts
+        those that are still there as delivered."""
         wanted = [at + self.delta for at in range(start, stop) if at not in self.pending]
         for message in self.backing.take(wanted):
             self.pending[message.position - self.delta] = message
         self.taken.update(range(start, stop))
 
     def _fetch(self, start: int, stop: int) -> None:
-        """Fetch up to these positions. What the leader has lost on the way is dropped here too."""
+        """Fetch these positions. Earlier messages that are still ready are dropped: the leader has
+        lost them."""
         last = stop - 1 + self.delta
         first = start + self.delta
         while True:

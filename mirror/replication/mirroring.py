@@ -1,15 +1,15 @@
 """The mirrored queues of this node: those it leads, and its copies of those that others lead.
 
-Answerable for following definitions, policies and nodes that come and go; `leader.py`, `mirror.py`
-and the two that carry them in their groups (`led_queue.py`, `copy_here.py`) do the rest.
+It follows definitions, policies, and nodes that come and go; `leader.py`, `mirror.py` and the
+modules that stand for them in their groups (`led_queue.py`, `copy_here.py`) do the rest.
 
-A node that has a mirror and takes the lead writes so into the definition, by compare-and-set. The
+A node that has a mirror and takes the lead writes that into the definition, by compare-and-set. The
 virtual host then makes the queue anew, over the very backing queue the mirror had (`backing`).
 
 A card on disk says in which epoch a node leads. It is durable before anything depends on that: a
-queue that has got this node as its leader is held until then, and one that goes on here without
-mirrors admits none before. So a node that is started again knows what only it may have, however
-soon it died.
+queue that has got this node as its leader is held until then, and a queue that goes on here without
+mirrors admits none before. So a node that is started again knows that it may have messages which no
+other node has, however soon it died.
 """
 
 from __future__ import annotations
@@ -89,21 +89,21 @@ log = logging.getLogger("warren.queue")
 Item = TypeVar("Item")
 
 TICK_S = 1.0
-"""How often it is looked whether mirrors have become whole, and whether any are missing."""
+"""How often this node looks whether mirrors have become whole, and whether any are missing."""
 
 ANY_BALLOT = sys.maxsize
 
 REST_TICKS = 16
-"""A queue is looked at once in so many ticks while nothing is awaited of it."""
+"""A queue that waits for nothing is looked at once in so many ticks."""
 
 LOOK_US = 25
-"""What it costs to look at one."""
+"""What it costs to look at one queue."""
 
 MIRRORS_S = 2.0
 """The longest a declaration waits for the mirrors of its queue."""
 
 UNWANTED_S = 3 * INVITE_AGAIN_S
-"""A copy the definition does not name, and that nobody has asked for in this time, is dropped."""
+"""A copy that the definition does not name and no leader asks for in this time is dropped."""
 
 _MIRRORED = struct.Struct("<QQQ")
 """Queue, epoch and batch up to which a mirror has everything."""
@@ -130,7 +130,7 @@ class Mirroring:
     ) -> None:
         """`running` are the nodes that can be reached from here, `present` those that are up for
         the cluster; this one is among both. `may_lead`: whether a node is not in maintenance.
-        `sync_limits` are for queues whose policy has no such ones.
+        `sync_limits` are for queues whose policy sets none.
         """
         self._name = name
         self._post = post
@@ -149,21 +149,21 @@ class Mirroring:
             CarrierKind.LOG: LogShell(name, post, clock, rng),
         }
         self._led: dict[int, LedQueue] = {}
-        # Of queues that are here and have no mirrors any more.
+        # What is known of earlier epochs, for queues led here that have no mirrors any more.
         self._renumberings: dict[int, Renumbering] = {}
         self._copies: dict[int, CopyHere] = {}
         self._by_storage: dict[int, CopyHere] = {}
         self._formers = FormerCopies(name, card_files, clock)
         self._by_key: dict[Key, int] = {}
         self._origins: dict[int, dict[str, int]] = {}
-        # Of queues that are here.
+        # Refused publishes of queues that are led here.
         self._refusals: dict[int, Refusals] = {}
-        # Of queues that were promoted here: what was not on disk yet still is on its way there.
+        # Mirrors that were promoted here: some of their messages may be on the way to the disk.
         self._former_copies: dict[int, Mirror] = {}
         self._to_flush: dict[LedQueue, None] = {}
         self._stopping = False
         self._ticks = 0
-        # Queues of which the definition is another since the last tick.
+        # Queues whose definitions have changed since the last tick.
         self._changed: set[int] = set()
         self._congested: set[LedQueue] = set()
         self.figures = MirrorFigures(
@@ -201,7 +201,7 @@ class Mirroring:
         new_backing: Callable[[BackingSpec], BackingQueue],
         is_leftover: Callable[[int], bool] = lambda storage_id: True,
     ) -> None:
-        """Open what is left of copies this node had, before what nobody has opened is dropped."""
+        """Open what is left of this node's copies, before storages not open then are dropped."""
         self._node = node
         self._formers.find(self._definitions.records(), new_backing, is_leftover)
         self.retained.begin(node, new_backing)
@@ -241,7 +241,7 @@ class Mirroring:
         self._clock.call_later(TICK_S, self._tick)
 
     def backing(self, spec: BackingSpec) -> BackingQueue | None:
-        """What a mirror of this node has of a queue that it is to lead; None if it has none."""
+        """The backing queue of this node's mirror, which is to lead; None without a mirror."""
         level = spec.queue_id % LEVELS
         if spec.retained:
             return self.retained.take(spec.queue_id - level)
@@ -263,7 +263,7 @@ class Mirroring:
         self._stopping = True
         present = self._present()
         for led in list(self._led.values()):
-            # A node that is up has seen that its mirror is not named, and has a former copy of it.
+            # A node that is up has seen that its mirror is not named, and made it a former copy.
             stopped = [mirror for mirror in led.leader.left_with_all() if mirror not in present]
             last_words = partial(at_stop, led.wanted, led.leader.epoch, stopped)
             led.leader.tell_handed_out()
@@ -273,7 +273,7 @@ class Mirroring:
             led.member.leave()
         for copy in list(self._copies.values()):
             if not copy.mirror.has_card:
-                # It is whole since a moment, and is to be found again.
+                # The copy became whole a moment ago, and is to be found again.
                 self._write_card_of_copy(copy)
             for level in copy.mirror.levels:
                 level.is_about_to_stop()
@@ -293,17 +293,17 @@ class Mirroring:
         return self._led.get(queue_id)
 
     def epoch_of(self, queue: Queue) -> int:
-        """In which epoch this node leads it."""
+        """The epoch in which this node leads the queue."""
         record = self._record(queue)
         return 0 if record is None else record.epoch
 
     def _record(self, queue: Queue) -> QueueRecord | None:
-        """Its definition, unless it was deleted."""
+        """The definition of the queue; None if it was deleted."""
         key: Key = ("queue", queue.vhost_name, queue.name)
         return self._definitions.record_of(key, queue.queue_id)
 
     def received_from(self, queue_id: int, origin: str) -> int | None:
-        """Up to which of its publishes the queue has all of a node; None if nobody can say."""
+        """Up to which number the queue has all publishes of a node; None if that is not known."""
         origins = self._origins.get(queue_id)
         if origins is None:
             return None
@@ -338,14 +338,15 @@ class Mirroring:
             led.leader.barrier(own)
 
     def note_origin(self, queue_id: int, origin: str, number: int) -> None:
-        """All up to this number that another node has published is written down."""
+        """All that another node has published up to this number is written down."""
         led = self._led.get(queue_id)
         if led is not None:
             self._origins[queue_id][origin] = number
             led.leader.origin(origin, number)
 
     def note_refused(self, queue_id: int, origin: str, number: int) -> None:
-        """A publish of another node is not in the queue; it is to hear so, whoever leads then."""
+        """A publish of another node is not in the queue: that node is to hear so, from this leader
+        or a later one."""
         if queue_id not in self._node.local_queues:
             return
         self._refusals.setdefault(queue_id, Refusals()).note(origin, (number,))
@@ -364,7 +365,7 @@ class Mirroring:
             led.leader.heard(origin, upto)
 
     def refused_of(self, queue_id: int, origin: str) -> Collection[int]:
-        """Publishes of another node that were refused, as far as it may not know."""
+        """Publishes of another node that were refused, and of which it may not know."""
         refusals = self._refusals.get(queue_id)
         return refusals.of(origin) if refusals is not None else ()
 
@@ -374,7 +375,7 @@ class Mirroring:
         return nullcontext() if led is None else led.leader.publishing_from_afar(origin)
 
     async def act(self, queue: Queue, *, synchronise: bool) -> None:
-        """Synchronise mirrors, or stop that, wherever the leader is. Raises as it refuses."""
+        """Have the leader, wherever it is, synchronise mirrors or stop that. Raises its refusal."""
         if not queue.is_here:
             record = self._record(queue)
             if record is None:
@@ -398,7 +399,7 @@ class Mirroring:
             led.synchronise(record)
 
     def cancel_synchronisation(self, queue: Queue) -> None:
-        """Raises `PreconditionFailed`."""
+        """End the synchronisation of every mirror. Raises `PreconditionFailed`."""
         led = self._led_or_refuse(queue)
         for mirror in list(led.leader.mirrors):
             led.leader.cancel_sync(mirror)
@@ -436,7 +437,7 @@ class Mirroring:
             del self._by_storage[copy.storage_id]
             self._promoted(queue, key, record, copy)
         elif not was_there and not record.epoch:
-            # It was declared just now.
+            # The queue was declared just now.
             self._origins[queue.queue_id] = {}
         self._reconcile(queue)
         if queue.queue_id not in self._led:
@@ -446,7 +447,7 @@ class Mirroring:
                 self._renumberings[queue.queue_id] = known
 
     def _promoted(self, queue: Queue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
-        """Our mirror leads now: its group, its positions and what it knew go on."""
+        """The mirror of this node leads now: its group, its positions and what it knew go on."""
         self._refusals[queue.queue_id] = copy.mirror.refusals
         led = self._new_led(queue, key, record, copy.carrier)
         self._hold_until_noted(led)
@@ -499,8 +500,9 @@ class Mirroring:
         )
 
     def _hold_until_noted(self, led: LedQueue) -> None:
-        """Nothing is confirmed, handed out or broadcast: a mirror that has heard of this leader
-        would take over from it, and what this node has would not be looked for."""
+        """Until the card says that this node leads, nothing is confirmed, handed out or broadcast:
+        a mirror that had heard of this leader might take over from it, and what this node has would
+        not be looked for after a restart."""
         led.leader.is_noted = False
         led.queue.hold()
 
@@ -555,7 +557,7 @@ class Mirroring:
         if known is not None:
             led.leader.renumbering = known
         for mirror in record.mirrors:
-            # Of a time before this node was away: one of them may be about to take our place.
+            # Named since before this node was away: one of them may be about to take the lead.
             led.leader.add_mirror(mirror)
         led.record_changed(record)
         if record.mirrors:
@@ -575,7 +577,7 @@ class Mirroring:
         return led
 
     def _start_member(self, led: LedQueue, member: CarrierMember) -> None:
-        """Have a group from now on, and with it mirrors that may take over."""
+        """Found or join the group: from now on there may be mirrors that take over."""
         if self._led.get(led.queue.queue_id) is not led or led.member is not member:
             return
         if led.is_founding:
@@ -584,7 +586,7 @@ class Mirroring:
             member.start()
 
     def _look_for_better_copies(self, led: LedQueue) -> None:
-        """Go on with what is here, as soon as no mirror can have more."""
+        """Go on with the copy that is here, as soon as no mirror can have more."""
         returned, record = led.returned, self._definitions.record_of(led.key, led.queue.queue_id)
         if returned is None or record is None or self._led.get(led.queue.queue_id) is not led:
             return
@@ -595,7 +597,7 @@ class Mirroring:
             self._reclaim(led, returned)
 
     def _has_majority(self, record: QueueRecord) -> bool:
-        """Whether so many members of a quorum queue are up that it can go on. Until then its
+        """Whether enough members of a quorum queue are up for it to go on. Until then its
         definition stays as it is: others may be able to go on without this node."""
         running = self._running()
         return sum([member in running for member in record.members]) >= (
@@ -609,7 +611,7 @@ class Mirroring:
             self._ask_of_copy("mirror.take_lead", node, led.queue.queue_id, answer, *known)
 
     def _reclaim(self, led: LedQueue, returned: ReturnedLeader | None = None) -> None:
-        """No mirror has taken our place: go on without those there were."""
+        """No mirror has taken the lead: go on without the mirrors there were."""
         if self._led.get(led.queue.queue_id) is not led or not led.leader.fenced:
             return
 
@@ -654,20 +656,20 @@ class Mirroring:
         return carrier.join(record, led)
 
     def _unlead(self, led: LedQueue) -> None:
-        """The queue has no mirrors any more, and shall have none."""
+        """Stop mirroring a queue: it has no mirrors any more, and is to have none."""
         queue = led.queue
-        # Nobody is left whom it could be handed over to.
+        # No node is left that it could be handed over to.
         self.hand_overs.mirrors_changed(queue.queue_id, ())
         del self._led[queue.queue_id]
         self._origins.pop(queue.queue_id, None)
         self._forget(led)
         self._renumberings[queue.queue_id] = led.leader.renumbering
         if not led.leader.renumbering.has_gaps:
-            # Otherwise a copy that is away may have what this node lacked when it took over, and
+            # With gaps, a copy that is away may have what this node lacked when it took over, and
             # has to be told which messages these are.
             self._formers.remove_card(led.storage_id)
         for mirror in list(led.leader.mirrors):
-            # The definition names it no more; this may be known before the leader is told.
+            # The definition does not name this mirror; the leader may not have been told yet.
             led.leader.remove_mirror(mirror)
         led.leader.flush()
         led.member.leave()
@@ -677,7 +679,7 @@ class Mirroring:
             queue.backing.replace_levels(inner)
         else:
             queue.backing = inner[0]
-        # No other node has to hear of anything first.
+        # No other node has to hear of a message before it is confirmed or handed out.
         led.leader.waits_for_nobody()
         queue.set_lacks_copies(False)
         queue.hand_out()
@@ -709,7 +711,7 @@ class Mirroring:
             self._keep_what_was_led(led)
 
     def _keep_what_was_led(self, led: LedQueue) -> None:
-        """Another node leads now, and may want a mirror here."""
+        """Make it a former copy: another node leads now, and may want a mirror here."""
         for level in led.leader.levels:
             level.inner.requeue(list(level.pending.values()))
             level.pending.clear()
@@ -726,7 +728,7 @@ class Mirroring:
         )
         self._formers.keep(led.queue.queue_id, former)
         self._lost_and_found.search(led.key, led.queue.queue_id, former)
-        # The queue's end is not that of its messages.
+        # The queue object ends now; its messages do not.
         led.queue.backing = MemoryQueue()
 
     def _renumbering_of(self, queue_id: int) -> tuple[int, Renumbering] | None:
@@ -785,7 +787,7 @@ class Mirroring:
         copies = Copies(record.leader, record.mirrors, record.in_sync)
         led.want(wanted)
         running = self._running()
-        # Whether a mirror is alive is the group's business, not that of links.
+        # The group, not the links, tells whether a mirror is alive.
         there = {*running, *record.mirrors}
         led.wanted_mirrors = wanted_mirrors(wanted, copies, there, self._rng, self.machine_of)
         is_alone = not record.mirrors and not record.missing and not led.members()
@@ -793,7 +795,7 @@ class Mirroring:
             self._unlead(led)
             return
         leader = wanted_leader(wanted, copies, self.hand_overs.can_take_over())
-        # One that is named, and away, is to be here first: all that are in sync stand still.
+        # A mirror that is named, and away, is to be here first: all in sync have to stand still.
         if leader != self._name and set(record.in_sync) <= set(led.members()):
             self.hand_overs.begin(led, leader)
             return
@@ -819,7 +821,7 @@ class Mirroring:
         self._clock.call_later(TICK_S, self._tick)
 
     async def _look(self) -> None:
-        """Look at what is awaited, and at a share of the rest."""
+        """Look at queues and copies that wait for something, and at a share of the rest."""
         changed, self._changed = self._changed, set()
         due_led = [
             led
@@ -838,7 +840,7 @@ class Mirroring:
         self._new_queues.look()
         self._formers.discard_unwanted(self._definitions.records(), self._running())
         if not self._may_lead(self._name):
-            # A mirror may be in sync by now, or this node lead what it did not then.
+            # Since the last tick a mirror may have become in sync, or this node a leader.
             self.hand_overs.drain()
 
     def _is_in_share(self, queue_id: int) -> bool:
@@ -872,7 +874,7 @@ class Mirroring:
         else:
             self._write_card_of_copy(copy)
 
-    # What is kept for the time after a restart
+    # Cards, for the time after a restart
 
     def _write_card_of_leader(self, led: LedQueue) -> Commit:
         leader, queue = led.leader, led.queue
@@ -888,7 +890,7 @@ class Mirroring:
         )
 
     def _write_card_of_copy(self, copy: CopyHere) -> None:
-        """When a copy is whole it is what counts, and no more what was here before."""
+        """If a copy is whole, write its card, and forget the former copy."""
         mirror = copy.mirror
         record = self._definitions.record_of(copy.key, copy.queue_id)
         if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
@@ -937,7 +939,7 @@ class Mirroring:
             record = self._definitions.record_of(copy.key, copy.queue_id)
             is_ours = self._copies.get(copy.queue_id) is copy
             if is_ours and record is not None and record.leader == name:
-                # What was said over the link before may have got lost with it.
+                # Reports over the link before may have got lost with it.
                 copy.mirror.report_again()
 
         _begin(self._in_turns(list(self._led.values()), send_again))
@@ -964,17 +966,17 @@ class Mirroring:
         epoch: int,
         ballot: int,
     ) -> tuple[int, int, Kept | None]:
-        """The leader of a queue asks us to have a mirror; if it `founds` the group, in that.
+        """The leader of a queue asks this node to have a mirror; if it `founds` the group, in that.
 
-        Answers the incarnation of its member, what our storage calls the copy, and what is here
-        from before.
+        Answers the incarnation of the mirror's member, the id under which the storage here knows
+        the copy, and what is here in a former copy.
 
         Raises `NotFound` to be asked again.
         """
         key: Key = ("queue", vhost, name)
         record = await self._definitions.record_as_seen_by(node, key, queue_id)
         if record is None or (record.epoch, record.ballot) < (epoch, ballot):
-            # By what is not known yet, the copy that is here may be one to drop.
+            # By a definition that is still on its way, the copy that is here may be one to drop.
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
         there = self._copies.get(queue_id)
         if there is not None and there.carrier != carrier and self._name not in record.in_sync:
@@ -996,7 +998,7 @@ class Mirroring:
     ) -> None:
         queue_id = record.queue_id
         settings = self._settings(key, record)
-        # Never one that was used before: what is left of an earlier copy is another matter.
+        # Never an id that was used before: something of an earlier copy may be left.
         storage_id = COPY_BIT | self._rng.getrandbits(QUEUE_ID_BITS) * LEVELS
         spec = BackingSpec(storage_id, record.durable, settings.queue_mode)
         backings = [
@@ -1006,7 +1008,7 @@ class Mirroring:
 
         def report(batch: int) -> None:
             copy = self._copies.get(queue_id)
-            # What an earlier copy had to write may be on disk only now.
+            # The store may have written only now what an earlier copy gave it.
             if copy is not None and copy.mirror is mirror:
                 self._report(copy, batch)
 
@@ -1026,9 +1028,10 @@ class Mirroring:
         copy.member.start(awaits_group=awaits_group)
 
     def _have_copy_of_disk(self, key: Key, record: QueueRecord) -> None:
-        """What the disk has of a queue is a whole copy by the definition, and may have to lead.
+        """Make a mirror of what the disk has, if the definition calls it in sync: it may have to
+        lead.
 
-        Not where a copy says that it has messages which are not on disk.
+        Not by a policy that lets copies report messages which are not on disk.
         """
         if not self._wanted_of(key).is_flushed:
             return
@@ -1067,7 +1070,7 @@ class Mirroring:
             self._post.send(record.leader, Kind.MIRRORED, payload)
 
     def drop_copy(self, copy: CopyHere, reason: str, *, keep: bool = False) -> None:
-        """`keep`: what it has is good, and the next copy may want it."""
+        """`keep`: what the copy has is good, and the next one may want it."""
         if self._copies.get(copy.queue_id) is not copy:
             return
         del self._copies[copy.queue_id]
@@ -1093,7 +1096,7 @@ class Mirroring:
         copy.mirror.discard()
 
     def _forget_former(self, mirror: Mirror) -> None:
-        """What was here from before is of no use any more."""
+        """The former copy of a mirror is of no use any more."""
         former, mirror.former = mirror.former, None
         if former is not None:
             self._formers.discard_copy(former)
@@ -1121,7 +1124,7 @@ class Mirroring:
         *more: int,
     ) -> None:
         def finish(result: Callable[[], bool]) -> None:
-            # Who cannot be reached has not said anything.
+            # A node that cannot be reached has not said anything.
             with suppress(NotFound):
                 answer(result())
 
@@ -1132,14 +1135,14 @@ class Mirroring:
         run(ask(), finish)
 
     async def _asked_for_copy(self, _node: str, queue_id: int) -> bool:
-        """Whether this node has a copy that has begun; which it is, the definition says."""
+        """Whether this node has a copy that has begun; the definition says whether it is whole."""
         copy = self._copies.get(queue_id)
         return copy is not None and copy.mirror.started
 
     async def _asked_to_lead(self, node: str, queue_id: int, epoch: int, ballot: int) -> bool:
-        """The leader was away, and asks whether this node has a copy, and to lead if it has.
+        """The leader was away. It asks whether this node has a copy, and asks it to lead if it has.
 
-        Raises `NotFound` where that cannot be said yet, to be asked again.
+        Raises `NotFound` to be asked again, if that cannot be said yet.
         """
         copy = self._copies.get(queue_id)
         if copy is None or not copy.mirror.started or copy.mirror.from_disk is not None:
@@ -1158,18 +1161,18 @@ class Mirroring:
     async def _asked_to_take_over(
         self, node: str, queue_id: int, epoch: int, ballot: int = ANY_BALLOT
     ) -> bool:
-        """The leader hands the queue over, an earlier version of it in any ballot; False if this
-        node cannot lead."""
+        """The leader hands the queue over; a leader of an earlier version names no ballot. Returns
+        False if this node cannot lead."""
         copy = self._copies.get(queue_id)
         if copy is None or not copy.mirror.started or copy.mirror.from_disk is not None:
-            # What was on disk when this node started need not be all that the leader has.
+            # A copy that was on disk when this node started may lack what the leader has.
             return False
         if copy.is_outside:
-            # The group goes on without it, and mirrors there would not hear of this leader.
+            # The group goes on without this copy, and mirrors there would not hear of this leader.
             return False
         return await copy.take_over(node, epoch, ballot)
 
-    # What definitions say
+    # Definitions and policies
 
     def promote_when(self, key: Key) -> str:
         return self._wanted_of(key).promote_on_failure
@@ -1179,7 +1182,7 @@ class Mirroring:
         self._new_queues.changed(key, record)
         queue_id = self._by_key.get(key)
         if queue_id is None or self._stopping:
-            # What is here is for the next start.
+            # The queue has nothing here; or the node stops, and keeps what is here for its start.
             return
         self._changed.add(queue_id)
         copy = self._copies.get(queue_id)
@@ -1210,26 +1213,26 @@ class Mirroring:
             copy.promoting = False
             self._carrier_switch.follow(copy, record)
         elif copy.listed and self._name not in record.mirrors and copy.has_begun_by(record):
-            # If it is only that the leader could not reach it, it is asked for again.
+            # If the leader only could not reach this copy, it asks for it again.
             self.drop_copy(copy, "it is not wanted any more", keep=True)
         else:
             copy.listed = self._name in record.mirrors
             copy.promoting = False
             copy.member.follow(record)
-            # The leader's batches may have come before this.
+            # Batches of this leader may have come before the definition did.
             copy.mirror.report_again()
 
     def _is_known_to_nobody(self, copy: CopyHere, record: QueueRecord) -> bool:
         """Whether the leader that asked for this copy was lost before the definition named it.
 
         The next leader does not know where it is stored, so it can neither name it nor tell it to
-        start; it asks for a copy where there is none.
+        start. It asks nodes that have no copy.
         """
         is_named = record.storage_id(self._name) == copy.storage_id
         return not copy.mirror.started and record.epoch != copy.mirror.epoch and not is_named
 
     def _is_to_come_over(self, copy: CopyHere, record: QueueRecord) -> bool:
-        """Whether this copy, which has all, is to be brought batches by another carrier."""
+        """Whether this copy is whole, and is to get its batches by another carrier."""
         is_whole = self._name in record.in_sync and not copy.is_outside
         return copy.listed and is_whole and CarrierKind.of(record) is not copy.carrier
 
@@ -1287,7 +1290,7 @@ class Mirroring:
         self._node.alarms.set_flow(bool(self._congested), "mirrors")
 
     def membership_lost(self, led: LedQueue, reason: str) -> None:
-        """Somebody takes our place, or will in a moment; if not, we go on with a new group."""
+        """Another node takes the lead, or will in a moment; if not, go on with a new group."""
         queue = led.queue
         log_event(
             log,
@@ -1353,5 +1356,5 @@ def _levels(
 
 
 def _begin(work: Waiting[None]) -> None:
-    """Go through it, however many turns it takes."""
+    """Begin work that may take many turns."""
     run(work, lambda result: result())

@@ -1,9 +1,9 @@
 """New quorum queues whose leader is gone before any other member has had a copy.
 
 Nothing was confirmed of such a queue: its leader needs a majority for that, and counts only mirrors
-that the definition names, which has named none so far. So another member may lead with nothing. It
-writes itself into the definition on the condition that this is still the one of the beginning. From
-then on the leader before, should it live after all, can have no mirror named, and confirms nothing.
+that the definition names; it has named none so far. So another member may lead with nothing. It
+writes itself into the definition, on the condition that this is still as it was at the beginning.
+If the former leader lives after all, it can name no mirrors from then on, and confirms nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger("warren.queue")
 
 
 class NewQueues:
-    """Those of which this node is a member and not the leader."""
+    """The new queues of which this node is a member and not the leader."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class NewQueues:
         return is_new(record) and self._node in record.members and record.leader != self._node
 
     def look(self) -> None:
-        """Lead those whose leader is gone, where it is for this node to do so."""
+        """Lead the queues whose leader is gone, if this node is the one to do so."""
         for key, queue_id in list(self._queues.items()):
             record = self._definitions.record_of(key, queue_id)
             if record is not None and self._next_leader(record) == self._node:

@@ -1,7 +1,7 @@
 """Publishes that a store keeps, numbered in groups, and the group of each number.
 
-A store says of numbers that their publishes are safe, many at once and not always in order. Who
-waits thinks in groups: what was published together, or is of one batch of the leader.
+A store answers with the numbers of publishes that are safe, many at once and not always in order.
+Those that wait think in groups: publishes that came together, or in one batch of the leader.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Generic, NamedTuple, TypeVar
 Group = TypeVar("Group")
 
 TIDY_AT = 64
-"""First numbers of ended groups are dropped when they outnumber those of others by so many."""
+"""First numbers of ended groups are dropped when they outnumber the open groups by so many."""
 
 
 class CrossedOut(NamedTuple, Generic[Group]):
-    """Numbers in a row of one group: the first, counted from the group's own first, how many, and
-    whether no other of that group is left."""
+    """Numbers in a row of one group that were crossed out: the first, counted from the group's own
+    first, how many they are, and whether no other of that group is left."""
 
     group: Group
     offset: int
@@ -52,7 +52,7 @@ class NumberedGroups(Generic[Group]):
         return iter([one.group for one in self._open.values()])
 
     def add(self, group: Group, count: int) -> int:
-        """Returns the first of so many numbers."""
+        """Give `count` numbers to a group; returns the first."""
         first = self._next
         self._next += count
         self._open[first] = _Open(group, count)

@@ -16,12 +16,12 @@ Observe: TypeAlias = Callable[[Envelope], None]
 
 
 def nobody() -> Observe | None:
-    """Nobody is to hear of messages."""
+    """Return None: there is no observer."""
     return None
 
 
 def observer_of(node: Node, key: Key) -> Observe | None:
-    """Who is to hear of messages that come to a copy of this queue."""
+    """The observer of messages that come to a copy of this queue; None if there is none."""
     _, vhost_name, name = key
     vhost = node.vhosts.get(vhost_name)
     if vhost is None or vhost.observer is None:
@@ -30,7 +30,7 @@ def observer_of(node: Node, key: Key) -> Observe | None:
 
 
 class ObservedCopy:
-    """A `Performer` that tells somebody of each message before the copy takes it."""
+    """A `Performer` that tells an observer of each message before the copy takes it."""
 
     def __init__(self, copy: Performer, observe: Observe) -> None:
         self._copy = copy

@@ -20,7 +20,7 @@ class Promotion(StrEnum):
 
 
 FAILOVERS = (Promotion.LEADER_DOWN, Promotion.LEADER_DOWN_NOT_IN_SYNC)
-"""Those of leaders that were lost."""
+"""The promotions that followed the loss of a leader."""
 
 
 def leader_down(leader: str, *, whole: bool) -> str:
@@ -33,7 +33,7 @@ def handed_over(leader: str) -> str:
 
 
 def promotion(told: str) -> Promotion:
-    """What a definition tells, made by the functions above."""
+    """The reason that a definition tells, in the words of the functions above."""
     if told == LEADER_BACK:
         return Promotion.LEADER_BACK
     if told.endswith(_HANDED_OVER):

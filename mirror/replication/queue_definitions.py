@@ -9,16 +9,16 @@ from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
 from warren.core.scheduling.waiting import Event
 
 NEWS_S = 0.5
-"""How much later than another node this one may hear of a definition; then it is asked again."""
+"""How much later than another node this one may hear of a definition. The other then asks again."""
 
 
 class QueueDefinitions:
-    """Of all virtual hosts."""
+    """The definitions of queues in all virtual hosts."""
 
     def __init__(self, metadata: MetadataStore, clock: Clock) -> None:
         self._metadata = metadata
         self._clock = clock
-        # Definitions that somebody waits for.
+        # Definitions that are waited for.
         self._news: dict[Key, list[Event]] = {}
 
     def items(self) -> Iterator[tuple[Key, QueueRecord]]:
@@ -48,9 +48,9 @@ class QueueDefinitions:
         then: Callable[[], None] = lambda: None,
         otherwise: Callable[[], None] = lambda: None,
     ) -> None:
-        """Change the definition, trying again while others are faster; None: not any more.
+        """Change the definition, trying again while others are faster, until `change` returns None.
 
-        `then` is called when it is written, `otherwise` when it is not any more to be.
+        `then` is called when the change is written, `otherwise` when there is nothing to change.
         """
         stored, record = self._metadata.get(key), self.record_of(key, queue_id)
         changed = change(record) if record is not None else None
@@ -68,7 +68,8 @@ class QueueDefinitions:
         commit.then(decided)
 
     async def record_as_seen_by(self, leader: str, key: Key, queue_id: int) -> QueueRecord | None:
-        """The definition that this node leads the queue, which may be on the way to us still."""
+        """The definition by which this node leads the queue. It may still be on its way here: it is
+        waited for, `NEWS_S` at least. None if it does not come."""
         too_late = False
         while True:
             record = self.record_of(key, queue_id)
@@ -89,6 +90,6 @@ class QueueDefinitions:
                     del self._news[key]
 
     def changed(self, key: Key) -> None:
-        """A definition is another one now: those who wait for it look, when others have seen it."""
+        """A definition has changed: those that wait for it look after all others have seen it."""
         for news in self._news.pop(key, ()):
             self._clock.call_soon(news.happen)

@@ -1,4 +1,4 @@
-"""Which level a backing queue needs at its leader, and at a mirror."""
+"""The level that each kind of backing queue needs at its leader, and at a mirror."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warren.mirror.replication.quorum_levels import QuorumLeaderLevel, QuorumMir
 
 
 def leader_level(inner: MirroredLevel, level: int, journal: InstructionLog) -> LeaderLevel:
-    """What a queue of this kind needs at its leader."""
+    """The level of this kind of queue at its leader."""
     kind = LeaderLevel
     if isinstance(inner, QuorumLevel):
         kind = QuorumLeaderLevel
@@ -22,7 +22,7 @@ def leader_level(inner: MirroredLevel, level: int, journal: InstructionLog) -> L
 
 
 def mirror_level(backing: MirroredLevel) -> MirrorLevel:
-    """What a copy of such a queue needs."""
+    """The level of this kind of queue at a mirror."""
     if isinstance(backing, QuorumLevel):
         return QuorumMirrorLevel(backing)
     if isinstance(backing, DueQueue):

@@ -41,7 +41,7 @@ class QuorumLeaderLevel(LeaderLevel):
             self._journal.note(Op.DEAD, self.level, message.position, why)
 
     def purge(self) -> int:
-        # At mirrors they are pending, and a purge takes only what is ready.
+        # At mirrors returned messages are pending, and a purge takes only what is ready.
         returned = [message.position for message in self._counting.returned()]
         self._journal.runs(Op.ACK, self.level, returned)
         return super().purge()

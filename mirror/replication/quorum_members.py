@@ -23,7 +23,7 @@ def members_of(record: QueueRecord) -> list[str]:
 
 
 class QuorumMembers:
-    """Of all quorum queues of the cluster."""
+    """The members of all quorum queues of the cluster."""
 
     def __init__(self, definitions: QueueDefinitions) -> None:
         self._definitions = definitions
@@ -47,7 +47,7 @@ class QuorumMembers:
         await self._change(key, queue_id, without_node)
 
     async def remove_everywhere(self, node: str) -> None:
-        """The node will not come back: it is no member of any queue any more."""
+        """The node will not come back: take it out of every queue of which it is a member."""
         for key, record in list(self._definitions.items()):
             if node in record.members:
                 await self.remove(key, record.queue_id, node)
@@ -62,7 +62,7 @@ class QuorumMembers:
             if members == list(record.members):
                 return None
             is_alone = len(members_of(record)) == 1 and not record.mirrors and not record.missing
-            # Its leader goes on confirming alone until the first mirror has everything.
+            # The leader goes on confirming alone until the first mirror has everything.
             acks = 1 if is_alone else record.acks
             return msgspec.structs.replace(record, members=members, acks=acks)
 

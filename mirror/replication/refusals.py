@@ -1,7 +1,7 @@
 """Publishes of other nodes that a queue has refused, until those nodes have heard of it.
 
-They outlive the session and the leader: that a queue is done with a publish does not say that it
-has it, and a report may be lost with the link, or with who was to send it.
+They outlive the session and the leader. A leader that is done with a publish may have refused it,
+and the report of that may be lost with the link, or with the leader that was to send it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from warren.mirror.messages.origin import node_of
 
 
 class Refusals:
-    """Of one queue, by who published: a run of another node."""
+    """The refused publishes of one queue, by origin: a run of the node that published."""
 
     __slots__ = ("_numbers",)
 
@@ -21,14 +21,14 @@ class Refusals:
 
     def note(self, origin: str, numbers: Iterable[int]) -> None:
         if origin not in self._numbers:
-            # Nobody asks for those of earlier runs of the node.
+            # No node asks for refusals of its earlier runs.
             for earlier in [one for one in self._numbers if node_of(one) == node_of(origin)]:
                 del self._numbers[earlier]
             self._numbers[origin] = set()
         self._numbers[origin].update(numbers)
 
     def heard(self, origin: str, upto: int) -> None:
-        """The other node knows of those up to this number."""
+        """The other node knows of its refusals up to this number."""
         left = {number for number in self._numbers.get(origin, ()) if number > upto}
         if left:
             self._numbers[origin] = left
@@ -36,7 +36,7 @@ class Refusals:
             self._numbers.pop(origin, None)
 
     def of(self, origin: str) -> Collection[int]:
-        """Those that it may not know of."""
+        """The refusals that the other node may not know of."""
         return self._numbers.get(origin, ())
 
     def __iter__(self) -> Iterator[tuple[str, Collection[int]]]:

@@ -1,8 +1,8 @@
 """How the positions of a mirrored queue have changed from leader to leader.
 
 Messages of a queue are named by the positions they have at its leader. A mirror that takes the lead
-goes on with its own positions; so with each epoch all positions may move by some number, a level
-each. Whoever has a copy of an earlier epoch can be told which of its messages are which today, as
+goes on with its own positions; so with each epoch all positions of a level may move by some number.
+A node that has a copy of an earlier epoch can be told which positions its messages have today, as
 long as the leader knows of every step since.
 """
 
@@ -12,15 +12,15 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 STEPS_MAX = 32
-"""Steps that are remembered: copies that were away for longer begin anew."""
+"""How many steps are remembered: copies that were away for longer begin anew."""
 
 
 class Step(NamedTuple):
-    """A change of leader. Per level: by what positions moved, and where the new leader went on.
+    """A change of leader. Per level: how far positions moved, and where the new leader went on.
 
-    What the leader before had from `tails` on, in the new positions, the new one never got. Nor
-    what it had before `firsts`, which are there for one that was not in sync. Of retained messages
-    the new leader, if it was in sync, has all but those between the two positions `retained`.
+    The new leader never got what the former one had from `tails` on, in the new positions. If it
+    was not in sync there are `firsts`, and it never got what is before these either. Of retained
+    messages a new leader that was in sync has all but those between the two positions `retained`.
     """
 
     epoch: int
@@ -48,10 +48,10 @@ NO_LIMIT = 1 << 62
 
 
 class Renumbering:
-    """Known since `first_epoch`.
+    """The steps since `first_epoch`.
 
-    Epochs may be missing: who led in one of them had gone before the next leader heard of it. What
-    positions were then nobody can say but that one.
+    Epochs may be missing: the leader of such an epoch had gone before the next one heard of it.
+    Only that leader can say what the positions were then.
     """
 
     def __init__(self, first_epoch: int) -> None:
@@ -60,13 +60,14 @@ class Renumbering:
 
     @classmethod
     def told(cls, first_epoch: int, steps: Sequence[Sequence[object]]) -> Renumbering:
-        """What another node knows of it, as `plain` has it."""
+        """The renumbering that another node has told, as its `plain` returned it."""
         renumbering = cls(first_epoch)
         renumbering.steps = [Step(*step) for step in steps]  # type: ignore[arg-type]
         return renumbering
 
     def plain(self) -> tuple[int, list[PlainStep]]:
-        """A step of a queue that retained nothing is as before queues could do so."""
+        """The renumbering in lists. A step of a queue that retained nothing has the form which it
+        had before queues could retain."""
         steps: list[PlainStep] = []
         for epoch, *numbers in self.steps:
             known = numbers if numbers[-1] else numbers[:-1]
@@ -80,21 +81,20 @@ class Renumbering:
 
     @property
     def retained_since(self) -> int | None:
-        """From which position on the leader before the last step retained; None if nobody knows."""
+        """The position from which the leader before the last step retained; None if unknown."""
         if len(self.steps) > 1:
             before = self.steps[-2].retained
             return before[1] if before else None
         return None if self.first_epoch else 0
 
     def retains_anew(self, superseded: Sequence[int]) -> None:
-        """The leader of the last step has other positions for retained messages from then on."""
+        """The leader of the last step goes on with other positions for retained messages."""
         if self.steps:
             self.steps[-1] = self.steps[-1]._replace(retained=superseded)
 
     @property
     def retained(self) -> list[Sequence[int]]:
-        """From where to where there are positions of retained messages that only a leader had which
-        another one has superseded."""
+        """The ranges of positions at which only a superseded leader had retained messages."""
         return [step.retained for step in self.steps if step.retained]
 
     @property
@@ -103,7 +103,7 @@ class Renumbering:
         return any(step.firsts for step in self.steps)
 
     def next_after(self, epoch: int) -> Step | None:
-        """How the leader of that epoch was succeeded; None if nobody knows."""
+        """The step that followed that epoch; None if it is not known."""
         if not self._is_known(epoch):
             return None
         return next((step for step in self.steps if step.epoch > epoch), None)
@@ -111,7 +111,7 @@ class Renumbering:
     def up_to_gap(self, epoch: int) -> Step | None:
         """All steps since that epoch, up to the first of a leader that was not in sync, as one.
 
-        The next one if all were in sync; None if nobody knows.
+        Only the next step if all leaders were in sync; None if the steps are not known.
         """
         if not self._is_known(epoch):
             return None
@@ -132,7 +132,7 @@ class Renumbering:
         return merged
 
     def earlier(self, levels: int) -> Iterator[tuple[int, list[int]]]:
-        """The epochs that are known, the last one first, and by what positions have moved since."""
+        """The epochs that are known, the last one first, and how far positions have moved since."""
         shifts = [0] * levels
         for number in range(len(self.steps) - 1, -1, -1):
             step = self.steps[number]
@@ -143,7 +143,7 @@ class Renumbering:
         yield self.first_epoch, shifts
 
     def since(self, epoch: int, levels: int) -> list[Since] | None:
-        """What has become of the positions of that epoch, per level; None if nobody knows."""
+        """What has become of the positions of that epoch, per level; None if that is not known."""
         if not self._is_known(epoch):
             return None
         shifts, limits = [0] * levels, [NO_LIMIT] * levels

@@ -1,4 +1,4 @@
-"""Which nodes a policy wants a queue on, and who leads when its leader is gone. Pure functions.
+"""Which nodes a policy wants a queue on, and which leads when the leader is gone. Pure functions.
 
 The rules are those of gm_and_mirroring.md sections 2.7, 2.9 and 2.10; an in-sync mirror is always
 preferred to one that is not, however old that one is.
@@ -28,8 +28,8 @@ SYNC_BATCH = 4096
 
 
 class SyncLimits(NamedTuple):
-    """What the configuration says of synchronisations, where a policy says nothing: so many
-    `messages` are sent at a time at most, and so many octets a second (0: no limit)."""
+    """What the configuration says of synchronisations, where a policy says nothing: how many
+    `messages` are sent at a time at most, and how many octets a second (0: no limit)."""
 
     messages: int = SYNC_BATCH
     rate: int = 0
@@ -90,8 +90,8 @@ class Wanted(NamedTuple):
     def of_members(
         cls, members: Sequence[str], leader: str, limits: SyncLimits = NO_LIMITS
     ) -> Wanted:
-        """What the members of a quorum queue say: a majority of them has each publish on disk, and
-        only one that has everything confirmed leads. One that is left alone wants no mirrors."""
+        """What the members of a quorum queue want: a majority of them has each publish on disk, and
+        only a member that has everything confirmed leads. A single member wants no mirrors."""
         return cls(
             None if list(members) == [leader] else "nodes",
             list(members),
@@ -133,7 +133,7 @@ def _of_log(definition: Mapping[str, Any]) -> tuple[CarrierKind, str | int, int,
 
 
 class Copies(NamedTuple):
-    """Who leads a queue and who has copies of it, the oldest first."""
+    """The leader of a queue, and the nodes that have mirrors of it, the oldest first."""
 
     leader: str
     mirrors: Sequence[str]
@@ -168,7 +168,7 @@ def wanted_mirrors(
 def _one_a_machine(
     nodes: Sequence[str], now: Copies, rng: Random, machine_of: Callable[[str], str]
 ) -> list[str]:
-    """One node of each machine: that with a copy, in-sync ones before others, else any."""
+    """One node of each machine: one with a copy, in-sync ones before others, or else any."""
     machines = {machine_of(node) for node in nodes}
     if len(machines) == len(nodes):
         return list(nodes)
@@ -181,7 +181,7 @@ def _one_a_machine(
 
 
 def _exactly(count: int, now: Copies, others: Sequence[str], rng: Random) -> tuple[str, ...]:
-    """Those there are stay, in-sync ones before others; further ones are chosen by chance."""
+    """The mirrors there are stay, in-sync ones before others; further ones are chosen by chance."""
     there = [mirror for mirror in now.mirrors if mirror in others]
     there.sort(key=lambda mirror: mirror not in now.in_sync)
     if len(there) >= count:
@@ -192,17 +192,17 @@ def _exactly(count: int, now: Copies, others: Sequence[str], rng: Random) -> tup
 
 
 def stand_ins(wanted: Sequence[str], in_sync: Sequence[str]) -> Sequence[str]:
-    """The mirrors that are not wanted, and stay until those that are have whole copies: there are
-    never fewer in sync than there were, or than are wanted."""
+    """The mirrors in sync that are not wanted, and stay until wanted ones have whole copies: there
+    are never fewer in sync than there were, or than are wanted."""
     whole = sum([mirror in wanted for mirror in in_sync])
     others = [mirror for mirror in in_sync if mirror not in wanted]
     return others[: max(min(len(in_sync), len(wanted)) - whole, 0)]
 
 
 def wanted_leader(wanted: Wanted, now: Copies, running: Collection[str]) -> str:
-    """Who is to lead: mode `nodes` may want the queue away from where it is.
+    """The node that is to lead: mode `nodes` may want the queue away from where it is.
 
-    It stays until a listed node has a whole copy.
+    The queue stays there until a listed node has a whole copy.
     """
     if wanted.mode != "nodes" or now.leader in wanted.params:
         return now.leader
@@ -213,22 +213,23 @@ def wanted_leader(wanted: Wanted, now: Copies, running: Collection[str]) -> str:
 
 
 def better_leader(now: Copies, leads: Mapping[str, int]) -> str:
-    """Who had better lead for the sake of balance: a node that leads at least two queues fewer."""
+    """The node that should lead for the sake of balance: one that leads at least two queues fewer
+    than the present leader, or else this one."""
     best = min(now.in_sync, key=lambda node: (leads.get(node, 0), node), default=now.leader)
     return best if leads.get(best, 0) + 1 < leads.get(now.leader, 0) else now.leader
 
 
 def drained_leader(now: Copies, may_lead: Collection[str], leads: Mapping[str, int]) -> str | None:
-    """Who leads in the place of a node in maintenance mode: a mirror in sync that leads the fewest
-    queues; None when there is none."""
+    """The node that is to lead in the place of one in maintenance mode: the mirror in sync that
+    leads the fewest queues; None if there is none."""
     there = [node for node in now.in_sync if node in may_lead]
     return min(there, key=lambda node: (leads.get(node, 0), node), default=None)
 
 
 def candidates(now: Copies, alive: Collection[str], promote: str) -> tuple[str, ...]:
-    """Who may lead when the leader is gone, the best first.
+    """The mirrors that may lead when the leader is gone, the best first.
 
-    With `when-synced` nobody may whose copy is not whole; the queue waits for its leader then.
+    With `when-synced` only whole copies may; if there is none, the queue waits for its leader.
     """
     there = [mirror for mirror in now.mirrors if mirror in alive]
     whole = [mirror for mirror in there if mirror in now.in_sync]

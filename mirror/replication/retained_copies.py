@@ -1,17 +1,18 @@
-"""What a node has retained of queues that it mirrors: acknowledged messages, as their leader has.
+"""Acknowledged messages that a node retains of queues that it mirrors, as their leaders do.
 
-A leader says of a message that is acknowledged that it is to be retained, and at which position,
-before it says that it leaves the queue; each mirror that has the message keeps it then. What a
-mirror lacks it is sent later (`retained_sync.py`).
+Before a leader tells its mirrors that a message is acknowledged, it tells them to retain it, and at
+which position; each mirror that has the message keeps it then. Retained messages that a mirror
+lacks it is sent later (`retained_sync.py`).
 
-What only a leader had retained that was superseded, the next leader, if it was in sync, still has
-in the queue. Who learns how positions have moved since (`renumbering.py`) drops it: otherwise it
-would be retained twice.
+A leader may have retained messages before its mirrors heard of that. If it is superseded, the next
+leader, if it was in sync, still has these messages in the queue. So a node that learns how
+positions have moved since (`renumbering.py`) drops what was retained: otherwise it would be
+retained twice.
 
 The log of a queue has an id of its own, which follows from that of the queue. So it stays the same
-whatever becomes of the copy, and when this node begins to lead, or does not lead any more. It is
-dropped when the queue is deleted, when no policy has it retain anything, and at a start after which
-the node has no copy.
+whatever becomes of the copy, and when this node begins to lead, or does not lead any more. The log
+is dropped when the queue is deleted, when no policy has the queue retain anything, and when the
+node is started and has no copy.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class _Mirrored:
 
     def __init__(self, key: Key) -> None:
         _, self.vhost_name, self.name = key
-        # What is acknowledged leaves the copy when its leader says so.
+        # Empty: acknowledged messages leave the copy when its leader says so.
         self.backing: BackingQueue = MemoryQueue()
 
 
 class RetainedCopy(Retains):
-    """What the mirror of one queue is told, done to what this node has retained."""
+    """Does what the mirror of one queue is told with the messages that this node has retained."""
 
     def __init__(self, copies: RetainedCopies, queue_id: int) -> None:
         self._copies = copies
@@ -74,14 +75,14 @@ class RetainedCopy(Retains):
 class RetainedCopies:
     """The retentions of queues that this node does not lead, by the ids of the queues.
 
-    `next_positions` are those that leaders have told of queues that are not to retain anything yet.
+    `next_positions` are those that leaders have told of queues that retain nothing here yet.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._retentions: dict[int, Retention] = {}
         self.next_positions: dict[int, int] = {}
-        # Between which positions only leaders had messages that were superseded.
+        # The ranges of positions at which only superseded leaders had messages.
         self._superseded: dict[int, list[Sequence[int]]] = {}
         self._new_backing: NewBacking
         self._node: Node
@@ -98,11 +99,11 @@ class RetainedCopies:
     def of(self, queue_id: int) -> Retention | None:
         """What this node retains of a queue, whether it leads it or not."""
         led = self._node.local_queues[queue_id].retention if self.leads(queue_id) else None
-        # A queue that is about to be led takes over what its mirror here had when it is complete.
+        # A queue that is about to be led takes over what its mirror had when it is complete.
         return led or self._retentions.get(queue_id)
 
     def of_mirror(self, queue_id: int) -> Retention | None:
-        """The same, if this node does not lead it."""
+        """What this node retains of a queue that it does not lead."""
         return self._retentions.get(queue_id)
 
     def of_copy(self, queue_id: int) -> RetainedCopy:
@@ -114,15 +115,15 @@ class RetainedCopies:
         records: Iterable[tuple[Key, QueueRecord]],
         settings: Callable[[Key, QueueRecord], QueueSettings],
     ) -> None:
-        """Open the logs of queues of which this node has a copy, before those that nobody has
-        opened are dropped."""
+        """Open the logs of queues of which this node has a copy, before logs that are not open are
+        dropped."""
         for key, record in records:
             is_here = node in record.mirrors or node in record.stores
             if is_here and record.leader != node:
                 self.follow(key, record, settings(key, record).retention)
 
     def follow(self, key: Key, record: QueueRecord, limits: StreamLimits | None) -> None:
-        """What a queue is to retain may have changed."""
+        """Follow the policy: what a queue is to retain may have changed."""
         retention = self._retentions.get(record.queue_id)
         if limits is not None and record.durable:
             if retention is None:
@@ -135,7 +136,7 @@ class RetainedCopies:
             retention.cease()
 
     def _opened(self, queue_id: int) -> RetainedLog:
-        """What the disk has, which goes on where a leader has told."""
+        """Open the log that the disk has; it goes on at the position that a leader has told."""
         spec = BackingSpec(queue_id + RETAINED_LEVEL, durable=True, mode="default", retained=True)
         log = retained_log(self._new_backing(spec), self._clock.call_soon)
         log.skip_to(self.next_positions.pop(queue_id, log.next_position))
@@ -164,7 +165,7 @@ class RetainedCopies:
             _drop(retention.log, known)
 
     def is_superseded(self, queue_id: int, position: int) -> bool:
-        """Whether only a leader that was superseded had a message with this position."""
+        """Whether only a superseded leader had a message with this position."""
         ranges = self._superseded.get(queue_id, ())
         return any(start <= position < end for start, end in ranges)
 
@@ -173,11 +174,11 @@ class RetainedCopies:
     ) -> Sequence[int]:
         """This node leads the queue from now on, and gives positions that no other leader gave.
 
-        Returns from where to where only the leader before may have messages which this one has in
-        its queue, and so where its own begin; nothing where the queue retains nothing. It has none
-        of them in its queue for certain if it `lacks` messages: then that is no range. `since`: a
-        leader that is back gave the positions from there on, and has nothing on its disk if it
-        finds nothing.
+        Returns the range of positions at which only the former leader may have retained messages,
+        which this one still has in its queue; its own positions begin where the range ends. Nothing
+        if the queue retains nothing. The range is empty if this leader `lacks` messages: then it
+        need not have those in its queue. `since`: a leader that is back gave the positions from
+        there on itself, and the range begins there if it finds nothing on its disk.
         """
         retention = self.of(queue.queue_id)
         if retention is None:
@@ -195,15 +196,16 @@ class RetainedCopies:
         return superseded
 
     def take(self, queue_id: int) -> RetainedLog | None:
-        """What there is of a queue that this node leads from now on, or has led for a while; None
-        where nobody has retained anything yet."""
+        """The log of a queue that this node leads from now on, or has led for a while; None if
+        nothing has been retained yet."""
         retention = self._retentions.pop(queue_id, None)
         if retention is not None:
             return retention.let_go()
         return self._opened(queue_id) if queue_id in self.next_positions else None
 
     def another_leads(self, queue_id: int) -> None:
-        """An object may lead the queue here that is about to go: it retains nothing any more."""
+        """Another node leads. If an object still leads the queue here, it is about to go: take what
+        it has retained, so that it retains nothing any more."""
         if self.leads(queue_id):
             queue = self._node.local_queues[queue_id]
             self._keep_of(("queue", queue.vhost_name, queue.name), queue)
@@ -218,7 +220,7 @@ class RetainedCopies:
             queue.retained = queue.retention = None
 
     def _keep_of(self, key: Key, queue: Queue) -> None:
-        """Go on with what the object has retained, unless that was done."""
+        """Go on with what the queue object has retained, unless that was done."""
         retained = queue.retained
         if retained is not None and not retained.ended:
             retention = self._keep(key, queue.queue_id, retained.let_go())
@@ -226,7 +228,7 @@ class RetainedCopies:
                 retention.keep_within(queue.settings.retention)
 
     def delete(self, queue_id: int) -> None:
-        """The queue is deleted."""
+        """Delete what is retained of a queue that is deleted."""
         retention = self._retentions.pop(queue_id, None)
         self._superseded.pop(queue_id, None)
         self.next_positions.pop(queue_id, None)
@@ -240,12 +242,12 @@ class RetainedCopies:
 
 
 def _drop(log: RetainedLog, superseded: Iterable[Sequence[int]]) -> None:
-    """Remove what no later leader has heard of. Nor is any of these positions given once more."""
+    """Remove what no later leader has heard of. None of these positions is given once more."""
     for start, end in superseded:
         log.drop(start, end)
         log.skip_to(max(end, log.next_position))
 
 
 def retains_at(queue: Queue) -> int | None:
-    """At which position a queue of this node retains the next message; None if it does not."""
+    """The position at which a queue of this node retains the next message; None if it does not."""
     return None if queue.retention is None else queue.retention.log.next_position

@@ -1,12 +1,13 @@
-"""Retained messages that one node lacks and another one has.
+"""The synchronisation of retained messages: a node asks another one for those that it lacks.
 
-A mirror that is in sync retains what its leader retains from then on. Of all that was before it
-asks the leader: it says which positions of a range it has, and is answered with messages there that
-it lacks, as many as a slice holds, and up to where that is all. It asks on when these are on its
-disk, and after a pause. So nobody waits for it, and the leader keeps nothing in mind. What has come
-stays: when a node or a link is gone, or another node leads, it begins again and is sent the rest.
-What it has not heard to be acknowledged is still in its copy of the queue, with which it may lead:
-that it takes only when it has heard, or it would be retained twice.
+A mirror that is in sync retains what its leader retains from then on. It asks the leader for all
+that is older: it says which positions of a range it has, and is answered with messages there that
+it lacks, as many as a slice holds, and the position up to which these are all. When they are on its
+disk, and after a pause, it asks for more. So no client waits, and the leader keeps nothing in mind.
+What has come stays: when a node or a link is gone, or another node leads, the mirror begins again
+and is sent the rest. A message is still in the mirror's copy of the queue, with which it may lead,
+if the mirror has not heard yet that it is acknowledged. The mirror keeps such a message only when
+it has heard that: otherwise it would be retained twice.
 
 A leader that took over before it had been sent everything hears from its mirrors of messages that
 it lacks. It asks for them in the same way, and then has its other mirrors ask again.
@@ -42,16 +43,16 @@ LIST_US: Final = 1000
 """What that costs, as `core/scheduling/turns.py` counts it."""
 
 AGAIN_S: Final = 1.0
-"""So long it waits before it asks again a node that does not answer."""
+"""How long a node waits before it asks again one that does not answer."""
 
 Runs: TypeAlias = Sequence[tuple[int, int]]
-"""Positions that follow one another: the first one, and how many."""
+"""Runs of positions that follow one another: the first one, and how many."""
 
 
 class RetainedSlice(NamedTuple):
     """Messages that a node lacks, and how many seconds ago each was acknowledged.
 
-    Below `upto` these are all. `end` is where the log of the node that answers ended.
+    Below `upto` it lacks no others. `end` is where the log of the node that answers ended.
     """
 
     messages: bytes
@@ -61,7 +62,7 @@ class RetainedSlice(NamedTuple):
 
 
 class _Sync:
-    """`source` is asked; it is not asked again while `reason` is the same."""
+    """Questions to the node `source`, which is not asked again while `reason` is the same."""
 
     def __init__(self, queue_id: int, source: str, reason: object) -> None:
         self.queue_id = queue_id
@@ -71,7 +72,7 @@ class _Sync:
 
 
 class RetainedSync:
-    """What this node asks for, by the ids of queues, and what it answers."""
+    """What this node asks other nodes for, by the ids of queues, and what it answers them."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class RetainedSync:
             self._begin(_Sync(record.queue_id, record.leader, reason))
 
     def forget(self, queue_id: int) -> None:
-        """This node has no copy any more, or leads from now on, or does not lead any more."""
+        """Ask for no more: this node has no copy any more, or begins to lead or ceases to."""
         self._syncs.pop(queue_id, None)
 
     def _begin(self, sync: _Sync) -> None:
@@ -119,7 +120,7 @@ class RetainedSync:
         retention = self._retained.of(sync.queue_id)
         return None if retention is None or retention.deleted else retention
 
-    # Who lacks messages
+    # Questions of a node that lacks messages
 
     async def _fill(self, sync: _Sync) -> None:
         start, end, found_some = 0, NOWHERE, False
@@ -161,7 +162,8 @@ class RetainedSync:
         return frozenset() if record is None else frozenset(record.in_sync)
 
     async def _have_ask_again(self, mirror: str, sync: _Sync) -> None:
-        """This mirror may have been sent all that this leader had before it found more."""
+        """Have a mirror ask again: it may have been sent all that this leader had before it got
+        more."""
         while (retention := self._is_wanted(sync)) is not None:
             if mirror not in self._in_sync(retention, sync):
                 return
@@ -170,13 +172,13 @@ class RetainedSync:
             except NodeDown:
                 await self._pause(AGAIN_S)
             except NotFound:
-                # An earlier version.
+                # The mirror is of an earlier version.
                 return
             else:
                 return
 
     def _listed(self, retention: Retention, start: int, end: int) -> tuple[int, Runs]:
-        """Which positions this node has from `start` on, and up to where these are all."""
+        """The positions this node has from `start` on, and the one up to which these are all."""
         self._turns.spend(LIST_US)
         listed = retention.log.list_positions(start, end, LISTED_MAX)
         return min(listed.next_position, end), _runs(listed.positions)
@@ -200,13 +202,13 @@ class RetainedSync:
         self._clock.call_later(seconds, over.happen)
         await over
 
-    # Who has them
+    # Answers of a node that has them
 
     async def _asked(
         self, node: str, queue_id: int, start: int, upto: int, runs: Runs
     ) -> RetainedSlice:
-        """Messages from `start` on that are not in `runs`, which are all that the node that asks
-        has up to there. Raises `NotFound` where nothing is retained."""
+        """Messages from `start` on that the asking node lacks: up to `upto` it has those in `runs`
+        and no others. Raises `NotFound` if nothing is retained."""
         self._turns.spend(LIST_US)
         await self._turns.pause()
         retention = self._retained.of(queue_id)
@@ -242,7 +244,7 @@ class RetainedSync:
             self._begin(_Sync(queue_id, node, known.reason))
 
     def _lacks(self, queue_id: int, log: RetainedLog, positions: Sequence[int]) -> bool:
-        """Whether a leader wants messages with these positions, which it has not on disk."""
+        """Whether this node leads, and lacks messages with these positions that it wants."""
         return self._retained.leads(queue_id) and any(
             at >= log.trimmed_below
             and not self._retained.is_superseded(queue_id, at)

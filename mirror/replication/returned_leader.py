@@ -1,9 +1,9 @@
-"""A leader that was away, and the mirrors that may have what its disk has not.
+"""A leader that was away, and the mirrors that may have what its disk lacks.
 
-Its definition still names the mirrors that were in sync when it went. Each of them is asked to
-lead, and says whether it has a copy; one that has is waited for, however long it takes to write
-itself into the definition. When all say that they have none, as after a start of the whole
-cluster, the leader goes on at once. One that says nothing is waited for while it is up for the
+The definition still names the mirrors that were in sync when the leader went. Each of them is asked
+to lead, and says whether it has a copy. A mirror that has one is waited for, however long it takes
+to write itself into the definition. When all say that they have none, as after a start of the whole
+cluster, the leader goes on at once. A mirror that says nothing is waited for while it is up for the
 cluster or can be reached, and for `RECLAIM_S` in any case: links take a moment to come up.
 """
 
@@ -20,8 +20,8 @@ RECLAIM_S = 3.0
 
 
 class ReturnedLeader:
-    """Of one queue, until it is known who leads. `there()` are the nodes that show signs of life;
-    `ask` has one lead, and tells whether it has a copy."""
+    """The returned leader of one queue, until it is known which node leads. `there()` are the nodes
+    that show signs of life; `ask` asks a node to lead, and tells whether it has a copy."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ReturnedLeader:
         self._can_lead = can_lead
 
     def awaited(self, record: QueueRecord) -> list[str]:
-        """The mirrors that may take the lead and lose less by it."""
+        """The mirrors that may have more than this leader, and may take the lead."""
         if self._clock.now() < self._until:
             without = self._mirrors.without(record.epoch)
             return [mirror for mirror in record.in_sync if mirror not in without]
@@ -46,5 +46,5 @@ class ReturnedLeader:
         return awaited if self._can_lead(record, len(awaited)) else []
 
     def ask(self, record: QueueRecord, then: Callable[[], None]) -> None:
-        """Ask those that are awaited to lead; `then` is called when one turns out to have none."""
+        """Ask the awaited mirrors to lead; `then` is called when one turns out to have no copy."""
         self._mirrors.ask(self.awaited(record), record.epoch, then)

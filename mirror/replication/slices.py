@@ -17,7 +17,7 @@ def pack_slice(queue_id: int, epoch: int, number: int, content: bytes) -> bytes:
 
 
 def unpack_slice(payload: bytes) -> tuple[int, int, int, bytes]:
-    """Queue, epoch, number and what is in it. Raises `Undeliverable`."""
+    """Queue, epoch, number and instructions. Raises `Undeliverable`."""
     try:
         queue_id, epoch, number = _HEAD.unpack_from(payload)
     except struct.error as error:

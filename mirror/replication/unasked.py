@@ -1,8 +1,8 @@
-"""Which messages of a queue nobody would send again if its leader lost them.
+"""The messages of a queue that would not be sent again if its leader lost them.
 
-They were published here, to a queue that is led here, and whoever published them did not ask for a
-confirm. Of all others somebody else knows: the node of the publisher keeps them until the leader
-has answered, or the publisher waits for its confirm.
+Their publishers did not ask for confirms, and are at the leader's node; or they are at another node
+that the next leader may not have heard of. All other messages are known elsewhere, too: the node of
+the publisher keeps them until the leader has answered, or the publisher waits for its confirm.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Unasked:
         self._runs: deque[list[int]] = deque()
 
     def published(self, batch: int, level: int, position: int, count: int = 1) -> None:
-        """So many messages from this position on."""
+        """`count` messages have got the positions from this one on."""
         if self._runs:
             last = self._runs[-1]
             if last[0] == batch and last[1] == level and last[3] == position:
@@ -32,5 +32,5 @@ class Unasked:
             self._runs.popleft()
 
     def runs(self, level: int) -> list[tuple[int, int]]:
-        """First positions and ends of those of a level."""
+        """First positions and ends of the runs of a level."""
         return [(start, end) for _, number, start, end in self._runs if number == level]

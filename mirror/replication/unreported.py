@@ -20,5 +20,5 @@ class Unreported:
             self._batches.popleft()
 
     def octets_after(self, batch: int) -> int:
-        """What a mirror lacks that has everything up to this batch."""
+        """How many octets a mirror lacks that has everything up to this batch."""
         return sum([octets for number, octets in self._batches if number > batch])

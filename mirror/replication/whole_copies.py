@@ -1,8 +1,8 @@
-"""Who else may have a whole copy of a queue whose leader is gone.
+"""Which other nodes may have a whole copy of a queue whose leader is gone.
 
-The definition of the queue names the nodes that do: its leader and the mirrors in sync. One of them
-is counted out only when it is down for the cluster, its presence ended, or when it has said
-itself that it has no copy: it may have been started anew since. That it cannot be reached from
+The definition of the queue names them: its leader and the mirrors in sync. A node is counted out
+only when it is down for the cluster, that is, when its presence has ended, or when it has said
+itself that it has no copy: it may have been started anew since. That a node cannot be reached from
 here says nothing.
 """
 
@@ -25,8 +25,8 @@ class WholeCopies:
         self._without: set[str] = set()
 
     def ask(self, nodes: Iterable[str], epoch: int, then: Callable[[], None]) -> None:
-        """Ask nodes whether they have a copy, as often as one likes; `then` is called when one
-        that was not known to has none."""
+        """Ask nodes whether they have a copy; they may be asked repeatedly. `then` is called when a
+        node says that it has none."""
         if epoch != self._epoch:
             self._epoch = epoch
             self._without.clear()
@@ -43,10 +43,10 @@ class WholeCopies:
             then()
 
     def without(self, epoch: int) -> Collection[str]:
-        """Who has said that it has none."""
+        """The nodes that have said that they have no copy."""
         return self._without if epoch == self._epoch else ()
 
     def may_have(self, nodes: Iterable[str], epoch: int) -> list[str]:
-        """Those of the nodes that may have one."""
+        """Those of the nodes that may have a copy."""
         present, without = self._present(), self.without(epoch)
         return [node for node in nodes if node in present and node not in without]
