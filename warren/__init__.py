@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Broker", "Faults", "__version__"]
+__all__ = ["Broker", "BrokerFaults", "__version__"]
 
 if TYPE_CHECKING:
-    from warren.embedded import Broker, Faults
+    from warren.embedded import Broker, BrokerFaults
 
 
 def __getattr__(name: str) -> Any:
     """`from warren import Broker` loads the broker; importing a subpackage does not."""
-    if name in ("Broker", "Faults"):
+    if name in ("Broker", "BrokerFaults"):
         from warren import embedded
 
         return getattr(embedded, name)

@@ -57,7 +57,7 @@ LOOK_S = 0.005
 READ_BYTES_MAX = 1 << 30
 
 
-class Faults(NamedTuple):
+class BrokerFaults(NamedTuple):
     """What goes wrong from the start of a broker on, and after each `restart`: the publishes to
     queues of the virtual host `/` whose names match `refuse_publishes` are refused, no publish is
     confirmed, or publishers are blocked."""
@@ -86,7 +86,7 @@ class QueueState(NamedTuple):
     consumers: int
 
 
-NO_FAULTS = Faults()
+NO_FAULTS = BrokerFaults()
 
 
 class Broker:
@@ -103,7 +103,7 @@ class Broker:
         port: int = 0,
         http_port: int | None = None,
         movable_clock: bool = False,
-        faults: Faults = NO_FAULTS,
+        faults: BrokerFaults = NO_FAULTS,
         **options: Any,
     ) -> None:
         http = () if http_port is None else (Listener("127.0.0.1", http_port),)

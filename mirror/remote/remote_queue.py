@@ -1,22 +1,20 @@
 """A queue that another node leads, as the clients of this node use it.
 
-Operations of clients go to the leader in the order in which they were made. Publishes and verdicts
-(acknowledgements, rejections, requeues) are gathered for one turn of the loop; everything else goes
-at once, after sending what was gathered. Deliveries come back, and are handed to the channels like
-those of a queue that this node leads.
+Operations of clients go to the leader in their order. Publishes and verdicts (acknowledgements,
+rejections, requeues) are gathered for one turn of the loop; everything else goes at once, behind
+them. Deliveries come back, and go to channels like those of a queue that this node leads.
 
 A publish is kept until the leader has answered it. When the link to the leader of a queue without
-mirrors goes down, the answer will never come: publishes that wait for confirms are refused,
-consumers are cancelled, and the leader puts back the messages that were delivered. A queue with
-mirrors soon has another leader. Then another object replaces this one: it asks which publishes have
-arrived, sends the others again, and subscribes the consumers.
+mirrors goes down, no answer will come: publishes that wait for confirms are refused, consumers are
+cancelled, and the leader puts back the messages that were delivered. A queue with mirrors soon has
+another leader. Then another object replaces this one: it asks which publishes have arrived, sends
+the others again, and subscribes the consumers.
 
 The leader counts the prefetch; it is told of any other reason that stops a consumer. Messages may
-be on their way by then. If the consumer's socket is full, it takes them all, and they wait in the
-connection. If a limit of its channel stops it, it takes none, and they are returned undelivered.
-Later messages must not overtake those: all that come for this consumer are returned until the
-leader has answered that it holds the rest. Only then is the leader told that the consumer can be
-served again.
+be on their way by then. A consumer whose socket is full takes them all, and they wait in the
+connection. One that a limit of its channel stops takes none: they are returned undelivered, and so
+are all later ones, which must not overtake them, until the leader has answered that it holds the
+rest. Only then is the leader told that the consumer can be served again.
 """
 
 from __future__ import annotations
@@ -138,7 +136,6 @@ class RemoteQueue(Queue):
         self._give_up_timer: Timer | None = None
         # Happens when the wait is over: there is a leader, or a successor, or it was given up.
         self._waited = Event()
-        # The object that stands for the queue now, if this one was replaced.
         self._successor: Queue | None = None
         # As the leader last reported them, for management.
         self.ready = 0
@@ -327,8 +324,7 @@ class RemoteQueue(Queue):
             self._queues.flush_soon(self)
 
     def delivered(self, number: int, carried: Iterable[CarriedMessages]) -> None:
-        """Take deliveries of the leader to one of our consumers. The leader's delivery numbers
-        become the positions of the messages."""
+        """Take deliveries for a consumer here: their numbers become positions of messages."""
         consumer, _ = self._told.get(number, (None, False))
         messages: list[Message] = []
         for flags, first, envelopes, bodies in carried:
@@ -540,8 +536,7 @@ class RemoteQueue(Queue):
 
     async def _begin_anew(self, consumers: list[Consumer]) -> None:
         if self.deleted or not self._waiting:
-            # Another object has replaced this one and will begin anew itself, or the wait was given
-            # up meanwhile.
+            # Another object has replaced this one and begins anew itself, or the wait was given up.
             return
         received, refused = await self._queues.ask(self.leader, "queue.resume", self.queue_id)
         if self.deleted or not self._waiting:

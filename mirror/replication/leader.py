@@ -2,15 +2,13 @@
 
 What the queue does in one turn of the loop is one batch, which the carrier broadcasts. Mirrors
 report up to which batch they have everything, on disk where that is wanted. A publish is confirmed
-when the queue's own store and every mirror have it, or with the carrier `log` as many mirrors as
-`confirm_rule.py` says. A mirror counts until the definition of the queue, which changes by
-compare-and-set, does not name it any more. So a leader that has been superseded, or that cannot
-reach the shared definitions, confirms nothing that another leader may lack.
+when the leader's store and every mirror have it, or as many as `confirm_rule.py` says. A mirror
+counts until the definition, which changes by compare-and-set, does not name it any more. So a
+leader that was superseded, or has no etcd, confirms nothing that another leader may lack.
 
 A mirror begins with nothing at a certain batch (START). It is in sync when all that is older has
-left the queue, or has been sent to it: in slices of the queue, in order, each valid at the place of
-its marker (SLICE) among the instructions. Slices are small, and only one is under way at a time, so
-that the queue goes on serving clients.
+left the queue, or was sent to it: in slices of the queue, in order, each valid at the place of its
+marker (SLICE) among the instructions. Slices are small, and one is under way at a time.
 
 `Leader` decides and writes; `mirroring.py` deals with frames, members and definitions.
 """
@@ -136,8 +134,7 @@ class Leader:
         # Mirrors that had everything when the definition dropped them, and the last batch then.
         self._left_with_all: dict[str, int] = {}
         self._awaited = AwaitedConfirms()
-        # Announcements on their way: when mirrors have the batch, messages of the level that are
-        # below the position may be handed out.
+        # Announcements: when mirrors have the batch, messages below the position may be handed out.
         self._hand_outs: deque[tuple[int, int, int]] = deque()
         self._slices = 0
         self._unreported = Unreported()
@@ -206,8 +203,7 @@ class Leader:
     def publishing_from_afar(self, origin: str) -> Iterator[None]:
         """What is published meanwhile is kept by another node until it is answered.
 
-        That node sends it again to the next leader, unless this cannot say up to where it has the
-        node's publishes.
+        That node sends it again to the next leader, unless this cannot say what it has.
         """
         is_told = origin in self.origins and origin not in self._new_origins
         self._is_sent_again = is_told or SOME_ORIGINS not in self.origins
@@ -542,8 +538,7 @@ class Leader:
             copy.awaits_batch = copy.begins_with
 
     def _find_kept(self, copy: KnownCopy) -> list[int]:
-        """Note what the mirror has in its former copy and need not be sent; returns how far the
-        positions there have moved, per level."""
+        """Note what a mirror has in its former copy; returns by what its positions have moved."""
         copy.kept = []
         kept = copy.has_kept
         if kept is None or len(kept.ranges) != len(self.levels):
@@ -571,8 +566,7 @@ class Leader:
     def barrier(self, done: Callable[[bool], None], *, everywhere: bool = False) -> None:
         """Call `done` when what was written down so far is as safe as what is confirmed.
 
-        If `everywhere`, when every mirror in sync has it. With False when another node leads by
-        then.
+        If `everywhere`, when every mirror in sync has it. With False when another node leads.
         """
         self.flush()
         self._awaited.add_barrier(done, self._last_batch(), everywhere=everywhere)
@@ -585,10 +579,7 @@ class Leader:
         self._slice_rate = rate
 
     def cancel_sync(self, mirror: str) -> bool:
-        """End the synchronisation of a mirror: it begins anew with what is published from now on.
-
-        Returns False if there was none.
-        """
+        """End the synchronisation of a mirror, which begins anew; False if there was none."""
         copy = self._copies.get(mirror)
         if copy is None or copy.sync is None:
             return False
@@ -716,8 +707,7 @@ class Leader:
             self._effects.send_slice(mirror, copy.slice)
 
     def _write_kept(self, script: Script, copy: KnownCopy, number: int, start: int) -> int | None:
-        """Name messages of the mirror's former copy; returns up to which position, or None if the
-        former copy lacks some of them."""
+        """Name messages of a former copy; returns up to which position, None if it lacks some."""
         kept_from, kept_to = copy.kept[number] if copy.kept else (0, 0)
         if not kept_from <= start < kept_to:
             return None
@@ -777,9 +767,8 @@ class Leader:
     def begin_epoch(self, step: Step, carried_out: tuple[int, int]) -> None:
         """After promotion: mirrors take the positions of this leader, and put back what was out.
 
-        Mirrors that have done more than this node had `carried_out` as a mirror begin anew: a
-        leader that gave up waiting for this node to take its place may have gone on at the same
-        moment.
+        Mirrors that have done more than this node had `carried_out` as a mirror begin anew: the
+        leader before may have gone on when it gave up waiting for this node.
         """
         self.renumbering.step(step)
         _, deltas, tails, firsts, retained = step

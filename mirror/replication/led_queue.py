@@ -144,8 +144,7 @@ class LedQueue:
         self._changes: list[tuple[ChangeOfRecord, Callable[[], None]]] = []
         self._is_writing = False
         self._unsent: deque[bytes] = deque()
-        # Whether a quorum queue takes nothing more: a member that is needed to confirm is away, and
-        # as many octets wait for it as may.
+        # Whether a quorum queue is full of what waits for a member that is away and has to confirm.
         self._is_full = False
         # No mirror is dropped before all mirrors in sync have this batch.
         self._keeps_all_until = 0
@@ -180,8 +179,7 @@ class LedQueue:
     # Another carrier
 
     def is_about_to_come_over(self) -> None:
-        """Put births and deaths off: mirrors may leave the present carrier before this node hears
-        that another one is written down."""
+        """Put births and deaths off: mirrors may hear of another carrier before this node does."""
         self._put_off = []
 
     def does_not_come_over(self) -> None:
@@ -235,8 +233,7 @@ class LedQueue:
 
     def joined(self, members: Members) -> None:
         self._joined = True
-        # After a promotion, some members that were presumed to be there have died before this node
-        # joined.
+        # After a promotion: members that had died before this node joined.
         gone = tuple(member for member in self._members.values() if member not in members)
         self.members_changed(tuple(m for m in members if m.node != self._node), gone)
         self._effects.group_joined(self)
@@ -564,8 +561,7 @@ class LedQueue:
         self._change(count)
 
     def _acks_to_write(self, record: QueueRecord) -> int:
-        """The wanted number of acknowledgements; the present one while the wanted one is larger and
-        elections cannot count on it yet."""
+        """The wanted number of acknowledgements, as soon as elections can count on it."""
         wanted = self.wanted_acks
         is_larger = wanted != record.acks and stricter(wanted, record.acks) == wanted
         has_enough = not record.members or 1 + len(record.in_sync) >= wanted
@@ -574,8 +570,7 @@ class LedQueue:
         return wanted
 
     def _admit(self, birth: MemberId) -> None:
-        """Admit a new mirror: it has nothing yet, and the definition says so before it is told to
-        start."""
+        """Admit a new mirror, which has nothing; the definition says so before it may start."""
         node = birth.node
         storage_id = self._storages.get(birth)
         if storage_id is None or birth in self._admitting:

@@ -345,8 +345,7 @@ class Mirroring:
             led.leader.origin(origin, number)
 
     def note_refused(self, queue_id: int, origin: str, number: int) -> None:
-        """A publish of another node is not in the queue: that node is to hear so, from this leader
-        or a later one."""
+        """A publish of another node is not in the queue: that node is to hear so, whoever leads."""
         if queue_id not in self._node.local_queues:
             return
         self._refusals.setdefault(queue_id, Refusals()).note(origin, (number,))
@@ -500,9 +499,8 @@ class Mirroring:
         )
 
     def _hold_until_noted(self, led: LedQueue) -> None:
-        """Until the card says that this node leads, nothing is confirmed, handed out or broadcast:
-        a mirror that had heard of this leader might take over from it, and what this node has would
-        not be looked for after a restart."""
+        """Confirm, hand out and broadcast nothing before the card says that this node leads: if a
+        mirror took over, this node's messages would not be looked for after a restart."""
         led.leader.is_noted = False
         led.queue.hold()
 
@@ -1028,8 +1026,7 @@ class Mirroring:
         copy.member.start(awaits_group=awaits_group)
 
     def _have_copy_of_disk(self, key: Key, record: QueueRecord) -> None:
-        """Make a mirror of what the disk has, if the definition calls it in sync: it may have to
-        lead.
+        """Make a mirror of what the disk has, if the definition calls that in sync.
 
         Not by a policy that lets copies report messages which are not on disk.
         """

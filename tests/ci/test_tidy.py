@@ -40,7 +40,7 @@ LONG_FILES: dict[str, int] = {
     "core/queues/queue.py": 1163,
     "core/vhosts/vhost.py": 925,
     "mirror/remote/remote_queue.py": 701,
-    "mirror/replication/leader.py": 784,
+    "mirror/replication/leader.py": 783,
     "mirror/replication/led_queue.py": 733,
     "mirror/replication/mirroring.py": 1357,
     "persist/layout/format.py": 623,

@@ -12,7 +12,7 @@ import pika
 import pytest
 from pika.exceptions import ConnectionClosedByBroker, NackError, StreamLostError
 
-from warren import Broker, Faults
+from warren import Broker, BrokerFaults
 from warren.compat_tests.raw_client import RawClient
 from warren.compat_tests.raw_connection import SocketClosed
 
@@ -136,7 +136,7 @@ def test_blocks_are_nested(warren_broker: Broker, connect: Connect) -> None:
 
 
 def test_what_goes_wrong_from_the_start_does_so_after_a_restart(tmp_path: Path) -> None:
-    faults = Faults(refuse_publishes="^full$")
+    faults = BrokerFaults(refuse_publishes="^full$")
     with Broker(faults=faults, data_dir=tmp_path / "data") as broker:
         for _ in range(2):
             with connected(broker) as connection:
@@ -146,9 +146,9 @@ def test_what_goes_wrong_from_the_start_does_so_after_a_restart(tmp_path: Path) 
                 with pytest.raises(NackError):
                     channel.basic_publish("", "full", b"x")
             broker.restart()
-    with Broker(faults=Faults(block_publishers=True)) as broker:
+    with Broker(faults=BrokerFaults(block_publishers=True)) as broker:
         assert broker.call(lambda node: node.alarms.raised)
-    with Broker(faults=Faults(hold_confirms=True)) as broker:
+    with Broker(faults=BrokerFaults(hold_confirms=True)) as broker:
         assert broker.call(lambda node: node.holds_confirms)
 
 
