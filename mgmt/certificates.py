@@ -3,9 +3,9 @@
 The standard library tells the expiry only of a peer's certificate, or of a trusted one. So this
 module reads it from the DER, stepping over the few fields that come first (RFC 5280, 4.1):
 
-  Certificate  ::= SEQUENCE { tbsCertificate SEQUENCE {
-    [0] version OPTIONAL, serialNumber, signature, issuer,
-    validity SEQUENCE { notBefore Time, notAfter Time }, ... }, ... }
+    Certificate  ::= SEQUENCE { tbsCertificate SEQUENCE {
+        [0] version OPTIONAL, serialNumber, signature, issuer,
+        validity SEQUENCE { notBefore Time, notAfter Time }, ... }, ... }
 """
 
 from __future__ import annotations
