@@ -48,7 +48,7 @@ EXIT_FAULT = 70
 """The exit code after an internal fault of the node (EX_SOFTWARE of sysexits.h)."""
 
 ADDRESS_AGAIN_S = 0.5
-"""After a pause an address may be in use; it is tried again in this time."""
+"""Time until an address that was in use after a pause is tried again."""
 
 
 Serve: TypeAlias = Callable[[Config, LogOutput], Coroutine[Any, Any, int]]
@@ -195,7 +195,7 @@ class _Life:
                 log_event(log, logging.INFO, "node_stopping", node=name)
             elif ending is Ending.PAUSE:
                 self._manager.status("paused: the cluster's store is lost")
-                # A node without a vote in the cluster's decisions must not serve anybody.
+                # A node that takes no part in the cluster's decisions must not serve clients.
                 log_event(
                     log, logging.WARNING, "node_pausing", reason="the cluster's store is lost"
                 )

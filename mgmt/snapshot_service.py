@@ -142,7 +142,7 @@ class SnapshotService:
             self._idle.cancel()
         self._maker.end()
 
-    # Who may read
+    # The right to read
 
     async def find(self, snapshot: str, *, fresh: bool = False) -> Granted:
         """The snapshot of this id; with `fresh` it is looked up on disk even if it is known.

@@ -107,7 +107,7 @@ class StoppedNode:
 
         return protocols
 
-    # What it answers
+    # Answers
 
     async def _overview(self, body: dict[str, Any]) -> Any:
         return {"node": self._name}

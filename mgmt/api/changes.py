@@ -1,4 +1,4 @@
-"""What all changes through the API share: they are durable when answered, and are put on record."""
+"""Common parts of all changes: they are durable when answered, and are put on record."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ FLAGS = {
     "user_limits": (BROKER, "Users have limits"),
     "virtual_host_metadata": (BROKER, "Virtual hosts have descriptions and tags"),
 }
-"""For each flag, what provides it and its description."""
+"""Each flag's provider and description."""
 
 
 async def list_flags(request: ApiRequest) -> Any:

@@ -81,7 +81,7 @@ async def members(request: ApiRequest) -> Any:
 
 
 async def member_names(request: ApiRequest) -> Any:
-    """For all users who may see queues, as rows of queues have names of nodes, too."""
+    """All users who may see queues may see these, as rows of queues have names of nodes."""
     peers = request.managed.peers
     return {"members": [request.node.name] if peers is None else peers.members()}
 

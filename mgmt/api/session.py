@@ -23,7 +23,7 @@ async def whoami(request: ApiRequest) -> Any:
 
 
 async def auth(request: ApiRequest) -> Any:
-    """How a page is to log in, asked before there is a login: without OAuth."""
+    """Tells a page, which asks before the login, that there is no OAuth here."""
     return {"enable_uaa": False, "uaa_client_id": "", "uaa_location": ""}
 
 

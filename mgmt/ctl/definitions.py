@@ -43,7 +43,7 @@ def export_definitions(call: Call, path: str, format: str) -> Answer:
 
 
 def _exported(call: Call) -> Any:
-    """In the form of RabbitMQ's command line; over the network, in that of its HTTP API."""
+    """Definitions in the form of RabbitMQ's command line; over the network, of its HTTP API."""
     if call.client.target.local:
         return call.client.get("control", "definitions")
     return call.client.get("definitions")

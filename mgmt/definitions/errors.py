@@ -32,7 +32,7 @@ class DefinitionsRefused(BrokerError):
 
 
 class NotDefinitions(DefinitionsRefused):
-    """Not an object of lists of objects, or a value in one of these has a wrong type."""
+    """The definitions are not an object of lists of objects, or a value has a wrong type."""
 
 
 class InvalidUser(DefinitionsRefused):

@@ -61,7 +61,10 @@ class _Text:
         self._skip_space()
 
     def definitions(self) -> Generator[None, None, dict[str, Any] | None]:
-        """None for JSON that is no object. Raises ValueError, RecursionError, `NotDefinitions`."""
+        """The definitions, or None if the JSON is not an object.
+
+        Raises ValueError, RecursionError, `NotDefinitions`.
+        """
         definitions: dict[str, Any] | None = None
         if self._take("{"):
             definitions = yield from self._members()

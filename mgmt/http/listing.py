@@ -49,7 +49,7 @@ class Listing(Generic[T]):
     rows: Callable[[list[T]], Awaitable[list[Row]]] | None = None
     """Makes several rows at once, where other nodes have to be asked."""
     values: Callable[[Sequence[T], str], Awaitable[Callable[[T], Any]]] | None = None
-    """In that case, finds a column of all items, to sort by it."""
+    """Finds a column of all items, to sort by it, where other nodes have to be asked."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Page:
 
     @classmethod
     def of(cls, request: ApiRequest) -> Page:
-        """From the query of a request; its other parameters only count with `page`.
+        """Read the page from the query; its other parameters only count with `page`.
 
         Raises `BadRequest`.
         """

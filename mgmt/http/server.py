@@ -176,7 +176,7 @@ class ManagementServer:
         self._runners.clear()
 
     def _metrics_for(self, audience: Audience) -> Routes:
-        """Routes of all processes' metrics; for siblings and the command line, of this one's."""
+        """Routes for the metrics of all processes; siblings and the command line get this one's."""
         siblings = self._siblings
         if siblings is None or audience not in (Audience.NETWORK, Audience.METRICS):
             return self._metrics
@@ -362,7 +362,7 @@ def _check_encoding(http: web.Request) -> None:
 
 
 def _credentials(http: web.Request) -> tuple[str, str] | None:
-    """From the header, the pages' cookie, or the address of a download. Raises `ApiError`."""
+    """The login in the header, the pages' cookie, or a download's address. Raises `ApiError`."""
     kind, _, token = http.headers.get("Authorization", "").partition(" ")
     if kind.lower() == "basic":
         return basic_credentials(token.strip())

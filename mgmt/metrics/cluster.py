@@ -165,7 +165,7 @@ def _links(managed: ManagedNode) -> list[Rows]:
 async def mirroring(
     managed: ManagedNode, *, per_object: bool, vhosts: Collection[str] | None = None
 ) -> list[Rows]:
-    """With `per_object` values have the labels of each queue, otherwise they are summed."""
+    """Metrics of mirrored queues: for each queue with `per_object`, otherwise summed."""
     assert managed.cluster is not None
     found = managed.cluster.mirroring.figures
     led = [queue for queue in found.led_queues() if vhosts is None or queue.vhost_name in vhosts]

@@ -1,4 +1,4 @@
-"""When a producer may send what: its rate, its window of unconfirmed messages, its share.
+"""Decides what a producer sends when: by its rate, its unconfirmed messages and its share.
 
 Nothing here waits or reads a clock. The caller asks for the next burst and is told how long to wait
 when there is none.

@@ -32,7 +32,7 @@ class Shared(NamedTuple):
 
 
 class ProcessPlan(NamedTuple):
-    """What the processes of a broker are to be.
+    """The plan for all processes of a broker.
 
     `first` is the name of the first process, and of the machine; `secret` protects the links if the
     configuration has none. `size` is the number of processes.

@@ -37,7 +37,7 @@ ROUTE = "/process/{number:[0-9]+}/{rest:.*}"
 
 CONNECT_S = 2.0
 METRICS_S = 10.0
-"""As long as Prometheus waits by default."""
+"""Time for the metrics of another process; Prometheus waits as long by default."""
 PIECE_BYTES = 1 << 16
 
 HOP_BY_HOP = frozenset(

@@ -41,7 +41,7 @@ class UnackedOctets:
         self._found: dict[Queue, tuple[int, int]] = {}
 
     def of(self, queue: Queue) -> int | None:
-        """None until the next round, at the first request for a queue with very many messages."""
+        """The octets; None if there are very many messages and no round has added them up yet."""
         if not queue.unacked:
             return 0
         octets = self._at_once(queue)
