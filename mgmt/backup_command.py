@@ -1,4 +1,4 @@
-"""`warren backup` and `warren restore`: a node's messages and definitions as of one moment.
+"""`warren backup` and `warren restore`: copies of a node's messages and definitions of one moment.
 
 Exit codes: 0 when all is well, 1 when the command was refused or a backup is damaged.
 """

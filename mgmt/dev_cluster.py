@@ -36,7 +36,7 @@ STOP_S = 20.0
 """Time for a process to stop before it is killed."""
 POLL_S = 0.05
 ETCD_TRIES = 3
-"""Starts of etcd, as another program may take a free port before etcd has it."""
+"""Attempts to start etcd, as another program may take a free port before etcd has it."""
 
 NO_ETCD = (
     "there is no etcd on this machine, and a cluster needs one. Install it (Debian, Ubuntu:"

@@ -111,8 +111,7 @@ class ManagedNode:
         return self.node.name
 
     def machine(self) -> Machine:
-        """Figures of this moment; open files are counted once a second at most, as that takes a
-        while."""
+        """Figures of this moment, but open files of the last second, as counting them is slow."""
         now = self.node.clock.now()
         if self._files is None or now - self._files[0] > FILES_FRESH_S:
             self._files = (now, open_files())

@@ -111,8 +111,7 @@ class Peers:
         return sorted(set(self.up()) - {self._managed.name, *self.linked()})
 
     def once(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Rows of listeners, of which processes of one broker report the same: the first is
-        kept."""
+        """One row for each listener: processes of one broker share theirs, so all report them."""
         machine_of = self._cluster.membership.machine_of
         kept: dict[object, dict[str, Any]] = {}
         for row in rows:
@@ -232,8 +231,7 @@ class Peers:
 
 
 def peers_of(request: ApiRequest) -> Peers | None:
-    """The other nodes to ask; None on a node that is alone, and for a request that was passed
-    on."""
+    """The other nodes to ask; None on a lone node, and for a request that was passed on."""
     return None if request.passed else request.managed.peers
 
 

@@ -253,8 +253,10 @@ def _log_files(directory: Path) -> list[dict[str, Any]]:
 
 
 def _read_piece(path: Path, start: int, size: int, extents: Path | None) -> Piece:
-    """Octets outside of `extents` are zeroes. Raises `SnapshotRefused`, FileNotFoundError,
-    OSError."""
+    """Read a piece; octets outside of `extents` are zeroes.
+
+    Raises `SnapshotRefused`, FileNotFoundError, OSError.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

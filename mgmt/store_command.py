@@ -1,7 +1,7 @@
 """`warren store`: looks into a data directory, while its node runs or is stopped.
 
 Only `repair` writes to it. Exit codes: 0 when all is well, 1 when `check` found damage or `repair`
-could not bring everything back, 2 when there is no data directory that can be read.
+could not bring everything back, 2 when there is nothing that can be read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class Unreadable(click.ClickException):
-    """There is no data directory, or a later version wrote it."""
+    """There is nothing that can be read, or a later version wrote it."""
 
     exit_code = UNREADABLE
 

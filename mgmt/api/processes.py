@@ -23,7 +23,7 @@ async def list_processes(request: ApiRequest) -> Any:
 
 
 async def all_run(request: ApiRequest) -> Any:
-    """503 while a process is down for good, or is being started."""
+    """Answers 503 while a process is down for good, or is being started."""
     others = [one for one in await _statuses(request) if one.state is not ProcessState.RUNNING]
     if not others:
         return {"status": "ok"}

@@ -72,7 +72,7 @@ class Call:
 
     @property
     def client(self) -> ControlClient:
-        """The client of the node. Raises `CtlError` if it cannot be found which node is meant."""
+        """The client of the node. Raises `CtlError` if the node cannot be determined or reached."""
         if self._client is None:
             timeout_s = self.options.timeout
             client = ControlClient(

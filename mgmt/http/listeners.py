@@ -101,7 +101,7 @@ class HttpListeners:
     """Listens for the server that `load` imports.
 
     At most `connections_max` connections are open at a time, and none whose descriptor would be
-    `descriptor_limit` or above; those of the command line are not counted.
+    `descriptor_limit` or above; those of the command line and of other processes are never refused.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class Inbox:
         return not self._heard
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait until there is an event; False when there was none for so long."""
+        """Wait for an event or for room to write; False when neither came for so long."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()

@@ -35,7 +35,7 @@ OCTETS_MAX = 32 << 20
 """Octets of bodies in transit, above which the source is not read from."""
 
 ACKED_MAX = 1000
-"""Acknowledged messages after which the source is asked something, to know that it has read the
+"""Acknowledged messages after which a question makes sure that the source has read the
 acknowledgements."""
 
 TICK_S = 0.2

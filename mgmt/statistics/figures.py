@@ -27,7 +27,7 @@ WAYS_OUT = (
     "messages_refused",
     "messages_purged",
 )
-"""Messages that left queues undelivered, or were refused by them; Warren's own figures."""
+"""Messages that left queues without being consumed, or were refused by them; Warren's own."""
 
 QUEUE = (*MessageStats._fields, *LENGTHS, *WAYS_OUT)
 VHOST = (*MessageStats._fields, *LENGTHS, *OCTETS)

@@ -30,7 +30,7 @@ RETENTION_OF_ONE: Retention = ((5.0, 600.0), (60.0, 3600.0))
 """The same for a single queue, exchange, channel or connection."""
 
 RATE_SPAN_S = 10.0
-"""The oldest sample that a rate is computed from."""
+"""The age of the oldest sample that a rate is computed from."""
 
 SAMPLES_MAX = 500
 """The most samples of one request."""
@@ -96,7 +96,7 @@ class Recent:
         return self._samples[-1][1]
 
     def rates(self, now: float, figures: Figures) -> Figures:
-        """The growth of each figure a second, lately; `figures` are the current ones."""
+        """How fast each figure grew lately, per second; `figures` are the current ones."""
         for then, before in self._samples:
             elapsed = now - then
             if 0 < elapsed <= RATE_SPAN_S:
