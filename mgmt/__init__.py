@@ -1,1 +1,1 @@
-"""What an operator touches: the `warren` command line and the load generator."""
+"""The tools of operators: the `warren` command line, the management API and the load generator."""

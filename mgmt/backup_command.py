@@ -1,6 +1,6 @@
 """`warren backup` and `warren restore`: copies of a node's messages and definitions of one moment.
 
-Exit codes: 0 when all is well, 1 when it was refused or something is damaged.
+Exit codes: 0 when all is well, 1 when the command was refused or a backup is damaged.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def refusals() -> Iterator[None]:
 
 @contextmanager
 def progress() -> Iterator[Callable[[ArchiveProgress], None]]:
-    """Tells people how far it is; files and pipes are spared."""
+    """Yields a function that shows progress on a terminal; files and pipes get no such output."""
     shown_at = time.monotonic()
 
     def tell(progress: ArchiveProgress) -> None:

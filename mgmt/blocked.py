@@ -9,18 +9,21 @@ from warren.amqp.connection import Connection
 from warren.core.node import Node
 
 NAMED_MAX = 20
-"""How many queues are named, those with the most blocked connections first."""
+"""How many queues are named at most, those with the most blocked connections first."""
 
 
 class Blocked(NamedTuple):
-    """How many connections wait, and of these, by virtual host and name, for a queue that grows."""
+    """The number of blocked connections, and of those that each queue blocks by its growth.
+
+    Queues are named by virtual host and name.
+    """
 
     connections: int
     by_queue: Counter[tuple[str, str]]
 
 
 def blocked(node: Node) -> Blocked:
-    """What alarms hold back at this moment; flow control is not counted."""
+    """The connections that alarms block at this moment; flow control is not counted."""
     if not node.alarms.reason():
         return Blocked(0, Counter())
     waiting = [c for c in node.clients if isinstance(c, Connection) and c.blocked]
@@ -30,7 +33,7 @@ def blocked(node: Node) -> Blocked:
 
 
 def node_columns(node: Node) -> dict[str, Any]:
-    """What a node's row says of it. `alarms_block` is empty, `growing` or `all`."""
+    """The columns of a node's row about blocking. `alarms_block` is empty, `growing` or `all`."""
     now = blocked(node)
     blocks = "all" if node.alarms.all_wait else "growing"
     return {
@@ -44,8 +47,7 @@ def node_columns(node: Node) -> dict[str, Any]:
 
 
 def connection_columns(connection: Connection) -> dict[str, Any]:
-    """Since when a connection is blocked, in milliseconds since 1970, and why; nothing for one
-    that is not."""
+    """Since when a connection is blocked, in ms since 1970, and why; empty if it is not blocked."""
     blocking = connection.blocking
     reason = connection.node.alarms.reason()
     if blocking.since is None or not reason or not connection.blocked:

@@ -1,7 +1,7 @@
 """When the certificates in PEM files expire.
 
-The standard library tells that only of a peer's certificate, or of one it trusts. So the few fields
-that stand before it (RFC 5280, 4.1) are stepped over in DER:
+The standard library tells the expiry only of a peer's certificate, or of a trusted one. So this
+module reads it from the DER, stepping over the few fields that come first (RFC 5280, 4.1):
 
     Certificate  ::= SEQUENCE { tbsCertificate SEQUENCE {
         [0] version OPTIONAL, serialNumber, signature, issuer,
@@ -23,7 +23,7 @@ FIELDS_BEFORE_VALIDITY = 3
 
 
 def expiry_times(pem: str) -> list[datetime]:
-    """One for each certificate, in their order. Raises ValueError for what is none."""
+    """The expiry of each certificate, in their order. Raises ValueError if one cannot be read."""
     certificates: list[str] = PEM.findall(pem)
     if not certificates:
         raise ValueError("no certificate in it")
@@ -31,7 +31,7 @@ def expiry_times(pem: str) -> list[datetime]:
 
 
 def not_after(der: bytes) -> datetime:
-    """Raises ValueError."""
+    """When a certificate expires. Raises ValueError if it cannot be read."""
     _, certificate, _ = _element(der)
     _, signed, _ = _element(certificate)
     tag, _, rest = _element(signed)
@@ -46,7 +46,7 @@ def not_after(der: bytes) -> datetime:
 
 def _time(tag: int, text: str) -> datetime:
     if tag == UTC_TIME:
-        # RFC 5280, 4.1.2.5.1: years from 50 on are of the twentieth century.
+        # RFC 5280, 4.1.2.5.1: two-digit years from 50 on are of the twentieth century.
         text = ("19" if text >= "50" else "20") + text
     elif tag != GENERALIZED_TIME:
         raise ValueError(f"a time was wanted, not an element 0x{tag:02X}")
@@ -54,7 +54,7 @@ def _time(tag: int, text: str) -> datetime:
 
 
 def _element(der: bytes) -> tuple[int, bytes, bytes]:
-    """The tag and content of the first element, and what follows it."""
+    """The tag and content of the first element, and the octets behind it."""
     if len(der) < 2:
         raise ValueError("the certificate is cut off")
     tag, length, start = der[0], der[1], 2

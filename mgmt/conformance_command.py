@@ -1,4 +1,4 @@
-"""`warren conformance`: the conformance suite against any broker."""
+"""`warren conformance`: runs the conformance suite against any broker."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A cluster on one machine, to try things: an etcd and several nodes, each a process of its own.
 
-Everything they write is below one directory: `etcd/`, and for each node its data directory, its
-configuration and its log. The processes are in sessions of their own, so that Ctrl-C in a terminal
-does not take the etcd away from nodes that are about to leave. When this process is killed, the
-kernel has all of them stop.
+All their files are below one directory: `etcd/`, and for each node its data directory, its
+configuration and its log. Each process has a session of its own, so that Ctrl-C in a terminal does
+not end the etcd before the nodes have left the cluster. When this process is killed, the kernel
+stops them all.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from warren.mirror.definitions.etcd_messages import Txn, delete, end_of
 
 HOST = "127.0.0.1"
 START_S = 60.0
-"""How long nodes may take until they are ready and linked; the machine may be busy."""
+"""Time for the nodes to become ready and linked; the machine may be busy."""
 STOP_S = 20.0
-"""How long a process may take to stop before it is killed."""
+"""Time for a process to stop before it is killed."""
 POLL_S = 0.05
 ETCD_TRIES = 3
-"""A free port may be taken by somebody else before etcd has it."""
+"""Attempts to start etcd, as another program may take a free port before etcd has it."""
 
 NO_ETCD = (
     "there is no etcd on this machine, and a cluster needs one. Install it (Debian, Ubuntu:"
@@ -44,8 +44,8 @@ NO_ETCD = (
     " is: --etcd http://HOST:2379"
 )
 PR_SET_PDEATHSIG = 1
-"""Of prctl(2): which signal a process gets when the thread that made it ends."""
-# Found here, because a child between fork and exec should do as little as it can.
+"""The option of prctl(2) that sets the signal a process gets when the thread that made it ends."""
+# Looked up at import, because a child between fork and exec should do as little as it can.
 _prctl = ctypes.CDLL(None).prctl
 
 READY = re.compile(rb"ready: amqp (\d+).*http (\d+)")
@@ -56,7 +56,7 @@ class ClusterNotStarted(Exception):
 
 
 class ChildProcess:
-    """A process of the cluster. Its output goes to `log`, but for what `read_line` takes."""
+    """A process of the cluster. Its standard error goes to `log`, `read_line` reads its output."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.name = name
@@ -83,12 +83,12 @@ class ChildProcess:
         return self._process.returncode is not None
 
     async def read_line(self) -> bytes:
-        """The next line of its output; none when it has ended."""
+        """The next line of its standard output; empty when the process has ended."""
         assert self._process.stdout is not None
         return await self._process.stdout.readline()
 
     async def end(self) -> int:
-        """Return its exit code when it has ended; what it prints meanwhile is dropped."""
+        """Wait until the process has ended; returns its exit code. Its output is dropped."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._read_to_end())
         return await asyncio.shield(self._ending)
@@ -104,7 +104,7 @@ class ChildProcess:
         return next((line for line in reversed(lines) if line.strip()), "it said nothing")
 
     async def stop(self) -> None:
-        """End it, in order if it can."""
+        """End the process: by SIGTERM, or by SIGKILL if it has not ended after `STOP_S`."""
         self.wanted = False
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self.ended:
@@ -117,7 +117,7 @@ class ChildProcess:
 
 
 class DevNode:
-    """One node: what it is started with and, once it is ready, its ports."""
+    """One node: how it is started and, once it is ready, its ports."""
 
     def __init__(self, number: int, directory: Path, amqp_port: int, http_port: int) -> None:
         self.name = f"warren{number}@{HOST}"
@@ -129,7 +129,7 @@ class DevNode:
         self.process: ChildProcess | None = None
 
     async def start(self) -> None:
-        """Start it; `ready` waits for it."""
+        """Start the node's process; `ready` waits until it serves."""
         command = [sys.executable, "-P", "-m", "warren", "server"]
         command += ["--config", str(self.config_file), "--data-dir", str(self.data_directory)]
         command += ["--node-name", self.name]
@@ -137,7 +137,7 @@ class DevNode:
         self.process = await ChildProcess.start(self.name, command, self.log)
 
     async def ready(self) -> None:
-        """Raises `ClusterNotStarted` if it ends instead."""
+        """Return when the node is ready. Raises `ClusterNotStarted` if its process ends instead."""
         assert self.process is not None
         while line := await self.process.read_line():
             ports = READY.search(line)
@@ -148,7 +148,7 @@ class DevNode:
         raise ClusterNotStarted(f"{self.name} has not started: {self.process.last_line()}")
 
     def linked(self) -> set[str]:
-        """The nodes it can talk to."""
+        """The nodes that this node has links to."""
         client = ControlClient(LocalTarget(self.data_directory), START_S)
         try:
             return set(client.get("control", "members")["linked"])
@@ -159,7 +159,7 @@ class DevNode:
 
 
 class DevCluster:
-    """From `start` to `stop`. `say` is given what the user is to be told."""
+    """The cluster from `start` to `stop`. `say` is called with each line for the user."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class DevCluster:
             watch.cancel()
 
     async def forget(self) -> None:
-        """Delete what the cluster has left in an etcd that is not its own."""
+        """Delete the cluster's keys from an etcd that it does not own."""
         if self._etcd_url is None:
             return
         prefix = f"/warren/{self._kept('name', '')}/".encode()
@@ -244,7 +244,7 @@ class DevCluster:
                 await asyncio.sleep(POLL_S)
 
     async def _watch(self, process: ChildProcess) -> None:
-        """Say it when a process has ended by itself."""
+        """Tell the user when a process has ended by itself."""
         code = await process.end()
         if not process.wanted:
             return
@@ -264,7 +264,7 @@ class DevCluster:
         )
 
     def _kept(self, name: str, new: str) -> str:
-        """A line that stays the same when the directory is used again."""
+        """The line in the file `name`; `new` is written to it if there is none."""
         path = self._directory / name
         if not path.exists():
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -306,10 +306,10 @@ class DevCluster:
 
 
 def _end_with(parent: int) -> None:
-    """In a child before it becomes another program: let it stop when its parent is no more."""
+    """Run in a child before exec: have the child stop when its parent has ended."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
-        # The parent was faster.
+        # The parent has ended before the call.
         os._exit(1)
 
 

@@ -1,7 +1,8 @@
 """`warren dev-cluster N`: a cluster of N nodes on this machine, to try one out.
 
-It runs until it is told to stop (Ctrl-C, SIGTERM), and leaves nothing behind unless --data-dir says
-where. Exit code 0 after that, 1 when the cluster cannot be started or all of its nodes have ended.
+The cluster runs until Ctrl-C or SIGTERM. Its files are deleted then, unless --data-dir names a
+place for them. Exit code 0 after such a stop, 1 when the cluster cannot be started or all of its
+nodes have ended.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from warren.config import AMQP_PORT, HTTP_PORT
 from warren.mgmt.dev_cluster import HOST, ClusterNotStarted, DevCluster
 
 NODES_MAX = 9
-"""More than anybody tries on one machine."""
+"""More nodes than a trial on one machine needs."""
 
 PORT = click.IntRange(0, 65535 - NODES_MAX)
 

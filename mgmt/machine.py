@@ -1,4 +1,4 @@
-"""What the machine says of the process: memory, disk, files, threads."""
+"""The resources of the process and its machine: memory, disk, files, threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warren.open_files import descriptors
 
 
 class Machine(NamedTuple):
-    """Octets and counts of this moment; 0 where the system does not say."""
+    """Octets and counts of this moment; 0 where the system does not tell."""
 
     mem_used: int
     mem_limit: int
@@ -27,13 +27,13 @@ class Machine(NamedTuple):
 
 
 THREADS_MAX = 1024
-"""Stands for RabbitMQ's limit of processes; there are five threads or so."""
+"""Reported in place of RabbitMQ's limit of processes; a node has about five threads."""
 
 
 def look(
     memory: MemoryMonitor, disk: DiskMonitor | None, fd_used: int, sockets_used: int
 ) -> Machine:
-    """`sockets_total` is what is left for clients, with as many other files open as there are."""
+    """`sockets_total` is how many clients may connect while the other files stay open."""
     shares = descriptors()
     return Machine(
         mem_used=memory.used_bytes or 0,
@@ -50,7 +50,7 @@ def look(
 
 
 def open_files() -> int:
-    """File descriptors of this process; 0 if the system does not say."""
+    """File descriptors of this process; 0 if the system does not tell."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:

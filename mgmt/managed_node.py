@@ -1,4 +1,4 @@
-"""A node as management sees it: what runs, how it was configured, what the machine says."""
+"""A node as management sees it: its parts, its configuration and its machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SpanExporter(Protocol):
-    """Counts spans since the node was started; what is `dropped` was too much, or not taken."""
+    """Counts spans since the node started. `dropped` ones were too many, or could not be sent."""
 
     @property
     def exported(self) -> int: ...
@@ -36,14 +36,14 @@ class SpanExporter(Protocol):
 
 
 RABBITMQ_VERSION = "3.10.8"
-"""Whose behaviour this is; clients choose features by it."""
+"""The release whose behaviour Warren has; clients choose features by it."""
 
 
 FILES_FRESH_S = 1.0
 
 
 class OpenListener(NamedTuple):
-    """`protocol` under the names of health checks: amqp, amqp/ssl, http, https, http/prometheus."""
+    """`protocol` is named as in health checks: amqp, amqp/ssl, http, https, http/prometheus."""
 
     protocol: str
     host: str
@@ -52,10 +52,10 @@ class OpenListener(NamedTuple):
 
 @dataclass
 class ManagedNode:
-    """Everything the endpoints and metrics look at or change.
+    """Everything that the endpoints and metrics read or change.
 
-    `listeners` is filled as they open. `stop` ends the node as SIGTERM does. `reload_certificates`
-    reads the TLS files anew.
+    `listeners` is filled as listeners open. `stop` ends the node as SIGTERM does.
+    `reload_certificates` reads the TLS files anew.
     """
 
     node: Node
@@ -69,15 +69,15 @@ class ManagedNode:
     stop_app: Callable[[], None]
     """End everything but the process and the control socket."""
     suspend_listeners: Callable[[bool], None]
+    """Accept no new clients (True), or accept them again."""
     open_sockets: Callable[[], int]
     """How many AMQP clients are connected, logged in or not."""
-    """Accept no new clients (True), or accept them again."""
 
     shovels: Shovels
-    """What moves messages on behalf of operators."""
+    """Moves messages on behalf of operators."""
 
     federation: Links
-    """What gets messages from other brokers."""
+    """Gets messages from other brokers."""
 
     cluster: Cluster | None = None
     """The cluster the node is in; None for a node that is alone."""
@@ -86,22 +86,22 @@ class ManagedNode:
     """The management of the other nodes of the cluster."""
 
     span_exporter: SpanExporter | None = None
-    """What exports spans of messages; None where that is not configured."""
+    """Exports spans of messages; None if that is not configured."""
 
     snapshots: SnapshotService | None = None
-    """What makes and serves snapshots; None of a node without a data directory."""
+    """Makes and serves snapshots; None on a node without a data directory."""
 
     listeners: list[OpenListener] = field(default_factory=list)
     suspended: bool = False
-    """Whether no new clients are accepted."""
+    """Whether new clients are refused."""
     drained: bool = False
     """Whether the node is in maintenance mode."""
     queues: SortedQueues = field(default_factory=SortedQueues)
     paused: str = ""
-    """Why the node has stopped serving until its cluster is there again; empty while it serves."""
+    """Why the node does not serve until its cluster is there again; empty while it serves."""
     _files: tuple[float, int] | None = None
     message_jobs: MessageJobs = field(init=False)
-    """What moves and deletes messages for operators."""
+    """Moves and deletes messages for operators."""
 
     def __post_init__(self) -> None:
         self.message_jobs = MessageJobs(self.node)
@@ -111,7 +111,7 @@ class ManagedNode:
         return self.node.name
 
     def machine(self) -> Machine:
-        """As it is, but for open files: counting them takes a while, so once a second at most."""
+        """Figures of this moment, but open files of the last second, as counting them is slow."""
         now = self.node.clock.now()
         if self._files is None or now - self._files[0] > FILES_FRESH_S:
             self._files = (now, open_files())

@@ -14,13 +14,13 @@ IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 GET_ADDRESS = 0x8915
 GET_NETMASK = 0x891B
 REQUEST = struct.Struct("16s16s8x")
-"""What Linux is asked with: the name of an interface, and room for an address."""
+"""The request of the ioctl: the name of an interface, and room for an address."""
 
 FLAGS = {0x1: "up", 0x2: "broadcast", 0x8: "loopback", 0x40: "running", 0x1000: "multicast"}
 
 
 def network_interfaces() -> dict[str, list[dict[str, str]]]:
-    """By name: the hardware's address, the flags, and each address; fewer where it is not said."""
+    """Hardware address, flags and addresses by interface; empty or left out where not told."""
     ipv6 = _ipv6_addresses()
     found: dict[str, list[dict[str, str]]] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
@@ -51,7 +51,7 @@ def _ask(asking: socket.socket, what: int, name: str) -> str | None:
         answer = fcntl.ioctl(asking.fileno(), what, request)
     except OSError:
         return None
-    # A family and a port of two octets each stand before the address.
+    # The address comes after a family and a port of two octets each.
     return socket.inet_ntoa(answer[20:24])
 
 

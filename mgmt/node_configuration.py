@@ -1,6 +1,6 @@
-"""The configuration of a node as its flags, the environment and a file give it together.
+"""Reads a node's configuration from its flags, the environment and a file.
 
-Apart from `server_command.py`, because the command line looks for a node's data directory with it
+It is apart from `server_command.py`, because the command line finds a node's data directory with it
 and must start quickly.
 """
 
@@ -20,9 +20,9 @@ from warren.rabbitmq_conf import ADVANCED, ConfigError, Findings, Loaded, examin
 def read_configuration(
     config_file: str | None, variables: Mapping[str, str], flags: Mapping[str, str | None]
 ) -> Loaded:
-    """Flags over environment over file over defaults. `flags` are those of `override`.
+    """The configuration: flags override the environment, which overrides the file and defaults.
 
-    Raises `ConfigError`.
+    `flags` are the arguments of `override`. Raises `ConfigError`.
     """
     config, warnings, problems = examine_configuration(config_file, variables, flags)
     if problems:
@@ -33,7 +33,7 @@ def read_configuration(
 def examine_configuration(
     config_file: str | None, variables: Mapping[str, str], flags: Mapping[str, str | None]
 ) -> Findings:
-    """The same with all the problems, and a configuration that leaves out what is wrong."""
+    """The same with all problems, and a configuration that leaves out the wrong settings."""
     environment = Environment(variables)
     path = config_file or environment.config_file(Path.exists)
     config, warnings, problems = _examine_file(path)
@@ -66,11 +66,11 @@ def _examine_file(path: str | None) -> Findings:
 
 
 NO_TERMS = re.compile(r"(\s|%[^\n]*\n)*\[\s*\]\s*\.?\s*\Z")
-"""A file of Erlang terms that sets nothing."""
+"""Matches a file of Erlang terms that sets nothing."""
 
 
 def _advanced_config(path: str | None, environment: Environment) -> list[str]:
-    """RabbitMQ reads a second file, in Erlang's terms; who has one is told that Warren does not."""
+    """A warning if there is RabbitMQ's second file, in Erlang's terms: Warren does not read it."""
     file = environment.advanced_config(path)
     if file is None:
         return []

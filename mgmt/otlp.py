@@ -1,8 +1,8 @@
 """Exports spans over OTLP, by OpenTelemetry's own library. Loaded only where it is configured.
 
-The loop hands over records and goes on. A thread makes spans of them (`spans.py`), encodes and
-sends them. It is given no more than `QUEUED_MAX` records at a time: what comes while a receiver is
-slow or away is dropped, and counted.
+The event loop hands records over and goes on. A thread makes spans of them (`spans.py`), encodes
+and sends them. At most `QUEUED_MAX` records wait for the thread: further ones, while a receiver is
+slow or away, are dropped and counted.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from warren.mgmt.spans import Context, MessageSpan, Spans
 log = logging.getLogger("warren.node")
 
 QUEUED_MAX = 20_000
-"""Records that wait for the thread."""
+"""Limit of records that wait for the thread."""
 
 BATCH_MAX = 512
 BATCH_S = 1.0
-"""Spans that are sent at once, and how long the first of them waits for the others."""
+"""The most spans of one request, and how long the first of them waits for the others."""
 
 SEND_S = 5.0
-"""How long a receiver may take, retries included."""
+"""Time for one request to the receiver, retries included."""
 
 STOP_S = 2.0
-"""How long a node that stops waits for what is under way."""
+"""How long a stopping node waits until the last spans are sent."""
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _OK = Status(StatusCode.UNSET)
 
 
 class OtlpExporter:
-    """Counts spans since it was made; `dropped` are records that no span was made of, too."""
+    """Counts spans since it was made; `dropped` also counts records that no span was made of."""
 
     def __init__(self, endpoint: str, service_name: str, node: str) -> None:
         self.exported = 0
@@ -67,7 +67,7 @@ class OtlpExporter:
         self._queued = 0
         self._done = 0
         self._failing = False
-        # The library says at each attempt what this says once.
+        # The library logs each failed attempt; `_send` logs the first of a series only.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._thread = Thread(target=self._work, name="otlp", daemon=True)
         self._thread.start()
@@ -75,7 +75,7 @@ class OtlpExporter:
     # The loop
 
     def take(self, records: Sequence[TraceRecord]) -> None:
-        """Have spans made of these; it does not wait."""
+        """Have the thread make spans of these records; returns at once."""
         if self._queued - self._done + len(records) > QUEUED_MAX:
             self.dropped += len(records)
             return
@@ -83,7 +83,7 @@ class OtlpExporter:
         self._records.put(records)
 
     def close(self) -> None:
-        """Send what there is, as far as that goes soon; blocks for so long."""
+        """Send the spans that are left; blocks for `STOP_S` at most."""
         self._records.put(None)
         self._thread.join(STOP_S)
 

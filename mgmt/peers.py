@@ -1,10 +1,10 @@
 """Asks the management of the other nodes of a cluster, and answers theirs.
 
-What is asked is an endpoint of the API, or one of those that only nodes know (`FOR_NODES`), with
-who asks for it: a node answers a passed request for itself alone. Whoever logged in was checked by
-the node that was asked first, and rights are checked again here, by definitions that are shared.
+A question is a request to an endpoint of the API, or to one that only nodes know (`FOR_NODES`),
+with the user who made it. A node answers a passed request for itself alone. The node that was asked
+first has authenticated the user; each node checks the rights again, by the shared definitions.
 
-A node that does not answer in `ASK_S` is left out, so that a list is there when a node is not.
+A node that does not answer in `ASK_S` is left out, so that lists work while a node is down.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ log = logging.getLogger("warren.http")
 
 QUESTION = "management"
 ASK_S = 5.0
-"""How long another node may take to answer; people wait for it."""
+"""How long another node may take to answer; a user waits for it."""
 
 PAGING = ("page", "page_size", "name", "use_regex", "sort", "sort_reverse", "columns")
-"""What the node that was asked first does with all rows."""
+"""Query parameters that are not passed on: the first node applies them to all rows."""
 
 PASSED_HEADERS = ("X-Vhost", "X-Reason")
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
-    """A request as it goes to another node."""
+    """A request as it is sent to another node."""
 
     method: str
     path: str
@@ -60,7 +60,7 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Refusal(NamedTuple):
-    """An `ApiError` on its way back."""
+    """An `ApiError` as it is sent back."""
 
     status: int
     error: str
@@ -68,7 +68,7 @@ class Refusal(NamedTuple):
 
 
 class _PassedHttp:
-    """What `ApiRequest` looks at of a request, for one that came from another node."""
+    """Stands for the HTTP request in `ApiRequest`, when the request came from another node."""
 
     def __init__(self, question: Question) -> None:
         self.method = question.method
@@ -84,7 +84,7 @@ class _PassedHttp:
 
 
 class Peers:
-    """The other nodes, as management asks them. `endpoints` are those that they may ask for."""
+    """The management of the other nodes. They may ask this one for `endpoints`."""
 
     def __init__(
         self, managed: ManagedNode, cluster: Cluster, endpoints: Iterable[Endpoint]
@@ -95,11 +95,11 @@ class Peers:
         cluster.calls.serve(QUESTION, self._asked)
 
     def linked(self) -> list[str]:
-        """The other nodes that can be asked."""
+        """The other nodes that this node has links to, and so can ask."""
         return sorted(set(self._cluster.running()) - {self._managed.name})
 
     def up(self) -> list[str]:
-        """The nodes that etcd has as running, whether they can be asked or not."""
+        """The nodes that run according to etcd, whether they can be asked or not."""
         return sorted(self._cluster.membership.running())
 
     def members(self) -> list[str]:
@@ -107,12 +107,11 @@ class Peers:
         return sorted({self._managed.name, *self._cluster.membership.members()})
 
     def partitioned(self) -> list[str]:
-        """The nodes that are up, as etcd says, and cannot be reached from here."""
+        """The nodes that run according to etcd, and cannot be reached from here."""
         return sorted(set(self.up()) - {self._managed.name, *self.linked()})
 
     def once(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Rows of what nodes listen at. Processes of one broker share their listeners: of each the
-        first row is kept."""
+        """One row for each listener: processes of one broker share theirs, so all report them."""
         machine_of = self._cluster.membership.machine_of
         kept: dict[object, dict[str, Any]] = {}
         for row in rows:
@@ -121,7 +120,7 @@ class Peers:
         return list(kept.values())
 
     def standing(self, node: str) -> str:
-        """How another member is that has not answered."""
+        """The state of another member that has not answered."""
         if node in self.linked():
             return "silent"
         if node in self.up():
@@ -141,9 +140,9 @@ class Peers:
         body: Any = None,
         query: Mapping[str, str] | None = None,
     ) -> Any:
-        """What another node answers for itself. `query` is added to that of the request.
+        """Another node's answer for itself. `query` is added to the query of the request.
 
-        Raises `ApiError` as it was refused there, `BrokerError` when nobody answers.
+        Raises `ApiError` if that node refused, `BrokerError` if it does not answer.
         """
         caller = request.caller
         question = Question(
@@ -185,7 +184,7 @@ class Peers:
         method: str = "GET",
         body: Any = None,
     ) -> dict[str, Any]:
-        """What the other nodes answer, by their names; without those that refuse or are silent."""
+        """The other nodes' answers, by name, without nodes that refuse or do not answer."""
         nodes = self.linked()
         answers = await asyncio.gather(
             *(self.ask(node, request, path, parts, method=method, body=body) for node in nodes),
@@ -201,7 +200,7 @@ class Peers:
         return found
 
     async def rows(self, request: ApiRequest, path: str) -> list[dict[str, Any]]:
-        """The rows of a list that the other nodes have."""
+        """The rows that the other nodes have of a list."""
         found = await self.ask_all(request, path, dict(request.http.match_info))
         return [row for rows in found.values() for row in rows]
 
@@ -232,14 +231,14 @@ class Peers:
 
 
 def peers_of(request: ApiRequest) -> Peers | None:
-    """Whom to ask as well; None for a node that is alone, and for a request that was passed on."""
+    """The other nodes to ask; None on a lone node, and for a request that was passed on."""
     return None if request.passed else request.managed.peers
 
 
 async def from_any(request: ApiRequest, path: str, *, method: str = "GET") -> Any:
-    """The answer of the one other node that has what the path names. Raises `ObjectNotFound`.
+    """The answer of the other node that has the object of the path. Raises `ObjectNotFound`.
 
-    A refusal is passed on, for the thing is there and the caller may not see it.
+    The refusal of a node is passed on: the object exists, and the user may not see it.
     """
     peers = peers_of(request)
     refused: ApiError | None = None
@@ -257,7 +256,7 @@ async def from_any(request: ApiRequest, path: str, *, method: str = "GET") -> An
 
 
 def added(one: Any, other: Any) -> Any:
-    """Figures of two nodes together: numbers are added, place by place, name by name."""
+    """The sum of two nodes' figures: numbers are added, place by place, name by name."""
     match one, other:
         case (None, _) | (_, None):
             return other if one is None else one
@@ -273,7 +272,7 @@ def added(one: Any, other: Any) -> Any:
                 for name in {**one, **other}
             }
         case list(), list():
-            # The samples of a node that began later are fewer, and newest first like all.
+            # A node that started later has fewer samples; all lists have the newest first.
             return [added(a, b) for a, b in zip_longest(one, other)]
     return one
 
@@ -285,7 +284,7 @@ async def _whole(answer: Any) -> Any:
 
 
 async def _from_asyncio(work: Awaitable[Any]) -> Any:
-    """Runs on the loop what may wait for anything, for somebody who waits without one."""
+    """Run asyncio work on the loop for a caller that waits by the broker's own `Waiting`."""
     finished = Event()
     task: asyncio.Task[Any] = asyncio.ensure_future(cast(Any, work))
     task.add_done_callback(lambda _: finished.happen())

@@ -1,7 +1,7 @@
 """Backups of a broker of several processes: one of each, below `BACKUPS/process-N`.
 
-The first process is backed up last, because its copy of the definitions is what a restored broker
-begins with: it has all the queues that the others had messages of.
+The first process is backed up last, because a restored broker begins with that process's copy of
+the definitions: so it has every queue that the other backups have messages of.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from warren.persist.disk.data_directory import PROCESSES, create_directory
 
 
 def place_of(backups: str, number: int) -> str:
-    """Where the backups of a process are, at a path or a URL."""
+    """The place of a process's backups, below a path or a URL."""
     path, mark, query = backups.partition("?")
     return f"{path.rstrip('/')}/process-{number}{mark}{query}"
 
@@ -42,7 +42,7 @@ def is_there(backups: str, number: int = 1) -> bool:
 def restore_all(backups: str, target: Path, tell: Tell) -> Iterator[tuple[int, Backup]]:
     """Restore the latest backup of each process. Raises `BackupRefused`, `BackupDamaged`, OSError.
 
-    Until the last one is there no broker starts from the directory.
+    No broker starts from the directory until the last backup is restored.
     """
     number = 1
     while number == 1 or is_there(backups, number):
@@ -52,5 +52,5 @@ def restore_all(backups: str, target: Path, tell: Tell) -> Iterator[tuple[int, B
         yield number, chosen
         number += 1
         create_directory(target / PROCESSES)
-    # Empty: the first process fills it with its copy.
+    # The store is empty: the first process fills it with its copy.
     create_directory(target / PROCESSES / STORE)

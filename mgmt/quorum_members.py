@@ -1,7 +1,7 @@
-"""Which nodes have a copy of a quorum queue, and what operators can have done about that.
+"""The members of a quorum queue: the nodes that have a copy of it, and how operators change them.
 
-The one place in management that knows about members. On a node that is in no cluster a quorum queue
-has one member, which cannot be taken away.
+Only this module of management knows about members. On a node that is in no cluster a quorum queue
+has one member, which cannot be removed.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ NODE_DOWN = "nodedown"
 """States of members as RabbitMQ names them."""
 
 MACHINE_VERSION = 2
-"""Of RabbitMQ 3.10's quorum queues, whose behaviour these have."""
+"""The machine version of quorum queues in RabbitMQ 3.10, whose behaviour ours have."""
 
 NODE_NOT_RUNNING = "node_not_running"
 LAST_NODE = "last_node"
 SAME_MACHINE = "node_on_same_machine"
-"""Warren's own."""
+"""A reason of Warren's own; the others are RabbitMQ's."""
 
 
 class MemberRefused(Exception):
-    """A member cannot be added or taken away; the text says why, in RabbitMQ's word."""
+    """A member cannot be added or removed; the text is RabbitMQ's word for the reason."""
 
 
 class MemberStatus(NamedTuple):
-    """One member. The figures are None where the member is not there to be asked."""
+    """One member. The figures are None where they are not known."""
 
     node: str
     state: str
@@ -44,7 +44,7 @@ class MemberStatus(NamedTuple):
 
 
 def leader_of(managed: ManagedNode, queue: Queue) -> str:
-    """The node that has the queue; empty when nobody knows."""
+    """The node that leads the queue; empty if it is not known."""
     if queue.is_here:
         return managed.name
     record = _record(managed, queue)
@@ -67,7 +67,7 @@ def running_nodes(managed: ManagedNode) -> list[str]:
 
 
 def quorum_queues(managed: ManagedNode) -> list[Queue]:
-    """Those of all virtual hosts, wherever they are."""
+    """The quorum queues of all virtual hosts, on whatever node."""
     return [
         queue
         for _, vhost in sorted(managed.node.vhosts.items())
@@ -83,7 +83,7 @@ def is_critical(managed: ManagedNode, queue: Queue) -> bool:
 
 
 def status_of(managed: ManagedNode, queue: Queue) -> list[MemberStatus]:
-    """Its members. Of a queue that is elsewhere only its leader knows the figures."""
+    """The queue's members. `log_index` is known only if this node leads the queue."""
     leader, record = leader_of(managed, queue), _record(managed, queue)
     running = running_nodes(managed)
     copies = {leader, *(record.mirrors if record is not None else ())}
@@ -94,7 +94,7 @@ def status_of(managed: ManagedNode, queue: Queue) -> list[MemberStatus]:
         if node not in running:
             found.append(MemberStatus(node, NODE_DOWN, None, None))
         elif node not in copies:
-            # It is asked to have a copy, or is about to be.
+            # The node is to have a copy, and does not have it yet.
             found.append(MemberStatus(node, NO_PROCESS, None, None))
         else:
             state = LEADER if node == leader else FOLLOWER
@@ -103,7 +103,7 @@ def status_of(managed: ManagedNode, queue: Queue) -> list[MemberStatus]:
 
 
 def operations(queue: Queue) -> int:
-    """What has been done to the queue since it is here: stands for the index of a log."""
+    """Operations on the queue since this node leads it; stands for the index of a log."""
     return queue.published + queue.acked + queue.given_back
 
 
@@ -114,7 +114,7 @@ def term_of(managed: ManagedNode, queue: Queue) -> int:
 
 
 async def add_member(managed: ManagedNode, queue: Queue, node: str) -> None:
-    """Raises `MemberRefused`. To add one that is there already is no error."""
+    """Add a member, unless it is one already. Raises `MemberRefused`."""
     if node in members_of(managed, queue):
         return
     if node not in running_nodes(managed):
@@ -128,7 +128,7 @@ async def add_member(managed: ManagedNode, queue: Queue, node: str) -> None:
 
 
 async def delete_member(managed: ManagedNode, queue: Queue, node: str) -> None:
-    """Raises `MemberRefused`. To take one away that is not there is no error."""
+    """Remove a member, if it is one. Raises `MemberRefused`."""
     members = members_of(managed, queue)
     if node not in members:
         return

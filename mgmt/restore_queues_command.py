@@ -1,6 +1,7 @@
-"""`warren restore-queues`: messages of chosen queues of a backup, into a broker that runs.
+"""`warren restore-queues`: brings messages of chosen queues from a backup into a running broker.
 
-Exit codes: 0 when all were brought over, 1 when some were not or it was refused, 2 for wrong usage.
+Exit codes: 0 when all messages were moved, 1 when some were not or the command was refused, 2 for
+wrong usage.
 """
 
 from __future__ import annotations

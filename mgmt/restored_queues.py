@@ -1,9 +1,9 @@
-"""Chosen queues of a backup, brought into a broker that runs.
+"""Brings chosen queues of a backup into a running broker.
 
-The backup is restored into a directory of its own, a node starts from it that only this process
-reaches, and its messages are moved to the broker as `warren migrate` moves them: acknowledged at
-that node after the broker has confirmed them. What was moved is gone from the directory, so a run
-that was cut off goes on with it. The backup stays as it is.
+The backup is restored into a directory of its own. A node that only this process reaches starts
+from it, and its messages are moved to the broker as `warren migrate` moves them: a message is
+acknowledged at that node after the broker has confirmed it. Moved messages are gone from the
+directory, so a run that was cut off can continue with it. The backup stays unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def restore_aside(archive: Archive, backup: Backup, directory: Path, tell: Tell)
 
 @contextmanager
 def node_aside(directory: Path) -> Iterator[Side]:
-    """A node that starts from the directory, and ends with the context."""
+    """A node that starts from the directory and stops when the context ends."""
     user, password = f"warren-restore-{secrets.token_hex(8)}", secrets.token_urlsafe(24)
     with Broker(data_dir=directory, http_port=0) as broker:
         broker.add_user(user, password, TAGS)
@@ -55,16 +55,16 @@ def node_aside(directory: Path) -> Iterator[Side]:
             address = AmqpAddress("amqp", broker.host, broker.port)
             yield Side("backup", broker.http_url, user, password, address)
         finally:
-            # The directory may be used for something else later.
+            # The directory may be used for another purpose later.
             broker.delete_user(user)
 
 
 async def bring_over(
     source: Side, target: Side, options: Options, stop: asyncio.Event, audience: Audience
 ) -> list[QueueResult]:
-    """Move messages of the chosen queues; a queue that is not there is declared as it was.
+    """Move the messages of the chosen queues; a queue that the target lacks is declared as it was.
 
-    Raises `CtlError`, `MigrateError`, `BackupRefused` when no queue is meant.
+    Raises `CtlError`, `MigrateError`, and `BackupRefused` if no queue matches.
     """
     listed = await asyncio.to_thread(list_queues, source, options)
     if not listed:

@@ -1,8 +1,8 @@
 """`warren server`: runs a node until it is told to stop.
 
 SIGTERM, SIGINT and `warren ctl stop` stop it: clients are told, definitions are committed. SIGHUP
-reads the TLS certificates anew and opens the log file anew. When connections are accepted it prints
-one line.
+makes it read the TLS certificates and open the log file anew. It prints one line when it accepts
+connections.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("warren.node")
 
 EXIT_FAULT = 70
-"""The exit code after a fault of the node's own (EX_SOFTWARE of sysexits.h)."""
+"""The exit code after an internal fault of the node (EX_SOFTWARE of sysexits.h)."""
 
 ADDRESS_AGAIN_S = 0.5
-"""How long after an address was found in use it is tried again, after a pause."""
+"""Time until an address that was in use after a pause is tried again."""
 
 
 Serve: TypeAlias = Callable[[Config, LogOutput], Coroutine[Any, Any, int]]
-"""What a process does from its start to its end; returns its exit code."""
+"""The work of a process from its start to its end; returns its exit code."""
 
 
 @click.command()
@@ -88,7 +88,7 @@ def server(config_file: str | None, check_config: bool, **flags: str | None) -> 
 
 
 def run(config: Config, output: LogOutput, serve: Serve) -> int:
-    """Prepare this process and let it serve; the exit code."""
+    """Prepare this process and let it serve; returns the exit code."""
     keep_freed_memory()
     _allow_many_files()
     collect_rarely()
@@ -104,12 +104,12 @@ def run(config: Config, output: LogOutput, serve: Serve) -> int:
 
 
 def _which(config: Config) -> str:
-    """Which of several processes it is that says something."""
+    """Names the process in an error text, if the broker has several."""
     return "" if config.process is None else f"process {config.process.number}: "
 
 
 def _check(config_file: str | None, flags: Mapping[str, str | None]) -> int:
-    """Print what is wrong with the configuration; returns the exit code."""
+    """Print the problems of the configuration; returns the exit code."""
     config, warnings, problems = examine_configuration(config_file, os.environ, flags)
     problems += file_problems(config)
     for warning in warnings:
@@ -122,14 +122,14 @@ def _check(config_file: str | None, flags: Mapping[str, str | None]) -> int:
 
 
 def _told(error: Exception, config: Config) -> str:
-    """Why the node did not start, or could not go on."""
+    """The text of an error because of which the node did not start, or stopped."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"nothing can be written to {config.data_dir}: no space left on its disk"
     return str(error)
 
 
 def _pages(config: Config, running: RunningNode) -> str:
-    """Where a browser finds the pages, for people to click at; empty where it finds none."""
+    """The address of the web pages, for users to click at; empty if there are none."""
     management = running.management
     if management is None:
         return ""
@@ -143,9 +143,9 @@ def _pages(config: Config, running: RunningNode) -> str:
 
 
 async def serve(config: Config, output: LogOutput) -> int:
-    """Run a node until its process is to end. Raises what its start raises, `NodeFailed`."""
+    """Run a node until its process is to end. Raises the errors of a start, and `NodeFailed`."""
     loop = asyncio.get_running_loop()
-    # A start may take long, and a SIGHUP that nobody expects ends the process.
+    # A start may take long, and a SIGHUP without a handler would end the process.
     loop.add_signal_handler(signal.SIGHUP, output.reopen)
     manager = ServiceManager.of(os.environ, os.getpid())
     manager.stay_alive(loop)
@@ -168,24 +168,24 @@ async def serve(config: Config, output: LogOutput) -> int:
 
 
 class _Life:
-    """What a node goes through until its process ends: pauses, and `ctl stop_app`."""
+    """The life of a node until its process ends, with pauses and `ctl stop_app`."""
 
     def __init__(self, config: Config, output: LogOutput, manager: ServiceManager) -> None:
         self._manager = manager
         self._config = config
         self._output = output
-        # Set by a signal; what the node is told otherwise, it says itself.
+        # Set by a signal. Other reasons to end come from the node itself (`RunningNode.ends`).
         self._stop_wanted = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_wanted.set)
 
     async def begin(self) -> RunningNode | None:
-        """The node, ready; None when a signal has come before that. Raises what a start raises."""
+        """The node, ready; None if a signal came before that. Raises the errors of a start."""
         return await self._start(self._config)
 
     async def live(self, running: RunningNode) -> None:
-        """Raises what a start raises, when the node cannot go on after a pause."""
+        """Serve until the process is to end. Raises the errors of a start after a pause."""
         node: RunningNode | None = running
         name = running.node.name
         while node is not None:
@@ -195,7 +195,7 @@ class _Life:
                 log_event(log, logging.INFO, "node_stopping", node=name)
             elif ending is Ending.PAUSE:
                 self._manager.status("paused: the cluster's store is lost")
-                # Without a say in what the cluster decides, a node must not serve anybody.
+                # A node that takes no part in the cluster's decisions must not serve clients.
                 log_event(
                     log, logging.WARNING, "node_pausing", reason="the cluster's store is lost"
                 )
@@ -238,7 +238,7 @@ class _Life:
             loop.add_signal_handler(signal.SIGHUP, self._output.reopen)
 
     async def _wait_for_cluster(self, paused: RunningNode) -> RunningNode | None:
-        """Show what the paused node knew until the cluster is there again, and start then.
+        """Show the paused node's last state until the cluster is back, then start the node.
 
         None when the process is to end.
         """
@@ -258,8 +258,11 @@ class _Life:
     async def _start_again(
         self, joined: Joined, stop: Collection[asyncio.Event]
     ) -> RunningNode | None:
-        """Start with the addresses of before. Another socket may have got one of them meanwhile, as
-        the near end of a connection does: it is waited for."""
+        """Start the node with the same addresses as before.
+
+        Another socket may have taken one of them meanwhile, as the local end of a connection does:
+        then this waits until the address is free.
+        """
         while True:
             try:
                 return await self._start(patient(self._config), joined, stop)
@@ -277,7 +280,7 @@ class _Life:
     async def _start(
         self, config: Config, joined: Joined | None = None, stop: Iterable[asyncio.Event] = ()
     ) -> RunningNode | None:
-        """Start again; None when that is to end meanwhile: by a signal, or one of `stop`."""
+        """Start the node; None if a signal or an event of `stop` comes first."""
         starting = asyncio.create_task(RunningNode.start(config, joined))
         with _waits_for(self._stop_wanted, *stop) as stopped:
             await asyncio.wait((starting, *stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -288,7 +291,7 @@ class _Life:
         return None
 
     async def _stay_stopped(self, name: str) -> RunningNode | None:
-        """Until `ctl start_app` succeeds; None when the process is to end."""
+        """Wait until `ctl start_app` succeeds; None when the process is to end."""
         stopped_node = import_module("warren.mgmt.stopped_node")
         failure = ""
         while True:
@@ -309,7 +312,7 @@ class _Life:
 
 @contextmanager
 def _waits_for(*events: asyncio.Event) -> Iterator[Sequence[asyncio.Task[bool]]]:
-    """A task for each of these events, which are cancelled when nobody waits any more."""
+    """Tasks that wait for these events, cancelled when the context ends."""
     waits = [asyncio.create_task(event.wait()) for event in events]
     try:
         yield waits
@@ -319,7 +322,7 @@ def _waits_for(*events: asyncio.Event) -> Iterator[Sequence[asyncio.Task[bool]]]
 
 
 def patient(config: Config) -> Config:
-    """With all the patience there is for a cluster that cannot be reached."""
+    """The configuration with unlimited attempts to reach the cluster at the start."""
     assert config.cluster is not None
     cluster = dataclasses.replace(config.cluster, start_attempts=sys.maxsize)
     return dataclasses.replace(config, cluster=cluster)
@@ -328,11 +331,11 @@ def patient(config: Config) -> Config:
 def collect_rarely() -> None:
     """Let the cycle collector look at young objects only, and at some thousands at a time.
 
-    What piles up in a broker is messages, which are in no cycles; looking at each of them three
-    times took a fifth of the time of an acknowledged publish, and looking at all of them at once
-    would stop the node for as long as there are messages. Connections, channels and queues break
-    their cycles when they end. Each object is looked at twice, however many at a time: a hundred
-    thousand would take 40 ms.
+    Most objects that pile up in a broker are messages, which are in no cycles. To look at each of
+    them three times took a fifth of the time of an acknowledged publish, and to look at all of them
+    at once would stop the node for longer the more messages there are. Connections, channels and
+    queues break their cycles when they end. Each object is looked at twice, whatever the threshold;
+    with a threshold of a hundred thousand one collection would take 40 ms.
     """
     gc.collect()
     gc.freeze()
@@ -342,8 +345,8 @@ def collect_rarely() -> None:
 def give_way_quickly() -> None:
     """Have threads that compute give way to the loop after half a millisecond.
 
-    The loop lets go of the interpreter at each system call, some ten times for a request and its
-    answer, and would wait 5 ms each time while definitions are encoded for the disk.
+    The loop releases the interpreter lock at each system call, some ten times for a request and its
+    answer, and would wait 5 ms each time while a thread encodes definitions for the disk.
     """
     sys.setswitchinterval(0.0005)
 

@@ -1,15 +1,15 @@
-"""Snapshots for readers on other machines: who makes them, who may read them, and what they get.
+"""Snapshots for readers on other machines: how they are made, who may read them, and what is sent.
 
 A process of its own makes them (`spark_export/snapshot/node_service.py`), because that takes numpy
-and more than a turn of the loop. The files of a snapshot never change, so threads of the node read
-them, a piece of `PIECE_BYTES_MAX` at a time; `Pace` sees to it that all readers together stay below
+and more time than the event loop may spend. The files of a snapshot never change, so threads of the
+node read them, a piece of `PIECE_BYTES_MAX` at a time; `Pace` keeps all readers together below
 `snapshot_rate`.
 
 A log file has messages of all queues. Octets that are not of the snapshot's messages are sent as
-zeroes: its extents say which are (`spark_export/snapshot/served_extents.py`).
+zeroes; the snapshot's extents say which those are (`spark_export/snapshot/served_extents.py`).
 
-Whoever has the token of a snapshot may read it while the user it was made for may read all of its
-queues; that is looked at again every `CHECKED_S`.
+A reader needs the token of the snapshot, and the user for whom it was made must still have the
+right to read all of its queues; that is checked again every `CHECKED_S`.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from warren.persist.snapshots.pins import (
 T = TypeVar("T")
 
 PIECE_BYTES_MAX = 1 << 20
-"""Of one answer: to write it to a socket costs the loop 0.2 ms, without TLS."""
+"""Size of one answer: to write it to a socket costs the loop 0.2 ms, without TLS."""
 
 READS_MAX = 4
-"""Pieces that are read at the same time, in as many threads."""
+"""Pieces that are read at the same time, each in a thread."""
 
 CHECKED_S = 5.0
 SNAPSHOTS_KEPT = 1000
 
 ANSWER_S = 120.0
-"""A snapshot of a large store takes seconds."""
+"""Time for an answer: a snapshot of a large store takes seconds."""
 
 IDLE_S = 60.0
-"""How long the process that makes snapshots stays without work."""
+"""How long the process that makes snapshots runs without work."""
 
 STATUSES = {
     "OptionRefused": 400,
@@ -68,20 +68,21 @@ STATUSES = {
     "StoreRefused": 409,
     "CursorInUse": 409,
 }
-"""Of the errors of `spark_export/errors.py`; an answer names them as its `error`."""
+"""HTTP status by the name of an error in `spark_export/errors.py`; an answer has it as its
+`error`."""
 
 QUEUE_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class SnapshotRefused(ApiError):
-    """An error of `spark_export/errors.py`, for the reader that raises it again."""
+    """An error of `spark_export/errors.py`, which the reader raises again."""
 
     def __init__(self, error: str, text: str) -> None:
         super().__init__(STATUSES.get(error, 500), error, text)
 
 
 class Piece(NamedTuple):
-    """Octets of a file from `start` on; `size` is that of the whole file."""
+    """Octets of a file from `start` on; `size` is the size of the whole file."""
 
     data: bytes
     start: int
@@ -91,7 +92,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class Granted:
-    """A snapshot that may be read. `fields` are those of its `snapshot.json`."""
+    """A snapshot that may be read. `fields` are the fields of its `snapshot.json`."""
 
     directory: Path
     user: str
@@ -105,8 +106,11 @@ class Granted:
 
 
 class SnapshotService:
-    """Of the node with this data directory. `rate` is octets a second for all readers, or None;
-    `now` a clock in seconds that never goes back."""
+    """The snapshots of the node with this data directory.
+
+    `rate` is octets a second for all readers, or None; `now` a clock in seconds that never goes
+    back.
+    """
 
     def __init__(self, data_directory: Path, rate: int | None, now: Callable[[], float]) -> None:
         self._data_directory = data_directory
@@ -119,7 +123,7 @@ class SnapshotService:
         self._idle: asyncio.TimerHandle | None = None
 
     async def ask(self, question: dict[str, Any]) -> Any:
-        """What the process that makes snapshots answers. Raises `SnapshotRefused`."""
+        """The answer of the process that makes snapshots. Raises `SnapshotRefused`."""
         async with self._asking:
             if self._idle is not None:
                 self._idle.cancel()
@@ -138,10 +142,10 @@ class SnapshotService:
             self._idle.cancel()
         self._maker.end()
 
-    # Who may read
+    # The right to read
 
     async def find(self, snapshot: str, *, fresh: bool = False) -> Granted:
-        """The snapshot of this id; `fresh` is for who asks whether it is there at all.
+        """The snapshot of this id; with `fresh` it is looked up on disk even if it is known.
 
         Raises `SnapshotRefused`.
         """
@@ -154,14 +158,14 @@ class SnapshotService:
         return found
 
     def checked(self, granted: Granted) -> None:
-        """Its user may read all of its queues, as was found now."""
+        """Note that its user may read all of its queues at this moment."""
         granted.checked_at = self._now()
 
     def needs_check(self, granted: Granted) -> bool:
         return self._now() - granted.checked_at > CHECKED_S
 
     def forget(self, snapshot: str) -> None:
-        """What is known of a snapshot that was changed or removed."""
+        """Forget a snapshot that was changed or removed."""
         self._granted.pop(snapshot, None)
 
     # Files
@@ -221,7 +225,7 @@ def _read_granted(directory: Path, snapshot: str) -> Granted:
 
 
 def gone(directory: Path) -> SnapshotRefused:
-    """That a snapshot is not there, and why if that is known."""
+    """The error that a snapshot is not there, with the reason if that is known."""
     early = read_early_release(directory)
     if early is None:
         text = f"there is no snapshot {directory.name}: it was released, or its lease ran out"
@@ -236,7 +240,7 @@ def gone(directory: Path) -> SnapshotRefused:
 
 
 def same_token(granted: Granted, token: str) -> bool:
-    """Takes as long for any token."""
+    """Compare in a time that does not depend on the token."""
     return hmac.compare_digest(granted.token.encode(), token.encode("utf-8", "surrogateescape"))
 
 
@@ -249,7 +253,10 @@ def _log_files(directory: Path) -> list[dict[str, Any]]:
 
 
 def _read_piece(path: Path, start: int, size: int, extents: Path | None) -> Piece:
-    """With `extents` all else is zeroes. Raises `SnapshotRefused`, FileNotFoundError, OSError."""
+    """Read a piece; octets outside of `extents` are zeroes.
+
+    Raises `SnapshotRefused`, FileNotFoundError, OSError.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -267,7 +274,7 @@ def _read_piece(path: Path, start: int, size: int, extents: Path | None) -> Piec
 
 
 def _read_extents(path: Path) -> array[int]:
-    """Nothing may be sent of a file that has none."""
+    """The extents of a file; empty if it has none, so that none of its octets are sent."""
     extents = array("Q")
     try:
         extents.frombytes(path.read_bytes())
@@ -281,10 +288,10 @@ def _read_extents(path: Path) -> array[int]:
 def _masked(data: bytes, start: int, extents: array[int]) -> bytes:
     """The octets within extents, which are pairs of begin and end; zeroes for the others.
 
-    `start` is where in the file the octets are.
+    `start` is the offset of the octets in the file.
     """
     end = start + len(data)
-    # The first extent that ends behind `start`: ends are at odd places, and ascend as all do.
+    # The first extent that ends behind `start`: ends are at odd indices, and all offsets ascend.
     at = bisect_right(extents, start) & ~1
     if at < len(extents) and extents[at] <= start and extents[at + 1] >= end:
         return data
@@ -299,11 +306,11 @@ def _masked(data: bytes, start: int, extents: array[int]) -> bytes:
 
 
 class _Maker:
-    """The process that makes snapshots; started when it is asked. One question at a time."""
+    """The process that makes snapshots. It starts at a question, and takes one at a time."""
 
     def __init__(self, data_directory: Path) -> None:
         self.holding = False
-        """Whether it holds cursors, and must not end."""
+        """Whether the process holds cursors, and must not end."""
         self._data_directory = data_directory
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -326,14 +333,14 @@ class _Maker:
         return answer
 
     def end(self) -> None:
-        """It sees the end of its input."""
+        """End the process, at once."""
         process, self._process = self._process, None
         self.holding = False
         if process is not None:
             assert process.stdin is not None and process.stdout is not None
             process.stdin.close()
             process.stdout.close()
-            # It may be in the middle of a snapshot, which the next sweep removes.
+            # It may be in the middle of a snapshot; the next sweep removes such a snapshot.
             process.kill()
             process.wait()
 
@@ -356,5 +363,5 @@ class _Maker:
 
 
 def can_make() -> bool:
-    """Whether what makes snapshots is installed beside the node."""
+    """Whether the packages that make snapshots are installed beside the node."""
     return importlib.util.find_spec("numpy") is not None

@@ -10,13 +10,13 @@ from warren.core.vhosts.vhost import VirtualHost
 
 
 class SortedQueues:
-    """Sorts again only when queues came or went since, which is quick where few did."""
+    """Sorts again only when queues came or went; that is quick, as most are in order already."""
 
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[VirtualHost, tuple[int, list[Queue]]] = WeakKeyDictionary()
 
     def of(self, vhost: VirtualHost) -> list[Queue]:
-        """Not to be changed; it stays as it is when queues come or go."""
+        """The queues; not to be changed. The list stays as it is when queues come or go."""
         generation = vhost.topology.generation
         then, queues = self._kept.get(vhost, (-1, []))
         if then != generation:

@@ -1,7 +1,7 @@
 """A node after `ctl stop_app`: its process, the lock on its data directory and the control socket.
 
-Nobody else is served. The command line can look at it, start it again, reset it and have it join a
-cluster; everything else is told that the node has to be started first.
+It serves no clients. The command line can look at it, start it again, reset it and have it join a
+cluster; every other request is answered that the node has to be started first.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ ONE_OF_SEVERAL = (
 
 
 class StoppedNode:
-    """From `open` to `close`. `ended` is set when the node is to start, or its process to end."""
+    """A stopped node, from `open` to `close`.
+
+    `ended` is set when the node is to start, or its process to end.
+    """
 
     def __init__(self, config: Config, name: str, directory: DataDirectory, failure: str) -> None:
         self.start_wanted = False
@@ -56,12 +59,15 @@ class StoppedNode:
 
     @classmethod
     async def open(cls, config: Config, name: str, failure: str = "") -> StoppedNode:
-        """`failure` is why the last start went wrong. Raises `DataDirectoryRefused`, OSError."""
+        """Lock the directory and listen. `failure` is why the last start failed.
+
+        Raises `DataDirectoryRefused`, OSError.
+        """
         assert config.data_dir is not None
         stopped = cls(config, name, DataDirectory.open(config.data_dir), failure)
         directory_fd = os.open(config.data_dir, os.O_PATH)
         try:
-            # The path of the directory may be longer than that of a socket may be.
+            # The directory's path may be longer than the path of a socket may be.
             await stopped._listeners.listen_locally(Path(f"/proc/self/fd/{directory_fd}/{SOCKET}"))
         except BaseException:
             stopped._directory.close()
@@ -71,7 +77,7 @@ class StoppedNode:
         return stopped
 
     async def close(self) -> None:
-        """Let go of everything; what is being done is finished first."""
+        """Release everything, after the request that is under way."""
         async with self._busy:
             self._listeners.stop()
             if self._runner is not None:
@@ -101,19 +107,19 @@ class StoppedNode:
 
         return protocols
 
-    # What it answers
+    # Answers
 
     async def _overview(self, body: dict[str, Any]) -> Any:
         return {"node": self._name}
 
     async def _state(self, body: dict[str, Any]) -> Any:
         if self.start_wanted:
-            # Why the last start went wrong says nothing of this one.
+            # The failure of the last start says nothing of this one.
             return {"state": "starting", "failure": ""}
         return {"state": "stopped", "failure": self._failure}
 
     async def _status(self, body: dict[str, Any]) -> Any:
-        """As that of a running node, as far as there is something to say."""
+        """The fields of a running node's status; zero or empty where a stopped node has none."""
         config = self._config
         return {
             "node": self._name,
@@ -180,7 +186,7 @@ class StoppedNode:
             return {}
 
     def _files_of_the_user(self) -> list[Path]:
-        """What stands in the data directory, and was not put there by the node."""
+        """Files in the data directory that the user put there, not the node."""
         config = self._config
         secret = config.cluster.secret_file if config.cluster is not None else None
         named = (config.config_file, config.log_file, config.load_definitions, secret)
@@ -201,7 +207,7 @@ class StoppedNode:
 
 
 class _Refused(Exception):
-    """What was asked for is not done; the text says why."""
+    """The request is refused; the text says why."""
 
 
 def _answering(

@@ -1,7 +1,7 @@
-"""`warren store`: looks into a data directory, of a node that runs or of one that does not.
+"""`warren store`: looks into a data directory, while its node runs or is stopped.
 
-Only `repair` writes in it. Exit codes: 0 when all is well, 1 when `check` found damage or `repair`
-could not bring everything back, 2 when there is nothing to look at.
+Only `repair` writes to it. Exit codes: 0 when all is well, 1 when `check` found damage or `repair`
+could not bring everything back, 2 when there is nothing that can be read.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ UNREADABLE = 2
 NEAR_NAMES_MAX = 3
 DAMAGE_SHOWN_MAX = 20
 BODY_SHOWN_BYTES = 256
-"""Of a body, for people; `--json` gives all of it."""
+"""The most that is shown of a body; `--json` gives all of it."""
 
 DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class Unreadable(click.ClickException):
-    """There is nothing to look at, or it is of a later version."""
+    """There is nothing that can be read, or a later version wrote it."""
 
     exit_code = UNREADABLE
 

@@ -1,4 +1,4 @@
-"""Waiting for definitions and for other nodes, where asyncio runs."""
+"""Waits in asyncio for definitions to be written and for other nodes to answer."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ Answer = TypeVar("Answer")
 
 
 async def done(commit: Commit) -> None:
-    """Return when the commit is durable, or refused."""
+    """Return when the commit is durable or refused."""
     if not commit.done:
         await reached(commit)
 
 
 async def reached(awaited: Awaited) -> None:
-    """Return when it has happened."""
+    """Return when the awaited event has happened."""
     happened = asyncio.Event()
     awaited.then(happened.set)
     await happened.wait()
 
 
 async def visible(commit: Commit) -> None:
-    """Return when the commit can be seen, or is refused; at once on a single node."""
+    """Return when the commit can be seen or is refused; at once on a single node."""
     if not commit.visible:
         await done(commit)
 
 
 async def durable(store: MetadataStore) -> None:
-    """Return when all that was written to the store is on disk."""
+    """Return when everything written to the store is on disk."""
     commit = store.uncommitted()
     if commit is not None:
         await done(commit)
 
 
 async def taken(operation: Callable[[], Commit | None]) -> bool:
-    """Do what writes definitions until no other node is faster; return when it is durable.
+    """Repeat a write of definitions until it is not refused; return when it is durable.
 
-    The operation decides anew each time, by the definitions as they are then. It answers None
-    where there is nothing to do, and so does this with False.
+    A write is refused if another node was faster. The operation decides anew each time, by the
+    definitions as they are then. It returns None if there is nothing to write; then this returns
+    False.
     """
     while True:
         commit = operation()
@@ -54,7 +55,7 @@ async def taken(operation: Callable[[], Commit | None]) -> bool:
 
 
 async def through(waiting: Waiting[Answer]) -> Answer:
-    """Go through an operation that may have to ask other nodes; returns or raises what it does."""
+    """Await an operation that may have to ask other nodes; returns or raises its result."""
     finished: asyncio.Future[Callable[[], Answer]] = asyncio.get_running_loop().create_future()
 
     def finish(result: Callable[[], Answer]) -> None:

@@ -1,5 +1,5 @@
-"""The endpoints of RabbitMQ's management API, a module for each kind of thing.
+"""The endpoints of RabbitMQ's management API, a module for each kind of object.
 
-Each module has functions that answer one request each, and `ENDPOINTS`, which says at what paths
-and to whom (management_api.md section 2).
+Each module has handlers, which answer one request each, and `ENDPOINTS`, which gives their paths
+and the rights they need (management_api.md section 2).
 """

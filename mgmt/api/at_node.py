@@ -1,4 +1,4 @@
-"""What a node answers for itself alone: a request that names another member is passed on to it."""
+"""Endpoints a node answers for itself: a request that names another member is passed on to it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Handler: TypeAlias = Callable[[ApiRequest], Awaitable[Any]]
 
 
 def at_node(path: str, handler: Handler) -> Handler:
-    """Have the node that is called `{node}` in the path answer; `peers()` must know the endpoint.
+    """A handler that has the node in the path, `{node}`, answer the request.
 
-    The answer may be no `Reply`, which is not for other nodes.
+    `peers()` must have the endpoint. The answer must not be a `Reply`, as nodes cannot send those.
     """
 
     async def answer(request: ApiRequest) -> Any:

@@ -1,4 +1,4 @@
-"""How many logins there were, by protocol (management_api.md section 2)."""
+"""The number of logins of each protocol (management_api.md section 2)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def list_attempts(request: ApiRequest) -> Any:
 
 
 async def list_attempts_by_source(request: ApiRequest) -> Any:
-    """Not kept: RabbitMQ keeps them only where it is told to."""
+    """Always empty: RabbitMQ counts by address only if it is configured to."""
     return []
 
 
@@ -35,7 +35,7 @@ async def forget_attempts(request: ApiRequest) -> None:
 
 
 async def forget_attempts_by_source(request: ApiRequest) -> None:
-    """There are none."""
+    """Does nothing: there are no counts by address."""
 
 
 BY_PROTOCOL = "/auth/attempts/{node}"

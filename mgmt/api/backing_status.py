@@ -1,4 +1,4 @@
-"""What the API shows of how a queue keeps its messages."""
+"""The columns of a queue that tell how its messages are kept."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ OF_ERLANG: Row = {
     "reductions_details": {"rate": 0.0},
     "garbage_collection": {},
 }
-"""What RabbitMQ shows of the process behind a queue, which is none here."""
+"""RabbitMQ's figures of the Erlang process of a queue, which Warren's queues do not have."""
 
 
 def offsets(queue: Queue, node: str) -> Row:
-    """How many read a stream, all of them at its node, and the offsets of its first message and of
-    the next one."""
+    """A stream's readers, all at its node, and the offsets of its first and its next message."""
     row: Row = {"readers": {node: queue.consumer_total}}
     if isinstance(queue, StreamingQueue):
         row["first_offset"] = queue.log.first
@@ -48,8 +47,10 @@ def backing_status(status: BackingQueueStatus) -> Row:
 
 
 def retained(queue: Queue, *, since: bool = False) -> Row:
-    """What the queue keeps of acknowledged messages, and `since` when, for which an entry on disk
-    may have to be looked at."""
+    """The acknowledged messages that the queue retains.
+
+    `since` adds the time of the oldest, for which an entry on disk may have to be read.
+    """
     retention = queue.retention
     if retention is None:
         return {}

@@ -1,8 +1,8 @@
 """Bindings: lists, one, bind, unbind (management_api.md section 2).
 
-In addresses a binding is its routing key, percent-encoded, with `~` and a fingerprint where it has
-arguments; `~` alone stands for an empty key. A blank is a `+`. A `~` in a key is encoded too, so
-that all bindings can be told apart.
+An address names a binding by its routing key, percent-encoded, followed by `~` and a fingerprint if
+it has arguments; `~` alone stands for an empty key. A blank is a `+`. A `~` in a key is encoded
+too, so that no two bindings have the same name.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ BINDINGS: Listing[ListedBinding] = Listing(
 
 
 def default_binding(queue: str) -> Binding:
-    """The one every queue has to the default exchange."""
+    """The binding that every queue has to the default exchange."""
     return Binding(DEFAULT_EXCHANGE, "queue", queue, queue, {})
 
 
@@ -123,7 +123,7 @@ def _exchange(request: ApiRequest, part: str) -> tuple[VirtualHost, str]:
 
 
 def _ends(request: ApiRequest) -> tuple[VirtualHost, str, DestinationKind, str]:
-    """Both ends of the path. Raises `ObjectNotFound`, to who binds with what is missing."""
+    """The ends of the binding in the path. Raises `ObjectNotFound`, naming the end for POST."""
     vhost, source = request.vhost(), request.exchange_name("source")
     kind = KINDS.get(request.name("kind"))
     if kind is None:

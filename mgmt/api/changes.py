@@ -1,4 +1,4 @@
-"""What every change through the API has in common: it is answered when durable, and on record."""
+"""Common parts of all changes: they are durable when answered, and are put on record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ async def durable(request: ApiRequest) -> None:
 
 
 def audit(request: ApiRequest, action: str, **what: object) -> None:
-    """Put on record who changed what."""
+    """Put on record that the caller did this."""
     caller = request.caller
     who = caller.name if caller.local else f"{caller.name} http {caller.address}"
     put_on_record(who, action, **what)

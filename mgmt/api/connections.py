@@ -40,7 +40,7 @@ TLS = (
     "peer_cert_issuer",
     "peer_cert_validity",
 )
-"""The columns for what a `TlsSession` has, in its order."""
+"""The columns for the fields of a `TlsSession`, in its order."""
 
 
 class ConnectionRows:
@@ -102,7 +102,7 @@ def _tls(session: TlsSession | None) -> Row:
 
 
 def state(connection: Connection) -> str:
-    """`blocked` for one that published during an alarm, `flow` for one the disk holds back."""
+    """The state; `blocked` after a publish during an alarm, `flow` if the disk holds it back."""
     if connection.blocked:
         return "blocked" if connection.node.alarms.reason() else "flow"
     return connection.state.name.lower()
@@ -174,7 +174,7 @@ def channel_name(channel: Channel) -> str:
 
 
 def visible_connections(request: ApiRequest) -> list[Connection]:
-    """All for a monitor, else one's own; of one virtual host if the path or a header says so."""
+    """All for a monitor, else the caller's own; of one vhost if the path or a header names it."""
     caller = request.caller
     only = request.http.headers.get("X-Vhost") or None
     if "vhost" in request.http.match_info:
@@ -211,7 +211,7 @@ async def list_connections(request: ApiRequest) -> Any:
 
 
 def _with_rows(listing: Listing[T]) -> Listing[T | Row]:
-    """The same for things of this node together with the rows that other nodes have made."""
+    """The same listing for objects of this node mixed with the rows of other nodes."""
     order = listing.order
     assert order is not None
     plain = listing.plain or listing.row
@@ -224,14 +224,14 @@ def _with_rows(listing: Listing[T]) -> Listing[T | Row]:
 
 
 def _order_of(row: Row) -> tuple[str | int, ...]:
-    """By what a row of another node stands in the order of this node's things."""
+    """The sort key of another node's row, in the order of this node's objects."""
     peer = row.get("connection_details", row)
     address = peer["peer_host"], peer["peer_port"]
     return address if peer is row else (*address, row["number"])
 
 
 def _is_here(request: ApiRequest) -> bool:
-    """Whether the connection in the path is one of this node, or nobody else is to be asked."""
+    """Whether this node has the connection in the path, or there is no other node to ask."""
     name = request.name("connection")
     return peers_of(request) is None or any(
         name in (one.peer.name, one.pid) for one in node_connections(request.node)

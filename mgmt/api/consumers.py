@@ -87,7 +87,7 @@ async def list_consumers(request: ApiRequest) -> Any:
         name = request.name("vhost")
         if name not in request.node.vhosts:
             raise ObjectNotFound()
-        # Of a virtual host that is not one's own there is nothing to see, as in RabbitMQ.
+        # As in RabbitMQ, the list is empty for a virtual host that the user may not see.
         vhosts = [vhost for vhost in vhosts if vhost.name == name]
     alone = request.managed.peers is None
     listed = [
@@ -96,7 +96,7 @@ async def list_consumers(request: ApiRequest) -> Any:
         async for queues in chunks(list(vhost.queues.values()))
         for queue in queues
         for consumer in queue.consumers
-        # Those of other nodes' clients are shown by these nodes.
+        # Consumers of another node's clients are listed by that node.
         if isinstance(consumer, ChannelConsumer) or alone
     ]
     peers = peers_of(request)

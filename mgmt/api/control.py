@@ -1,6 +1,6 @@
-"""What `warren ctl` needs beyond RabbitMQ's API: status, limits, log, listeners, the end.
+"""What `warren ctl` needs beyond RabbitMQ's API: status, limits, log, listeners, stopping the node.
 
-Only the control socket opens these, except for the status, which a monitor may read.
+These endpoints are for the control socket only, except for the status, which a monitor may read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from warren.mgmt.statistics.sampler import node_connections
 from warren.mgmt.waiting import reached
 
 TAIL_BYTES_MAX = 1 << 20
-"""Of the log file that are read for its last lines."""
+"""The part of the log file, at its end, that is searched for its last lines."""
 
 TAIL_LINES_MAX = 10_000
 
@@ -62,16 +62,16 @@ PLUGINS = (
     "rabbitmq_shovel",
     "rabbitmq_shovel_management",
 )
-"""RabbitMQ's plugins whose work is built in here."""
+"""RabbitMQ's plugins whose functions Warren has built in."""
 
 HIDDEN = "********"
-"""Stands for passwords in what is shown."""
+"""Replaces passwords in answers."""
 
 SECRETS = ("default_pass",)
 
 
 async def status(request: ApiRequest) -> Any:
-    """The node under RabbitMQ's names for `status`, and what RabbitMQ has not."""
+    """The node's status with RabbitMQ's names, and more that RabbitMQ does not have."""
     managed, node = request.managed, request.node
     machine = managed.machine()
     storage = managed.storage
@@ -258,7 +258,7 @@ def _listeners(suspended: bool) -> Callable[[ApiRequest], Any]:
 
 
 async def drain(request: ApiRequest) -> Any:
-    """No clients, and no queue that another node can lead. Says how many queues stay."""
+    """Close all clients, hand over the queues other nodes can lead. Tells how many queues stay."""
     managed, cluster = request.managed, request.managed.cluster
     managed.drained = managed.suspended = True
     managed.suspend_listeners(True)
@@ -282,13 +282,14 @@ async def revive(request: ApiRequest) -> None:
 
 
 async def unacknowledged(request: ApiRequest) -> Any:
-    """Positions of messages that are out for acknowledgement, of durable queues that are here.
+    """Positions of unacknowledged messages of the durable queues that this node leads.
 
-    In ranges, end exclusive, by the id under which the storage has the queue; each level of a queue
-    with priorities has one of its own. With `queue_ids`, such ids of queues as hexadecimal numbers,
-    only of these.
+    They are ranges, end exclusive, by the id that the storage has for the queue; each level of a
+    queue with priorities has an id of its own. `queue_ids`, a list of such ids of queues as
+    hexadecimal numbers, limits the answer to these queues.
 
-    Whoever reads the storage afterwards finds none there that was acknowledged before.
+    Messages acknowledged before are removed from the storage before this answers: a reader who
+    reads the storage afterwards does not find them there.
     """
     wanted = _queue_ids(await request.body())
     node = request.node
@@ -356,7 +357,7 @@ def _ranges(positions: list[int]) -> Iterator[tuple[int, int]]:
 
 
 async def stop(request: ApiRequest) -> Any:
-    """Answers before it stops."""
+    """Answers before the node stops."""
     audit(request, "node_stop_wanted")
     request.managed.stop()
     return {"pid": os.getpid()}
@@ -373,7 +374,7 @@ async def authenticate(request: ApiRequest) -> Any:
 
 
 async def environment(request: ApiRequest) -> Any:
-    """The configuration as it came out of flags, environment and file."""
+    """The configuration that results from flags, environment and file."""
     return _plain(dataclasses.asdict(request.managed.config))
 
 
@@ -392,7 +393,7 @@ def _plain(value: Any) -> Any:
 
 
 async def os_env(request: ApiRequest) -> Any:
-    """The variables that a node reads; passwords are not shown."""
+    """The environment variables that a node reads; passwords are hidden."""
     return {
         name: HIDDEN if "PASS" in name or "COOKIE" in name else value
         for name, value in sorted(os.environ.items())
@@ -409,7 +410,7 @@ async def interfaces(request: ApiRequest) -> Any:
 
 
 async def definitions(request: ApiRequest) -> Any:
-    """In the form RabbitMQ's command line writes."""
+    """The definitions in the form that RabbitMQ's command line writes."""
     return export_all(request.node, for_ctl=True)
 
 

@@ -63,7 +63,7 @@ async def _import(request: ApiRequest, vhost: str | None) -> Reply:
             acting_user=None if caller.local else caller.name,
         )
     except DefinitionsRefused as error:
-        # What came before the fault is there.
+        # Items before the fault have been imported.
         audit(request, "definitions_import_ended", vhost=vhost, reason=error.text)
         reason = error.reason
         if isinstance(reason, str) and reason.startswith(PREFIX):
@@ -74,7 +74,7 @@ async def _import(request: ApiRequest, vhost: str | None) -> Reply:
 
 
 async def _form(http: web.Request) -> tuple[bytes, str | None]:
-    """What a page sends: the file, and where to go then. Raises `BadRequest`."""
+    """The fields of a page's form: the file, and the address to go to. Raises `BadRequest`."""
     try:
         form = await http.post()
     except (ValueError, AssertionError) as error:
@@ -95,7 +95,7 @@ async def _form(http: web.Request) -> tuple[bytes, str | None]:
 
 
 def _leads_here(address: str) -> bool:
-    """Whether a browser stays on this server: it takes `\\` for `/`, and overlooks white space."""
+    """Whether it leads to this server: browsers take `\\` for `/` and ignore white space."""
     if not address.isprintable() or address != address.strip() or "\\" in address:
         return False
     try:
@@ -109,7 +109,7 @@ _ALL = {"GET": get_all, "POST": post_all}
 
 
 async def list_unreadable(request: ApiRequest) -> Any:
-    """What is damaged where definitions are kept, or cannot be understood; it is passed over."""
+    """Definitions in the store that are damaged or of an unknown kind; the node ignores them."""
     return [one._asdict() for one in request.node.metadata.unreadable.values()]
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def peers(managed: ManagedNode, cluster: Cluster) -> Peers:
-    """The other nodes, with what they may ask this one for."""
+    """The other nodes, and the endpoints that they may use here."""
     return Peers(
         managed,
         cluster,

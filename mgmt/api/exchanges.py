@@ -26,10 +26,10 @@ from warren.mgmt.statistics import figures
 from warren.mgmt.waiting import taken, through
 
 StatsElsewhere: TypeAlias = dict[tuple[str, str], dict[str, Any]]
-"""Message stats by virtual host and name."""
+"""Message stats by virtual host and exchange."""
 
 OF_NODES = "/nodes-exchanges"
-"""Where another node, and nobody else, asks for message stats."""
+"""The path at which other nodes, and only they, ask for message stats."""
 
 ONE = "/exchanges/{vhost}/{exchange}"
 
@@ -86,8 +86,10 @@ class ExchangeRows:
 
 
 def _delayed(vhost: VirtualHost, name: str, stats: dict[str, Any]) -> dict[str, int]:
-    """How many messages wait in a delayed exchange. The node that leads its delay queue says it,
-    among the figures that nodes tell each other; nothing is said while no node does."""
+    """How many messages wait in a delayed exchange; empty if that is not known.
+
+    The node that leads its delay queue tells the others, among the message stats.
+    """
     elsewhere = stats.pop(MESSAGES_DELAYED, None)
     queue = vhost.delay_queue(name)
     if queue is None:
@@ -106,7 +108,7 @@ async def _listing(request: ApiRequest) -> Listing[ListedExchange]:
 
 
 async def _stats_elsewhere(request: ApiRequest) -> StatsElsewhere:
-    """What passed through exchanges at other nodes: each counts what its own clients publish."""
+    """Message stats of exchanges on other nodes: each counts what its own clients publish."""
     found: StatsElsewhere = {}
     peers = peers_of(request)
     if peers is not None:
@@ -117,7 +119,7 @@ async def _stats_elsewhere(request: ApiRequest) -> StatsElsewhere:
 
 
 async def stats_for_node(request: ApiRequest) -> Any:
-    """The message stats of all exchanges that messages have passed through here."""
+    """The message stats of all exchanges through which messages have passed on this node."""
     if not request.passed:
         raise ObjectNotFound()
     statistics, now = request.managed.statistics.exchanges, request.node.clock.now()
@@ -203,7 +205,7 @@ async def put_exchange(request: ApiRequest) -> Reply:
                 name, kind, arguments=table, declared_by=request.caller.user.name, **wanted
             )
         except CommandInvalid as error:
-            # The type by whose rules a delayed exchange is to route.
+            # The error is about the type by whose rules a delayed exchange is to route.
             raise BadRequest(error.text) from error
 
     return CREATED if await taken(declare) else NO_CONTENT

@@ -1,4 +1,4 @@
-"""Feature flags of RabbitMQ 3.10: what they stand for is there, so all are on."""
+"""Feature flags of RabbitMQ 3.10: all are on, as Warren has the features they stand for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLAGS = {
     "user_limits": (BROKER, "Users have limits"),
     "virtual_host_metadata": (BROKER, "Virtual hosts have descriptions and tags"),
 }
-"""Who provides each, and what it says."""
+"""Each flag's provider and description."""
 
 
 async def list_flags(request: ApiRequest) -> Any:

@@ -1,6 +1,6 @@
-"""Federation links: how they are, and to restart one, at whatever node of the cluster it runs.
+"""The federation links of all nodes of the cluster: their state, and their restart.
 
-Which links there are follows from policies and from the runtime parameters of upstreams.
+Policies and the runtime parameters of upstreams decide which links exist.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _down(rows: list[Row]) -> list[Row]:
 
 
 async def _rows(request: ApiRequest) -> list[Row]:
-    """Each node knows its own."""
+    """The links of all nodes; each node knows its own."""
     rows = request.managed.federation.rows()
     peers = None if request.passed else peers_of(request)
     if peers is not None:

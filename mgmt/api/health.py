@@ -57,7 +57,7 @@ ALIASES = {
     "management": "http",
     "distribution": "clustering",
 }
-"""Names of protocols, as they are asked for, that stand for another."""
+"""Other names of protocols that a request may use."""
 
 ALIVENESS_QUEUE = "aliveness-test"
 ALIVENESS_BODY = b"test_message"
@@ -95,7 +95,7 @@ LINKS = "clustering"
 
 
 async def certificate_expiration(request: ApiRequest) -> Any:
-    """Whether a certificate of a TLS listener, or of links, expires so soon, or has."""
+    """Whether a certificate of a TLS listener or of links has expired, or does in that time."""
     within_s = _period_s(request.name("within"), request.name("unit"))
     deadline = request.node.clock.wall_time() + within_s
     expiring = []
@@ -110,7 +110,7 @@ async def certificate_expiration(request: ApiRequest) -> Any:
 
 
 def _link_listener(request: ApiRequest) -> list[OpenListener]:
-    """Where other nodes of a cluster come in, under RabbitMQ's name for it."""
+    """The listener for links of other nodes, with RabbitMQ's name for it."""
     managed = request.managed
     if managed.cluster is None or managed.config.cluster is None:
         return []
@@ -131,7 +131,7 @@ def _period_s(within: str, unit: str) -> float:
 def _certificate_times(
     request: ApiRequest, listener: OpenListener
 ) -> list[tuple[str, Path, list[datetime]]]:
-    """What each certificate file of the listener is for, and when what is in it expires."""
+    """The listener's certificate files: setting, path, and when the certificates in it expire."""
     config = request.managed.config
     links = config.cluster.link_ssl if config.cluster is not None else None
     files = {
@@ -192,7 +192,7 @@ async def protocol_listener(request: ApiRequest) -> Any:
 
 
 async def virtual_hosts(request: ApiRequest) -> Any:
-    """A virtual host that exists runs; one that could not be recovered would be missing."""
+    """Virtual hosts run if they exist; the check fails for those that could not be recovered."""
     missing = list(_missing_vhosts(request))
     if not missing:
         return OK
@@ -215,7 +215,7 @@ def _is_alone(request: ApiRequest) -> bool:
 
 
 async def mirror_sync_critical(request: ApiRequest) -> Any:
-    """Whether a queue that shall have mirrors is whole at this node alone."""
+    """Whether a queue that should have mirrors is complete on this node only."""
     cluster = request.managed.cluster
     if cluster is None or _is_alone(request):
         return SINGLE
@@ -236,7 +236,7 @@ async def mirror_sync_critical(request: ApiRequest) -> Any:
 
 
 async def quorum_critical(request: ApiRequest) -> Any:
-    """Whether a quorum queue would lose its majority with this node."""
+    """Whether a quorum queue would lose its majority without this node."""
     if _is_alone(request):
         return SINGLE
     managed = request.managed
@@ -275,7 +275,7 @@ async def _own_health(request: ApiRequest) -> dict[str, str]:
 
 
 async def aliveness(request: ApiRequest) -> Any:
-    """Whether a message can be published and fetched. The queue stays."""
+    """Whether a message can be published and fetched. The queue for that is not deleted."""
     vhost, name = request.vhost(), ALIVENESS_QUEUE
     request.check(vhost.name, "queue", name, "configure")
     request.check(vhost.name, "exchange", "", "write")

@@ -16,7 +16,7 @@ from warren.mgmt.http.request import ApiRequest, demanded
 
 
 async def list_vhost_limits(request: ApiRequest) -> Any:
-    """One that has none any more is listed with an empty list, as in RabbitMQ."""
+    """A virtual host whose limits were all removed is listed with an empty list, as in RabbitMQ."""
     seen = {vhost.name for vhost in request.seen_vhosts()}
     rows: list[Row] = [
         {"vhost": vhost, "value": limits or []}
@@ -52,7 +52,7 @@ async def delete_vhost_limit(request: ApiRequest) -> None:
 
 
 def _may_see(request: ApiRequest, user: str) -> bool:
-    """Who there is, and what they may have, is for monitors."""
+    """Only monitors may see other users and their limits."""
     return request.caller.is_monitor or request.caller.name == user
 
 

@@ -1,4 +1,4 @@
-"""What operators have the node do: forget its statistics, spread its queues."""
+"""Maintenance of a node: resetting its statistics, spreading queues over the nodes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from warren.mgmt.quorum_members import leader_of, quorum_queues
 from warren.mgmt.waiting import through
 
 REBALANCED = ("all", "classic", "quorum")
-"""Types of queues, as RabbitMQ's tool names them."""
+"""Types of queues, with the names that RabbitMQ's tool has for them."""
 
 ANY_NAME = ".*"
 
 
 async def reset_statistics(request: ApiRequest) -> None:
-    """Rates and samples begin anew; counts stay, for they are the node's own."""
+    """Forget rates and samples. Counts stay, as they belong to the node itself."""
     if "node" in request.http.match_info:
         check_node(request)
     request.managed.statistics.reset()
@@ -30,10 +30,11 @@ async def reset_statistics(request: ApiRequest) -> None:
 
 
 async def rebalance_queues(request: ApiRequest) -> list[Row] | None:
-    """Spread queues with copies over the nodes; a node that is alone has all of them.
+    """Spread queues with copies over the nodes; a node that is alone keeps all of them.
 
-    With `vhost_pattern`, `queue_pattern` or `type` in the body only those, and the answer is how
-    many of them each node leads then. Without, the answer is empty, as RabbitMQ's.
+    `vhost_pattern`, `queue_pattern` and `type` in the body limit this to some queues, and the
+    answer to a request with a body is how many queues each node leads afterwards. Without a body
+    the answer is empty, as RabbitMQ's.
     """
     body = await request.body()
     kind = body.get("type", "all")
@@ -67,7 +68,7 @@ async def rebalance_queues(request: ApiRequest) -> list[Row] | None:
 
 
 def _quorum_leads(request: ApiRequest, vhosts: str, queues: str) -> Counter[str]:
-    """How many quorum queues of such names each node leads."""
+    """How many quorum queues with matching names each node leads."""
     in_vhosts, named = compile_pattern(vhosts), compile_pattern(queues)
     return Counter(
         leader_of(request.managed, queue)

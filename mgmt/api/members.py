@@ -1,4 +1,4 @@
-"""The members of the cluster, for `warren ctl`: who they are, forgetting one, stopping this one."""
+"""The members of the cluster, for `warren ctl`: listing them, forgetting one, stopping this one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATUS = "/control/cluster-status"
 
 
 async def cluster_status(request: ApiRequest) -> Any:
-    """Under RabbitMQ's names; what other nodes say of themselves is asked of them."""
+    """The status with RabbitMQ's names; other nodes are asked for their own part."""
     status = _own_status(request)
     peers = peers_of(request)
     if peers is None:
@@ -38,7 +38,7 @@ async def cluster_status(request: ApiRequest) -> Any:
     status["disk_nodes"] = peers.members()
     silent = sorted(set(peers.up()) - set(status["running_nodes"]))
     if silent:
-        # They are up, as etcd says, and do not answer this one.
+        # They run according to etcd, and do not answer this node.
         status["partitions"] = {request.node.name: silent}
     return status
 
@@ -71,7 +71,7 @@ def _own_status(request: ApiRequest) -> dict[str, Any]:
 
 
 async def members(request: ApiRequest) -> Any:
-    """`linked` are the members that this node can talk to, it included."""
+    """`linked` are the members that this node can reach, itself included."""
     peers = request.managed.peers
     name = request.node.name
     if peers is None:
@@ -81,13 +81,13 @@ async def members(request: ApiRequest) -> Any:
 
 
 async def member_names(request: ApiRequest) -> Any:
-    """For everybody who may see queues: their rows name nodes as well."""
+    """All users who may see queues may see these, as rows of queues have names of nodes."""
     peers = request.managed.peers
     return {"members": [request.node.name] if peers is None else peers.members()}
 
 
 async def forget(request: ApiRequest) -> None:
-    """Raises `ApiError`: 404 for who is no member, 409 for who is up."""
+    """Raises `ApiError`: 404 if the node is no member, 409 if it is up."""
     name, cluster = request.name("node"), request.managed.cluster
     if cluster is None:
         raise ObjectNotFound()
@@ -102,7 +102,7 @@ async def state(request: ApiRequest) -> Any:
 
 
 async def stop_app(request: ApiRequest) -> Any:
-    """Answers before it stops."""
+    """Answers before the node stops."""
     audit(request, "node_stop_wanted", process="stays")
     request.managed.stop_app()
     return {"state": "stopping"}

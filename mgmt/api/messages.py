@@ -1,4 +1,4 @@
-"""Messages by hand: publish one, get some (management_api.md section 2)."""
+"""Publishing a message and getting some over HTTP (management_api.md section 2)."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from warren.mgmt.http.slices import Breather
 from warren.mgmt.waiting import through
 
 GET_MAX = 100_000
-"""More than anybody reads; the answer would not fit into memory."""
+"""The most messages of one answer: more are hardly ever read, and would not fit into memory."""
 
 PUBLISH_BYTES_MAX = 8_000_000
-"""Octets of a request that publishes a message, as RabbitMQ has it. JSON is read in one go, and
-64 MiB of it would hold everybody up for a second."""
+"""Octets of a request that publishes a message; RabbitMQ has the same limit. JSON is parsed in one
+go, and 64 MiB of it would stop the event loop for a second."""
 
 GET_BYTES_MAX = 32 << 20
-"""Octets of the payloads of one answer, which is in memory as a whole and more than once."""
+"""Octets of the payloads of one answer, several copies of which are in memory at a time."""
 
 GET_SLICE_BYTES = 256 << 10
-"""Octets turned into text between two looks at the time: a fraction of a slice."""
+"""Octets turned into text before the time is checked again: a fraction of a slice."""
 
 ROW_BYTES = 8 << 10
-"""What a message costs beside its body, in octets that take as long."""
+"""The cost of a message beside its body, as a number of octets that take as long."""
 
 _MANDATORY = b"\1"
 PUBLISH_REFUSED = "rejected Unable to publish message. Check queue limits."
@@ -67,11 +67,11 @@ PROPERTIES: dict[str, type] = {
     "app_id": str,
     "cluster_id": str,
 }
-"""What is taken from the properties of a publish, beside the headers; anything else is ignored."""
+"""The properties that a publish may set, beside the headers; others are ignored."""
 
 
 class _OneConfirm(PublishConfirms):
-    """`PublishConfirms` of one publish to several queues."""
+    """`PublishConfirms` of one message that is published to several queues."""
 
     def __init__(self) -> None:
         self.safe = asyncio.get_running_loop().create_future()
@@ -130,7 +130,7 @@ async def publish(request: ApiRequest) -> Any:
     confirms = _OneConfirm()
     answers = []
     for queue in queues:
-        # It was looked up some turns ago, and another node may lead it by now.
+        # The queue was looked up some turns ago; another node may lead it by now.
         current = vhost.current(queue)
         if current is not None:
             current.published += 1
@@ -146,7 +146,7 @@ async def publish(request: ApiRequest) -> Any:
 
 
 def _missing(request: ApiRequest, kind: str) -> str:
-    """As the reply text of a channel that is closed reads."""
+    """The text that a closed channel would have as its reply text."""
     return f"NOT_FOUND - no {kind} '{request.name(kind)}' in vhost '{request.name('vhost')}'"
 
 
@@ -189,7 +189,7 @@ def _property(name: str, kind: type, value: Any) -> Any:
 
 
 def _as_told(error: BrokerError) -> BadRequest:
-    """With the reply code that a channel would be closed with."""
+    """The error with the reply code that a channel would be closed with."""
     if type(error) not in REPLIES or isinstance(error, FrameError):
         return BadRequest(error.text)
     code, text = reply_to(error)
@@ -205,7 +205,7 @@ ACK_MODES = (
 
 
 def _check_unlocked(queue: Queue) -> None:
-    """Raise `BadRequest` if the queue is exclusive to a connection, else as `check_access`."""
+    """Raises `BadRequest` if the queue is exclusive, and otherwise what `check_access` raises."""
     try:
         queue.check_access(None)
     except ResourceLocked as error:
@@ -246,7 +246,8 @@ async def get(request: ApiRequest) -> Any:
             return None
         message, left, at = await _got_one(queue, client)
         if message is not None and at is not queue:
-            # The queue has moved: what it had given before is in it again, and so is this.
+            # The queue has moved. Messages it gave before are ready again at its new leader; so is
+            # this one.
             at.requeue([message], delivered=False)
             return None
         return message
@@ -270,7 +271,7 @@ async def get(request: ApiRequest) -> Any:
         if not mode.endswith("requeue_true"):
             settle = queue.ack if mode.startswith("ack") else queue.reject
     finally:
-        # Counted like a channel that did this and was closed.
+        # Counted as for a channel that did the same and was closed.
         vhost.count_past(
             MessageStats(
                 get=len(got),
@@ -284,7 +285,7 @@ async def get(request: ApiRequest) -> Any:
 
 
 async def _when_settled(queue: Queue, rows: list[Row]) -> AsyncIterator[list[Row]]:
-    """The rows, when what became of the messages has reached the leader of their queue."""
+    """The rows, once the queue's leader has settled the messages."""
     if not queue.is_here:
         with suppress(BrokerError):
             await through(queue.counts())
@@ -300,7 +301,7 @@ async def _fetched(
 ) -> list[Row]:
     """The rows of up to `count` messages, and of no more than an answer has room for.
 
-    What is fetched is in `got` before anything can go wrong with it.
+    A fetched message is put into `got` at once, so that it is settled whatever fails later.
     """
     breather = Breather()
     rows: list[Row] = []
@@ -322,7 +323,7 @@ async def _fetched(
 
 
 async def _in_slices(rows: list[Row]) -> AsyncIterator[list[Row]]:
-    """For an answer that is encoded while it is sent."""
+    """The rows one by one, for an answer that is encoded while it is sent."""
     breather = Breather()
     for row in rows:
         await breather.breathe()
@@ -352,7 +353,7 @@ def _message_row(
         try:
             payload, how = shown.decode(), "string"
         except UnicodeDecodeError:
-            # It is octets, then, and stays base64.
+            # It is binary, and stays base64.
             how = "base64"
     properties = to_json(request.node.codec.as_table(envelope.header))
     return {
@@ -361,7 +362,7 @@ def _message_row(
         "exchange": envelope.exchange,
         "routing_key": envelope.routing_key,
         "message_count": left,
-        # A client in Erlang's way: nothing is an empty list.
+        # Clients expect Erlang's form: no properties are an empty list.
         "properties": properties or [],
         "payload": payload,
         "payload_encoding": how,

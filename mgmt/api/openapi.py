@@ -1,6 +1,6 @@
-"""A description of the API, in OpenAPI 3.1, worked out from the endpoints themselves.
+"""A description of the API, in OpenAPI 3.1, made from the endpoints themselves.
 
-What bodies look like is in `BODIES`; everything else follows from paths, methods and rights.
+`BODIES` describes the bodies of requests; the rest follows from paths, methods and rights.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ PARAMETERS: Mapping[str, Schema] = {
         "offset": {"type": "integer", "minimum": 0, "maximum": delayed.OFFSET_MAX},
     },
 }
-"""What other lists are asked with."""
+"""The query parameters of lists that do not take `LIST_PARAMETERS`."""
 
 RIGHTS = {
     Right.ANYBODY: "Needs no login.",
@@ -142,7 +142,7 @@ RIGHTS = {
 
 
 def description(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """The document. What only the command line of the machine may use is left out."""
+    """The description. Endpoints that only the command line of the machine may use are left out."""
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
         operations = {

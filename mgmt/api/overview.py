@@ -28,7 +28,7 @@ from warren.mgmt.statistics.history import Figures, Sample
 from warren.mgmt.statistics.sampler import node_connections
 
 ERLANG_VERSION = "25"
-"""What clients that look for a version of the runtime are told."""
+"""The version of Erlang reported to clients that ask for it."""
 
 CHURN = (
     "connection_created",
@@ -141,7 +141,7 @@ async def overview(request: ApiRequest) -> Any:
 
 
 def _add_node(row: dict[str, Any], other: dict[str, Any]) -> None:
-    """Add what is each node's own to the overview of the cluster; definitions are shared."""
+    """Add another node's figures, listeners and contexts; definitions are the same on all nodes."""
     for name in ("message_stats", "churn_rates", "queue_totals"):
         row[name] = added(row[name], other[name])
     for name in ("channels", "connections", "consumers"):
@@ -151,7 +151,7 @@ def _add_node(row: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def _shown(request: ApiRequest) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Message stats, churn and lengths: the node's for a monitor, else of one's virtual hosts."""
+    """Message stats, churn, lengths: of the node for a monitor, else of the user's vhosts."""
     statistics = request.managed.statistics
     kinds = ("lengths", "msg_rates", "node_stats")
     lengths, passed, churned = stats_json.times_of_kinds(request, *kinds)
@@ -218,7 +218,7 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "os_pid": str(os.getpid()),
         "uptime": int((node.clock.wall_time() - node.started_at) * 1000),
         **shown.levels(*figures.MACHINE, *CHURN),
-        # Warren's own: what snapshots keep on the disk.
+        # Warren's own column: the octets on the disk that snapshots keep.
         "disk_pinned": disk.pinned_bytes() if disk is not None else 0,
         "fd_total": machine.fd_total,
         "sockets_total": machine.sockets_total,
@@ -267,14 +267,14 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
 
 
 def unclaimed_totals(managed: ManagedNode) -> dict[str, int]:
-    """What is on disk of queues that no definition names (`mgmt/api/unclaimed.py`)."""
+    """Messages on disk that belong to no defined queue (`mgmt/api/unclaimed.py`)."""
     storage = managed.storage
     queues, messages = storage.unclaimed.totals() if storage is not None else (0, 0)
     return {"queues": queues, "messages": messages}
 
 
 def cluster_links(managed: ManagedNode) -> list[dict[str, Any]]:
-    """The links that are up, and what they have carried since the node started."""
+    """The links to other nodes that are up, with their traffic since the node started."""
     peers, cluster = managed.peers, managed.cluster
     if peers is None or cluster is None:
         return []
@@ -299,7 +299,7 @@ def cluster_links(managed: ManagedNode) -> list[dict[str, Any]]:
 
 
 async def list_nodes(request: ApiRequest) -> Any:
-    """All members, those that do not run as well; what others say is asked of them."""
+    """All members, also those that do not run; the others are asked for their rows."""
     peers = peers_of(request)
     if peers is None:
         return [chosen_columns(node_row(request), columns_of(request))]
@@ -315,7 +315,7 @@ async def list_nodes(request: ApiRequest) -> Any:
 
 
 def down_row(peers: Peers, name: str) -> dict[str, Any]:
-    """A member that does not run, or does not answer."""
+    """The row of a member that does not run, or does not answer."""
     return {
         "name": name,
         "type": "disc",
@@ -332,7 +332,7 @@ def check_node(request: ApiRequest) -> None:
 
 
 def _elsewhere(request: ApiRequest) -> Peers | None:
-    """Whom to ask about the node in the path, if it is another one. Raises `ObjectNotFound`."""
+    """The nodes to ask if the path names another node; else None. Raises `ObjectNotFound`."""
     name = request.name("node")
     if name == request.node.name:
         return None
@@ -361,7 +361,7 @@ async def get_node(request: ApiRequest) -> Any:
 
 
 def memory_breakdown(managed: ManagedNode) -> dict[str, Any]:
-    """Where memory went, as far as it can be told apart: estimates, but for the total."""
+    """The use of memory by category: all figures except the total are estimates."""
     node = managed.node
     used = managed.memory.used_bytes or 0
     channels = sum([one.channel_count for one in node_connections(node)])
@@ -397,7 +397,7 @@ def memory_breakdown(managed: ManagedNode) -> dict[str, Any]:
 
 
 def vhost_bytes(managed: ManagedNode, name: str) -> int:
-    """The bodies of ready messages of a virtual host that are in memory."""
+    """Octets in memory of the bodies of ready messages in a virtual host."""
     now = managed.node.clock.now()
     vhost = managed.node.vhosts[name]
     return sum([queue.backing.status(now).ram_bytes for queue in vhost.queues.values() if queue])
@@ -408,7 +408,7 @@ async def get_memory(request: ApiRequest) -> Any:
 
 
 async def _memory(request: ApiRequest) -> dict[str, Any]:
-    """Of the node in the path, which has to run."""
+    """The memory breakdown of the node in the path, which has to run."""
     peers = _elsewhere(request)
     if peers is None:
         return memory_breakdown(request.managed)

@@ -19,10 +19,10 @@ from warren.mgmt.waiting import taken
 
 ADMINISTERED = frozenset({"operator_policy", VHOST_LIMITS})
 ADMINISTERED_GLOBALS = frozenset({CLUSTER_NAME, INTERNAL_CLUSTER_ID})
-"""What only administrators may set by its own address, they alone may set as a parameter."""
+"""Parameters that only administrators may set, as their own endpoints are only for them, too."""
 
 POLICY = "policy"
-"""Policies are parameters to those who ask for this component; here they are only read."""
+"""The component under which policies can be read as parameters; they cannot be set by it."""
 
 # Parameters
 
@@ -63,7 +63,7 @@ def _rows(parameters: Iterable[Parameter], vhosts: list[VirtualHost]) -> list[Ro
 
 
 def _path(request: ApiRequest) -> tuple[str, str, str]:
-    """Component, virtual host and name. Raises `ApiError`."""
+    """Component, virtual host and name in the path. Raises `ApiError`."""
     vhost = request.vhost_of_policies().name
     return request.name("component"), vhost, request.name("name")
 
@@ -93,7 +93,7 @@ async def put_parameter(request: ApiRequest) -> Reply:
     except NotThere:
         reply = CREATED
     if component == POLICY:
-        # Refused in its own words, with nothing around them.
+        # Raises: policies are refused here with a text of their own, without the prefix.
         parameters.set(component, vhost, name, value)
     user = None if request.caller.local else request.caller.user
     with told_of_validation(escape=True):

@@ -19,7 +19,7 @@ from warren.mgmt.http.request import ApiRequest, demanded
 
 
 def permission_rows(node: Node, user: str | None = None, vhost: str | None = None) -> list[Row]:
-    """By virtual host and user; all, or those of a user, of a virtual host, or of both."""
+    """Permissions, sorted by virtual host and user: all, or those of a user, a vhost, or both."""
     rows = []
     for key, record, _ in node.metadata.records(_prefix("permission", user)):
         assert isinstance(record, PermissionRecord)
@@ -32,7 +32,7 @@ def permission_rows(node: Node, user: str | None = None, vhost: str | None = Non
 def topic_permission_rows(
     node: Node, user: str | None = None, vhost: str | None = None
 ) -> list[Row]:
-    """The same for topic permissions, of which a user has one for an exchange."""
+    """The same for topic permissions, of which a user may have one for each exchange."""
     rows = []
     for key, record, _ in node.metadata.records(_prefix("topic_permission", user)):
         assert isinstance(record, TopicPermissionRecord)
@@ -58,7 +58,7 @@ async def list_permissions(request: ApiRequest) -> Any:
 
 
 def _permissions(request: ApiRequest) -> list[Row]:
-    """Those the path is about: one or none. Raises `ObjectNotFound` without user or vhost."""
+    """The row of the path, if there is one. Raises `ObjectNotFound` without user or vhost."""
     user, vhost = _user_and_vhost(request)
     return permission_rows(request.node, user, vhost)
 
@@ -109,7 +109,7 @@ async def list_topic_permissions(request: ApiRequest) -> Any:
 
 
 def _topic_permissions(request: ApiRequest) -> list[Row]:
-    """Those of the user in the virtual host. Raises `ObjectNotFound` if there are none."""
+    """The user's topic permissions in the vhost. Raises `ObjectNotFound` if there are none."""
     rows = topic_permission_rows(request.node, *_user_and_vhost(request))
     if not rows:
         raise ObjectNotFound()
@@ -164,11 +164,11 @@ async def _clear_topic_permissions(request: ApiRequest, exchange: str | None) ->
     await durable(request)
 
 
-# What both have in common
+# Shared by both kinds
 
 
 def _user_and_vhost(request: ApiRequest) -> tuple[str, str]:
-    """Raises `ObjectNotFound` or `NoSuchUser`."""
+    """The names in the path. Raises `ObjectNotFound` or `NoSuchUser`."""
     vhost, user = request.vhost().name, request.name("user")
     request.node.access.user(user)
     return user, vhost

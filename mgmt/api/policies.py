@@ -27,7 +27,7 @@ def policy_row(policy: Policy) -> Row:
 
 
 class PolicyEndpoints:
-    """What the API does with policies, or with operator policies."""
+    """The endpoints of policies, or of operator policies."""
 
     def __init__(self, *, operator: bool) -> None:
         self._operator = operator
@@ -40,7 +40,7 @@ class PolicyEndpoints:
         return await answer_rows(request, self._rows(request, [request.vhost()]))
 
     def _rows(self, request: ApiRequest, vhosts: Iterable[VirtualHost]) -> list[Row]:
-        """By virtual host and priority, the lowest first."""
+        """Sorted by virtual host and priority, the lowest first."""
         policies = [
             policy
             for vhost in vhosts
@@ -53,7 +53,7 @@ class PolicyEndpoints:
         return answer_row(request, policy_row(self._policy(request)))
 
     def _policy(self, request: ApiRequest) -> Policy:
-        """Raises `ApiError` or `NotThere`."""
+        """The policy in the path. Raises `ApiError` or `NotThere`."""
         vhost = request.vhost_of_policies().name
         return request.node.policies.get(vhost, request.name("name"), operator=self._operator)
 
@@ -62,7 +62,7 @@ class PolicyEndpoints:
         body = await request.body()
         pattern, definition = demanded(body, "pattern", "definition")
         if isinstance(definition, dict):
-            # Settings that are not known are named in this order.
+            # The refusal names unknown settings in this order.
             definition = dict(sorted(definition.items()))
         policies = request.node.policies
         try:
@@ -92,7 +92,7 @@ class PolicyEndpoints:
 
 
 def _endpoints(path: str, right: Right, summary: str, *, operator: bool) -> list[Endpoint]:
-    """`right` is that to set and see one of them; what applies in a vhost everybody there sees."""
+    """`right` is needed to set or see a single one; all users of a vhost may list those in it."""
     does = PolicyEndpoints(operator=operator)
     return [
         Endpoint(path, {"GET": does.list_all}, summary=f"All {summary}"),

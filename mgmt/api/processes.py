@@ -1,6 +1,6 @@
-"""The processes of a broker: how they are, as their supervisor says.
+"""The processes of a broker and their states, as their supervisor reports them.
 
-A broker of one process has one that runs.
+A broker without a supervisor has one process, which runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ async def list_processes(request: ApiRequest) -> Any:
 
 
 async def all_run(request: ApiRequest) -> Any:
-    """503 while one of them is down for good, or is being started."""
+    """Answers 503 while a process is down for good, or is being started."""
     others = [one for one in await _statuses(request) if one.state is not ProcessState.RUNNING]
     if not others:
         return {"status": "ok"}
@@ -34,12 +34,14 @@ async def all_run(request: ApiRequest) -> Any:
 
 
 async def add_reasons(request: ApiRequest, rows: list[dict[str, Any]]) -> None:
-    """Say of the nodes that are processes of this broker which ones they are, and why they have
-    ended if they have."""
+    """Complete the rows of nodes that are processes of this broker.
+
+    They get the process's number, how often it has ended, and why it ended if it did.
+    """
     if request.managed.config.process is None:
         return
     known: dict[str, ProcessStatus] = {}
-    # Lists are there when a supervisor is not.
+    # Lists must work without a supervisor.
     with suppress(NotFound):
         known = {one.node: one for one in await _statuses(request)}
     for row in rows:

@@ -44,17 +44,17 @@ from warren.mgmt.statistics.sampler import Statistics
 from warren.mgmt.waiting import taken, through
 
 IDLE_S = 10.0
-"""A queue in which nothing has moved for so long is shown as idle."""
+"""A queue without activity for so long is shown as idle."""
 
 DEFINED = ("name", "vhost", "durable", "auto_delete", "type", "node")
-"""Columns that every node knows of every queue."""
+"""Columns that every node knows of every queue, also of those on other nodes."""
 
 
 ASKED_VALUES_MAX = 5000
-"""Queues of which another node is asked for one column at once."""
+"""The most queues for which another node is asked for one column in one request."""
 
 OF_NODES = "/nodes-queues"
-"""Where a node is asked for rows of queues that it has, by another node only."""
+"""The path at which other nodes, and only they, ask for rows of queues that this node has."""
 
 
 class ListedQueue(NamedTuple):
@@ -63,7 +63,7 @@ class ListedQueue(NamedTuple):
 
 
 def leader_of(request: ApiRequest, listed: ListedQueue) -> str:
-    """The node that has the queue."""
+    """The node that leads the queue."""
     return quorum_members.leader_of(request.managed, listed.queue)
 
 
@@ -81,7 +81,7 @@ class QueueRows:
             self._lengths, self._rates = stats_json.times_of_kinds(request, *kinds)
 
     def row(self, listed: ListedQueue) -> Row:
-        """Everything of a list."""
+        """The row of a list, with all its columns."""
         _, queue = listed
         passed, lengths = self._shown(queue)
         status = queue.backing.status(self._node.clock.now())
@@ -130,7 +130,7 @@ class QueueRows:
         }
 
     def cheap_row(self, listed: ListedQueue) -> Row:
-        """What is shown with `disable_stats`."""
+        """The row with `disable_stats`."""
         row = self.basics(listed)
         if self._request.query_flag("enable_queue_totals"):
             ready, unacked = listed.queue.backing.length, listed.queue.unacked
@@ -140,7 +140,7 @@ class QueueRows:
         return row
 
     def full_row(self, listed: ListedQueue) -> Row:
-        """One queue on its own: with its consumers."""
+        """The row of a single queue, with its consumers."""
         vhost, queue = listed
         return {
             **self.row(listed),
@@ -155,11 +155,11 @@ class QueueRows:
         }
 
     def down_row(self, listed: ListedQueue) -> Row:
-        """A queue whose node cannot be asked."""
+        """The row of a queue whose node cannot be asked."""
         return {**self.basics(listed), **self._policy(listed), "state": "down"}
 
     def full_down_row(self, listed: ListedQueue) -> Row:
-        """One of them on its own."""
+        """The row of a single queue whose node cannot be asked."""
         return {**self.down_row(listed), **self._ring(listed.queue)}
 
     def basics(self, listed: ListedQueue) -> Row:
@@ -179,8 +179,7 @@ class QueueRows:
         }
 
     def _members(self, queue: Queue) -> Row:
-        """The nodes that have a copy of a quorum queue, its leader first; that which has a
-        stream."""
+        """The nodes with a copy of a quorum queue, and its leader; for a stream, its node."""
         managed = self._request.managed
         if queue.settings.type is STREAM:
             leader = quorum_members.leader_of(managed, queue)
@@ -195,7 +194,7 @@ class QueueRows:
         }
 
     def _mirrors(self, queue: Queue) -> Row:
-        """Who has copies of a mirrored queue; how far synchronisations are, if it is here."""
+        """The nodes that mirror a queue; on its leader, also how far synchronisations are."""
         cluster = self._request.managed.cluster
         state = cluster.mirroring.figures.state(queue) if cluster is not None else None
         if state is None:
@@ -226,7 +225,7 @@ class QueueRows:
         return row
 
     def _ring(self, queue: Queue) -> Row:
-        """Who carries the messages of a mirrored queue to whom."""
+        """The ring of nodes along which the messages of a mirrored queue are passed on."""
         cluster = self._request.managed.cluster
         ring = cluster.mirroring.figures.ring(queue) if cluster is not None else ()
         if not ring:
@@ -234,7 +233,7 @@ class QueueRows:
         return {"mirror_ring": [{"node": node, "state": str(standing)} for node, standing in ring]}
 
     def _shown(self, queue: Queue) -> tuple[stats_json.Shown, stats_json.Shown]:
-        """What passes through, and how much there is: each has samples of its own range."""
+        """Figures for message stats and for lengths: each of them has samples of its own range."""
         track = self._statistics.queues
         current = figures.queue_figures(queue)
         rates = track.rates(queue, self._node.clock.now(), current)
@@ -300,7 +299,7 @@ class QueueRows:
         return row
 
     def _octets(self, queue: Queue) -> Row:
-        """How many octets a quorum queue has: all of its messages are on disk."""
+        """The octets of a quorum queue: all of its messages are on disk."""
         ready_bytes = queue.backing.ready_bytes
         dead, dead_bytes = queue.set_aside
         row: Row = {
@@ -342,12 +341,12 @@ class QueueRows:
 
 
 def _moment(wall_time: float) -> str:
-    """Seconds since 1970 as people read them."""
+    """Seconds since 1970 as a text for people."""
     return datetime.fromtimestamp(wall_time, UTC).isoformat(timespec="milliseconds")
 
 
 class QueuesElsewhere:
-    """Rows and columns of a list of queues some of which other nodes have."""
+    """Rows and columns of a list of queues, some of which are on other nodes."""
 
     def __init__(self, request: ApiRequest, peers: Peers, own: QueueRows) -> None:
         self._request = request
@@ -370,7 +369,7 @@ class QueuesElsewhere:
     async def values(
         self, queues: Sequence[ListedQueue], column: str
     ) -> Callable[[ListedQueue], Any]:
-        """What finds that column of each queue, which the other nodes were asked for."""
+        """A function that gives this column of a queue; other nodes have been asked for theirs."""
         own = column_of(_local_listing(self._request), column)
         if column in DEFINED:
             return own
@@ -387,7 +386,7 @@ class QueuesElsewhere:
     async def _ask(
         self, queues: Sequence[ListedQueue], column: str | None
     ) -> dict[tuple[str, str], Any]:
-        """Rows, or one column, of those that other nodes have; without what nobody answered."""
+        """Rows, or one column, of queues on other nodes; unanswered ones are left out."""
         wanted: dict[str, list[tuple[str, str]]] = {}
         for listed in queues:
             if not listed.queue.is_here:
@@ -417,7 +416,7 @@ def _path(listed: ListedQueue) -> tuple[str, str]:
 
 
 async def rows_for_node(request: ApiRequest) -> Any:
-    """Rows, or one column, of the queues in the body; null for those that are not here."""
+    """Rows, or one column, of the queues in the body; null for queues that are elsewhere."""
     if not request.passed:
         raise ObjectNotFound()
     paths, column = demanded(await request.body(), "queues", "column")
@@ -558,7 +557,7 @@ async def purge_queue(request: ApiRequest) -> None:
 
 
 async def act(request: ApiRequest) -> None:
-    """Synchronisation is of mirrors, and a queue of one node has none."""
+    """Synchronise a queue's mirrors, or stop that; without a cluster a queue has no mirrors."""
     vhost, queue = queue_of(request)
     (action,) = demanded(await request.body(), "action")
     if action not in ("sync", "cancel_sync"):
@@ -585,7 +584,8 @@ ENDPOINTS = [
     Endpoint(
         "/queues/{vhost}/{queue}/actions",
         {"POST": act},
-        # In RabbitMQ administrators only; but who sets policies can have it done by one.
+        # RabbitMQ lets administrators only; but a user who may set policies can do the same by a
+        # policy.
         Right.POLICYMAKER,
         summary="Synchronise a mirrored queue",
     ),
@@ -593,5 +593,5 @@ ENDPOINTS = [
 
 
 def _deduplication(queue: Queue) -> Row:
-    """Of a queue that takes each message id once, where it is led."""
+    """The window of a queue that takes each message id once, on the node that leads it."""
     return {"deduplication": queue.window()} if isinstance(queue, DeduplicatingQueue) else {}

@@ -1,6 +1,6 @@
 """Quorum queues for operators: members, status, a look at a message (quorum_queues.md section 8).
 
-RabbitMQ 3.10 has none of this over HTTP; the command line asks for it under `/control`.
+RabbitMQ 3.10 has no HTTP endpoints for these; the command line uses them below `/control`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ from warren.mgmt.quorum_members import (
 )
 
 SHOWN_OCTETS = 64
-"""Of the body of a message that is looked at."""
+"""How much of the body is shown of a message that is looked at."""
 
 NO_MESSAGE = "Target queue does not have a message at that position"
 
 
 def _quorum_queue(request: ApiRequest, otherwise: str) -> Queue:
-    """The queue in the path. Raises `ObjectNotFound`, or `BadRequest` with a text for other types
-    of queues."""
+    """The queue in the path.
+
+    Raises `ObjectNotFound`, or for other types of queues `BadRequest` with the text `otherwise`.
+    """
     queue = request.vhost().queues.get(request.name("queue"))
     if queue is None:
         raise ObjectNotFound()
@@ -77,7 +79,7 @@ async def put_member(request: ApiRequest) -> None:
 
 
 async def remove_member(request: ApiRequest) -> None:
-    # RabbitMQ's text for this one is that of the other.
+    # RabbitMQ refuses this with its text for adding members.
     queue = _quorum_queue(request, "Cannot add members to a classic queue")
     node = request.name("node")
     try:
@@ -88,7 +90,7 @@ async def remove_member(request: ApiRequest) -> None:
 
 
 async def grow(request: ApiRequest) -> Any:
-    """Give all queues that match a member on a node, or those with an even number of members."""
+    """Add a member on a node to all matching queues, or to those with an even number of members."""
     body = await request.body()
     (strategy,) = demanded(body, "strategy")
     vhosts, queues = _patterns(body)
@@ -110,7 +112,7 @@ async def grow(request: ApiRequest) -> Any:
 
 
 async def shrink(request: ApiRequest) -> Any:
-    """Take away the members that a node has."""
+    """Remove the members on a node from all quorum queues."""
     node, managed = request.name("node"), request.managed
     rows: list[dict[str, Any]] = []
     for queue in quorum_queues(managed):
@@ -142,7 +144,7 @@ def _row(request: ApiRequest, queue: Queue, result: str) -> dict[str, Any]:
 
 
 async def peek(request: ApiRequest) -> Any:
-    """A ready message, which stays where it is; the head of the queue is at position 1."""
+    """A ready message, which is not removed; the head of the queue is at position 1."""
     queue = _quorum_queue(request, "Cannot peek into a classic queue")
     position = _position(request.name("position"))
     if not isinstance(queue, QuorumQueue):

@@ -1,4 +1,4 @@
-"""Logging in, and who one is (management_api.md sections 1 and 2)."""
+"""Login, and the caller's own name and tags (management_api.md sections 1 and 2)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def whoami(request: ApiRequest) -> Any:
 
 
 async def auth(request: ApiRequest) -> Any:
-    """What a page asks before anybody has logged in: there is no OAuth here."""
+    """Tells a page, which asks before the login, that there is no OAuth here."""
     return {"enable_uaa": False, "uaa_client_id": "", "uaa_location": ""}
 
 
@@ -32,7 +32,7 @@ async def extensions(request: ApiRequest) -> Any:
 
 
 def endpoints(log_in: LogIn) -> list[Endpoint]:
-    """`log_in` checks a name and a password."""
+    """The endpoints; `log_in` checks a name and a password."""
 
     async def login(request: ApiRequest) -> Reply:
         try:

@@ -1,4 +1,4 @@
-"""Shovels: how they are, and to restart or delete them, at whatever node of the cluster they run.
+"""The shovels of all nodes of the cluster: their state, restart and deletion.
 
 A shovel is made and changed as a runtime parameter (`parameters.py`).
 """
@@ -69,7 +69,7 @@ async def _restart_at(request: ApiRequest, node: str) -> None:
 
 
 async def _rows(request: ApiRequest) -> list[Row]:
-    """Each node knows its own; those of nodes that do not answer are known by their parameters."""
+    """All shovels, as their nodes report them; if one does not answer, as far as known here."""
     shovels = request.managed.shovels
     if request.passed:
         return shovels.rows()

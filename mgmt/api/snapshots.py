@@ -1,10 +1,10 @@
 """Snapshots of this node's queues, for readers that run on other machines.
 
-A user makes one of the queues that AMQP would let it read, and gets an id and a token. Whoever has
-the token reads the snapshot's files, a piece at a time, renews its lease and releases it; tasks of
-Spark need no password. Each answer with octets says their CRC-32 (`Warren-Crc32`).
+A user makes a snapshot of queues that AMQP would let it read, and gets an id and a token. With the
+token a reader reads the snapshot's files, a piece at a time, renews its lease and releases it; so
+tasks of Spark need no password. Each answer with octets has their CRC-32 (`Warren-Crc32`).
 
-In a cluster each node makes snapshots of the queues that it leads; a reader asks all of them.
+In a cluster each node makes snapshots of the queues that it leads; a reader asks all nodes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WILDCARDS = ("", "0.0.0.0", "::")
 CURSOR_ACTIONS = ("take_cursor", "release_others", "why_gone", "leave_cursor")
 
 QUEUES_MAX_BYTES = 8 << 20
-"""Of a request that names queues."""
+"""Limit of a request that names queues."""
 
 
 # Making them
@@ -82,7 +82,7 @@ async def create(request: ApiRequest) -> Any:
 
 
 async def token(request: ApiRequest) -> Any:
-    """For the user it was made for: a stream that comes back knows the id only."""
+    """The token, for the user who made the snapshot: a restarted stream knows the id only."""
     service = _service(request)
     granted = await service.find(request.name("snapshot"), fresh=True)
     if granted.user != request.caller.name and not request.caller.is_administrator:
@@ -92,9 +92,9 @@ async def token(request: ApiRequest) -> Any:
 
 
 async def nodes(request: ApiRequest) -> Any:
-    """The nodes that have snapshots of their own to make, and where their API is.
+    """The nodes that make snapshots of their queues, and the addresses of their APIs.
 
-    Of a broker of several processes each is such a node, below `/process/` and its number.
+    Each process of a broker of several processes is such a node, below `/process/` and its number.
     """
     listeners = request.managed.listeners
     config = request.managed.config
@@ -157,7 +157,7 @@ async def use_cursor(request: ApiRequest) -> Any:
     return {"answer": answer}
 
 
-# With the token of one
+# With the token of a snapshot
 
 
 async def describe(request: ApiRequest) -> Any:
@@ -200,7 +200,7 @@ async def read_log(request: ApiRequest) -> Any:
     return await _piece(reading)
 
 
-# What they share
+# Shared
 
 
 def _service(request: ApiRequest) -> SnapshotService:
@@ -220,9 +220,9 @@ def _service(request: ApiRequest) -> SnapshotService:
 async def _readable(
     request: ApiRequest, vhost: str | None, names: list[str] | None
 ) -> list[tuple[str, str, int, bool]]:
-    """Durable queues that the caller may read: the id of each, and whether this node leads it.
+    """Durable queues that the caller may read: names, id, and whether this node leads the queue.
 
-    Raises `NotAuthorised` when a queue is named that the caller may not read.
+    Raises `NotAuthorised` if the request names a queue that the caller may not read.
     """
     if request.caller.local:
         raise BadRequest("snapshots are made for a user, not for the command line")
@@ -248,7 +248,7 @@ async def _readable(
 
 
 async def _granted(request: ApiRequest, *, fresh: bool = False) -> Granted:
-    """The snapshot of the path, for whom has its token. Raises `ApiError`."""
+    """The snapshot in the path. Raises `ApiError` if the request does not have its token."""
     service = request.managed.snapshots
     if service is None:
         raise ObjectNotFound()
@@ -262,7 +262,7 @@ async def _granted(request: ApiRequest, *, fresh: bool = False) -> Granted:
 
 
 async def _check_readable(request: ApiRequest, service: SnapshotService, granted: Granted) -> None:
-    """Raises `NotAuthorised` unless the user of the snapshot may still read all of it."""
+    """Raises `NotAuthorised` unless the snapshot's user may still read all of its queues."""
     access = request.node.access
     try:
         user = User(granted.user, frozenset(access.user(granted.user).tags))
@@ -283,7 +283,7 @@ def _described(request: ApiRequest, granted: Granted) -> dict[str, Any]:
 
 
 def _range(request: ApiRequest) -> tuple[int, int]:
-    """Begin and number of octets. Raises `BadRequest`."""
+    """First octet and number of octets. Raises `BadRequest`."""
     match = RANGE.fullmatch(request.http.headers.get("Range", ""))
     if match is None or int(match[2]) < int(match[1]):
         raise BadRequest("a header such as Range: bytes=0-1048575 is needed")

@@ -1,4 +1,4 @@
-"""Figures as JSON: totals, rates and, where somebody asked for it, samples of the past."""
+"""Figures as JSON: totals, rates and, if the request asks for them, samples of the past."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ FAMILIES = (
     ),
     ("disk_reads", "disk_writes"),
 )
-"""Message stats that are shown together: all of a family as soon as one of it has happened."""
+"""Message stats that are shown together: all of a family when one of them is not 0."""
 
 AGE_S_MAX = 1 << 53
-"""More than is ever kept, and what a float still counts in whole seconds."""
+"""Longer than any history, and the most that a float counts in whole seconds."""
 
 _DELIVERIES = tuple(
     MessageStats._fields.index(name) for name in ("get", "get_no_ack", "deliver", "deliver_no_ack")
@@ -38,7 +38,7 @@ _PLACES = {name: at for at, name in enumerate(MessageStats._fields)}
 
 
 def window(request: ApiRequest, kind: str) -> Window | None:
-    """What `kind_age` and `kind_incr` of the query ask for. Raises `BadRequest`."""
+    """The window of `kind_age` and `kind_incr` in the query. Raises `BadRequest`."""
     age, increment = request.query(f"{kind}_age"), request.query(f"{kind}_incr")
     if not age or not increment:
         return None
@@ -54,7 +54,7 @@ def window(request: ApiRequest, kind: str) -> Window | None:
 
 
 def times(request: ApiRequest, kind: str) -> list[float]:
-    """When samples of this kind are asked for, newest first; empty where none are.
+    """The times of the samples of this kind that are asked for, newest first; may be empty.
 
     Raises `BadRequest`.
     """
@@ -62,17 +62,19 @@ def times(request: ApiRequest, kind: str) -> list[float]:
 
 
 def times_of_kinds(request: ApiRequest, *kinds: str) -> list[list[float]]:
-    """When samples are asked for, for each kind, as seen from one moment: kinds that are asked for
-    alike have the same times. Raises `BadRequest`."""
+    """The times of the samples of each kind. Raises `BadRequest`.
+
+    They are computed from one moment, so that kinds with equal windows have equal times.
+    """
     statistics, now = request.managed.statistics, request.node.clock.now()
     windows = [window(request, kind) for kind in kinds]
     return [[] if asked is None else statistics.times(asked, now) for asked in windows]
 
 
 class Shown:
-    """Figures of one thing: those of now, their rates, and samples where they were asked for.
+    """Figures of one object: the current ones, their rates, and the samples that were asked for.
 
-    `names` says what stands at each place of the tuples.
+    `names` has the name of the figure at each place of the tuples.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class Shown:
         self._wall_offset_s = wall_offset_s
 
     def message_stats(self) -> dict[str, Any]:
-        """Empty when nothing has happened, neither since the start nor, as samples tell, before."""
+        """Empty without activity since the start and, according to the samples, before it."""
         shown: dict[str, Any] = {}
         latest = self._samples[0].figures if self._samples else self._current
         for family in FAMILIES:
@@ -135,14 +137,14 @@ class Shown:
 
 
 def wall_offset_s(request: ApiRequest) -> float:
-    """What to add to times of the node's clock to have seconds since 1970."""
+    """The offset from the node's clock to seconds since 1970."""
     return request.managed.statistics.wall_offset_s
 
 
 def exchange_stats(
     current: Figures, rates: Figures, samples: Sequence[Sample] = (), wall_offset_s: float = 0.0
 ) -> dict[str, Any]:
-    """An exchange's message stats; empty when nothing ever happened."""
+    """The message stats of an exchange; empty if it never had a message."""
     if not any(current):
         return {}
     return Shown(figures.EXCHANGE, current, rates, samples, wall_offset_s).levels(*figures.EXCHANGE)

@@ -1,6 +1,6 @@
-"""The lives of messages (docs/tracing.md): of one message, and what is recorded altogether.
+"""The recorded lives of messages (docs/tracing.md): of one message, and counts of all.
 
-Every node knows what has happened at itself; whichever is asked asks the others. Rules are
+Every node knows the events on itself; the node that gets the request asks the others. Rules are
 parameters of the component `trace`.
 """
 
@@ -22,11 +22,11 @@ ALL = "/trace/{vhost}"
 ONE = "/trace/{vhost}/{message}"
 
 LATEST = 100
-"""Messages that are listed."""
+"""How many messages are listed."""
 
 
 async def overview(request: ApiRequest) -> Any:
-    """What is recorded, node by node, by which rules, and the messages followed last."""
+    """Counts of each node's records, the rules, and the messages followed last."""
     vhost = request.seen_vhost().name
     nodes = {request.managed.name: _counts(request)}
     peers = peers_of(request)
@@ -59,13 +59,13 @@ def _counts(request: ApiRequest) -> dict[str, Any]:
 
 
 def _missing(request: ApiRequest, answered: Any) -> list[str]:
-    """Nodes of the cluster that have not said what they know."""
+    """Nodes of the cluster that have not answered."""
     peers = peers_of(request)
     return [] if peers is None else sorted(set(peers.members()) - set(answered))
 
 
 async def life(request: ApiRequest) -> Any:
-    """All that is known of one message; nothing is known of most."""
+    """All records of one message; most messages have none."""
     vhost, name = request.seen_vhost().name, request.name("message")
     own = await _recorded(request, vhost, name)
     records, is_whole = own.records, own.is_whole
@@ -77,7 +77,7 @@ async def life(request: ApiRequest) -> Any:
             try:
                 records = records + [record_of(one) for one in answer["records"]]
             except msgspec.ValidationError:
-                # A later version may have more to say than this one understands.
+                # A later version may have records that this one does not understand.
                 continue
             is_whole &= answer["is_whole"]
             answered.add(node)
@@ -98,7 +98,7 @@ async def _recorded(request: ApiRequest, vhost: str, name: str) -> Life:
     looked: asyncio.Future[Life] = asyncio.get_running_loop().create_future()
 
     def found(life: Life) -> None:
-        # Whoever asked may be gone.
+        # The request may have been cancelled.
         if not looked.done():
             looked.set_result(life)
 

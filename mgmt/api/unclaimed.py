@@ -24,15 +24,16 @@ from warren.persist.storage.unclaimed import UnclaimedMessages
 
 BATCH_MESSAGES = 100
 BATCH_BYTES = 256 << 10
-"""Messages, and octets of them, that are moved in one turn of the loop."""
+"""The most messages, and octets of them, that are moved in one turn of the loop."""
 
 REQUEST_MESSAGES = 10_000
 REQUEST_BYTES = 16 << 20
-"""Moved by one request, so that it ends before its client loses patience; the client asks again."""
+"""The most that one request moves, so that it ends before its client's timeout; the client repeats
+it."""
 
 
 class _Confirms(PublishConfirms):
-    """`PublishConfirms` of one batch; `refused` are the numbers of those the queue did not take."""
+    """`PublishConfirms` of one batch; `refused` are the numbers of messages the queue refused."""
 
     def __init__(self) -> None:
         self.refused: set[int] = set()
@@ -40,7 +41,7 @@ class _Confirms(PublishConfirms):
         self._decided = asyncio.Event()
 
     async def decided(self, count: int) -> None:
-        """Return when the queue has settled or refused so many."""
+        """Return when the queue has settled or refused this many more messages."""
         self._open += count
         if self._open:
             await self._decided.wait()
@@ -71,10 +72,10 @@ async def list_unclaimed(request: ApiRequest) -> Any:
 
 
 async def recover(request: ApiRequest) -> Any:
-    """Move messages into a queue; says how many were moved, and how many are left to ask for.
+    """Move messages into a queue; tells how many were moved, and how many are left.
 
-    A message leaves its place only when the queue has it on disk: a crash may leave it in both.
-    Those that were acknowledged are moved with `retained` only, and the others without it.
+    A message leaves its place only when the queue has it on disk, so after a crash it may be in
+    both. With `retained` only acknowledged messages are moved, without it only the others.
     """
     storage, queue_id = _unclaimed(request)
     body = await request.body()
@@ -120,7 +121,7 @@ async def _moved(unclaimed: UnclaimedMessages, index: QueueIndex, queue: Queue) 
     pending = 0
     for number, message in enumerate(batch.messages):
         queue.published += 1
-        # It may have been delivered before its definition was lost.
+        # The message may have been delivered before the definition was lost.
         publish = queue.publish_again if message.redelivered else queue.publish
         answer = publish(message.envelope, message.body, confirms, number)
         pending += answer is PENDING
@@ -135,7 +136,7 @@ async def _moved(unclaimed: UnclaimedMessages, index: QueueIndex, queue: Queue) 
     index.remove(taken)
     if confirms.refused:
         raise BadRequest(f"queue '{queue.name}' takes no more messages; check its limits")
-    # Let others have their turn when nothing had to be waited for.
+    # Let other tasks run if nothing had to be waited for.
     await asyncio.sleep(0)
     return taken
 

@@ -50,7 +50,7 @@ async def get_user(request: ApiRequest) -> Any:
 
 
 async def put_user(request: ApiRequest) -> Reply:
-    """Without a password or its hash nobody can log in as the user with a password."""
+    """Make or change a user; without a password or its hash it cannot log in with a password."""
     name, body = request.name("user"), await request.body()
     where = f"user '{name}'"
     access = request.node.access
@@ -85,7 +85,7 @@ async def delete_user(request: ApiRequest) -> None:
 
 
 async def delete_users(request: ApiRequest) -> None:
-    """All of them, or none where one is not there."""
+    """Delete all users in the body, or none if one of them does not exist."""
     (names,) = demanded(await request.body(), "users")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadRequest("users should be a list of strings")
@@ -112,7 +112,7 @@ async def list_topic_permissions(request: ApiRequest) -> Any:
 
 
 def _existing(request: ApiRequest) -> str:
-    """Raises `NoSuchUser`."""
+    """The user's name in the path. Raises `NoSuchUser`."""
     name = request.name("user")
     request.node.access.user(name)
     return name

@@ -1,7 +1,7 @@
-"""How refusals of policies, parameters and limits read over HTTP.
+"""The texts of refused policies, parameters and limits in answers.
 
-RabbitMQ puts its answer to a policy or a parameter into a page as it is, and so replaces angle
-brackets in it; the same refusal of an operator policy or a limit keeps them.
+RabbitMQ's page shows the refusal of a policy or a parameter as HTML, so RabbitMQ escapes angle
+brackets in it; it does not in the refusal of an operator policy or a limit.
 """
 
 from __future__ import annotations

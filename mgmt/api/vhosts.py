@@ -30,7 +30,7 @@ Elsewhere: TypeAlias = dict[str, list[Row]]
 
 
 class ListedVhost(NamedTuple):
-    """As it was when the list was asked for: it may be deleted while it is shown."""
+    """A virtual host with its record at the time of the request: it may be deleted meanwhile."""
 
     vhost: VirtualHost
     record: VirtualHostRecord
@@ -81,7 +81,7 @@ class VhostRows:
 
 
 def _add_node(row: Row, other: Row) -> None:
-    """Add what another node has of it; what is said of it is shared."""
+    """Add another node's figures; the definition is the same on all nodes."""
     row["cluster_state"].update(other["cluster_state"])
     for name in (*figures.LENGTHS, *figures.OCTETS):
         row[name] += other[name]
@@ -92,7 +92,7 @@ def _add_node(row: Row, other: Row) -> None:
 
 
 async def _elsewhere(request: ApiRequest, path: str) -> Elsewhere:
-    """The rows that other nodes have, by virtual host."""
+    """The rows of other nodes, by virtual host."""
     found: Elsewhere = {}
     peers = peers_of(request)
     if peers is not None:
@@ -118,7 +118,7 @@ def _listed(request: ApiRequest, vhost: VirtualHost) -> ListedVhost:
 
 
 async def list_vhosts(request: ApiRequest) -> Any:
-    """All one may see: `X-Vhost` is chosen from them."""
+    """All virtual hosts the caller may see: pages choose the one for `X-Vhost` from this list."""
     node, caller = request.node, request.caller
     vhosts = [
         _listed(request, vhost)
@@ -140,7 +140,7 @@ async def get_vhost(request: ApiRequest) -> Any:
 
 
 async def _trace_at_siblings(request: ApiRequest, name: str, tracing: bool) -> None:
-    """A node traces what passes through it; of a broker of several processes, all do."""
+    """Switch tracing in the broker's other processes, too: a node traces its own messages only."""
     peers = peers_of(request)
     if peers is not None and request.managed.config.process is not None:
         parts, body = {"vhost": name}, {"tracing": tracing}
@@ -148,7 +148,11 @@ async def _trace_at_siblings(request: ApiRequest, name: str, tracing: bool) -> N
 
 
 async def put_vhost(request: ApiRequest) -> Reply:
-    """Without a body, or a key of it, what it says is nothing; the default queue type stays."""
+    """Make or change a virtual host.
+
+    Description and tags become empty if the body lacks them; the default queue type is only set for
+    a new virtual host.
+    """
     name, body = request.name("vhost"), await request.body()
     if len(name.encode("utf-8", "surrogatepass")) > SHORT_STRING_MAX:
         raise BadRequest(f"the name of a vhost has {SHORT_STRING_MAX} octets at most")
@@ -200,7 +204,7 @@ async def list_topic_permissions(request: ApiRequest) -> Any:
 
 
 async def start_vhost(request: ApiRequest) -> None:
-    """Virtual hosts of a running node run; one that does not is not there."""
+    """Check that the virtual host exists: each one of a running node runs."""
     node, vhost = request.name("node"), request.name("vhost")
     if node != request.node.name:
         raise BadRequest(f"Request to node {node} failed with nodedown")

@@ -1,4 +1,4 @@
-"""What a command is handed: the options it was called with, and the node it is about."""
+"""The argument of a command: its common options, and the client of the node."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULT_USER = "guest"
 
 @dataclass(frozen=True)
 class Options:
-    """The options that every command takes."""
+    """The options that every command has."""
 
     node: str | None = None
     vhost: str | None = None
@@ -54,12 +54,12 @@ class Options:
 
 
 class DryRun(Exception):
-    """The command has said what it would do, and ends."""
+    """Ends a command with --dry-run, after it has said what it would do."""
 
 
 @dataclass
 class Call:
-    """One command with its options. The node is looked for when something is asked of it."""
+    """One run of a command, with its options. It connects to the node at its first request."""
 
     options: Options
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -72,7 +72,7 @@ class Call:
 
     @property
     def client(self) -> ControlClient:
-        """Raises `CtlError` where nobody can say which node is meant."""
+        """The client of the node. Raises `CtlError` if the node cannot be determined or reached."""
         if self._client is None:
             timeout_s = self.options.timeout
             client = ControlClient(
@@ -87,14 +87,14 @@ class Call:
 
     @property
     def node(self) -> str:
-        """The name of the node, as it says itself."""
+        """The name of the node, as the node itself reports it."""
         if self._name is None:
             client = self.client
             self._name = self._name or _name(client)
         return self._name
 
     def announce(self, banner: str) -> None:
-        """Say what is being done. With --dry-run that is all."""
+        """Say what the command does. With --dry-run the command ends here."""
         options = self.options
         if not (options.quiet or options.silent or options.formatter in ("json", "csv")):
             print(banner, flush=True)
@@ -102,7 +102,7 @@ class Call:
             raise DryRun
 
     def of_vhost(self, vhost: str) -> Call:
-        """The same about another virtual host."""
+        """The same call for another virtual host."""
         return Call(replace(self.options, vhost=vhost), self.variables, self.client, self._name)
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class Call:
             self._client.close()
 
     def expect_vhost(self, name: str) -> Any:
-        """The virtual host. Raises `CtlError` if it is not there."""
+        """The virtual host. Raises `CtlError` if it does not exist."""
         found = self.client.find("vhosts", name)
         if found is None:
             raise no_such_vhost(name)
@@ -141,7 +141,7 @@ class Call:
         return prompted
 
     def _data_directory(self) -> Path:
-        """As the node finds its own: flag, environment, file, default."""
+        """The data directory, found as the node finds its own: flag, environment, file, default."""
         if self.options.data_dir is not None:
             return Path(self.options.data_dir)
         try:
@@ -163,7 +163,7 @@ def _name(client: ControlClient) -> str:
 
 
 def _checked_name(client: ControlClient, wanted: str) -> str:
-    """The node's name. Raises `CtlError`: whoever names a node must not reach another one."""
+    """The node's name. Raises `CtlError` if the node reached is not the one that was named."""
     name = _name(client)
     if wanted not in (name, name.partition("@")[0]):
         client.close()

@@ -13,7 +13,7 @@ from warren.mgmt.ctl.formats import Answer, Document, cell, sections
 from warren.mgmt.ctl.node import NONE, Polling, alarm_lines, listener_lines
 
 START_S = 300.0
-"""How long a node may take to stop or start; it may have much to write, or to recover."""
+"""Time for a node to stop or start; it may have much to write, or to recover."""
 
 NOT_NEEDED = {
     "change_cluster_node_type": "every node of this broker's clusters keeps its data on disk, and"
@@ -24,7 +24,7 @@ NOT_NEEDED = {
 }
 
 
-# Looking at it
+# Looking at the cluster
 
 
 @command("cluster_status", "Show the nodes of the cluster.")
@@ -63,7 +63,7 @@ def _sections(said: dict[str, Any], flags: list[dict[str, Any]]) -> dict[str, li
 
 
 def process_lines(processes: list[dict[str, Any]]) -> list[str]:
-    """Why one has ended last stands behind how it is."""
+    """The processes' states; for those that have ended, how often and the last reason, too."""
     return [
         f"Process: {one['number']}, node: {one['node']}, state: {one['state']}"
         + (f", deaths: {one['deaths']}, last {one['reason']}" if one["deaths"] else "")
@@ -89,8 +89,8 @@ def await_online_nodes(call: Call, count: int) -> Answer:
 # Members
 
 LEASE_S = 120.0
-"""How long a node that has died is waited for to count as down, if no timeout is given: longer than
-`cluster.lease_ttl` of most clusters."""
+"""Time until a dead node counts as down, if no timeout is given: longer than `cluster.lease_ttl` of
+most clusters."""
 
 
 @command(
@@ -108,7 +108,7 @@ def forget_cluster_node(call: Call, node_name: str, offline: bool) -> Answer:
     call.announce(f"Removing node {node_name} from the cluster")
 
     def is_removed() -> bool:
-        """False while a node that has died still counts as running, which is some seconds."""
+        """False while a dead node still counts as running, for some seconds."""
         try:
             call.client.delete("control", "members", node_name)
         except Refused as refusal:
@@ -167,7 +167,7 @@ def update_cluster_nodes(call: Call, seed_node: str) -> Answer:
     _not_needed("update_cluster_nodes")
 
 
-# The node without its process
+# Stopping and starting the node, but not its process
 
 
 @command("stop_app", "Stop the node, but for its process and the control socket.")
@@ -187,7 +187,7 @@ def start_app(call: Call) -> Answer:
     _expect_local(call, "Starting a node")
     process = call.client.peer_pid()
     call.client.post("control", "app", "start")
-    # The node closes its end when it begins.
+    # The node closes this connection when it starts.
     call.client.close()
 
     def has_started() -> bool:
@@ -217,7 +217,7 @@ def force_reset(call: Call) -> Answer:
 
 
 def app_state(call: Call) -> dict[str, Any]:
-    """What the node says of itself; empty between the one and the other."""
+    """The state the node reports; empty while it changes between stopped and running."""
     try:
         state: dict[str, Any] = call.client.get("control", "app")
     except CtlError:

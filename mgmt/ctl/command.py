@@ -38,14 +38,14 @@ FAMILIES = {
     "encoding": "Encrypted values of configurations",
     "shell": "Help and the shell",
 }
-"""The modules that define commands, and what each is about."""
+"""The modules that define commands, with the title of each family."""
 
 ARGUMENTS = "warren.ctl.arguments"
-"""Under this name the context keeps what was given, for messages."""
+"""The key in click's context for the arguments, which error texts repeat."""
 
 
 class CtlGroup(click.Group):
-    """All commands, their modules imported only when one of them is wanted."""
+    """All commands; their modules are imported when one of them is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self._all())
@@ -110,7 +110,7 @@ class CtlGroup(click.Group):
 
 @contextmanager
 def _exits(given: Callable[[], list[str]], path: str) -> Iterator[None]:
-    """Turns failures into texts on the error output and exit codes."""
+    """Turns failures into texts on the standard error and exit codes."""
     try:
         yield
     except WrongUsage as error:
@@ -121,7 +121,7 @@ def _exits(given: Callable[[], list[str]], path: str) -> Iterator[None]:
         usage = error.ctx.get_usage() if error.ctx is not None else f"Usage: {path}"
         _fail(f"Error (argument validation): {_wrong(error)}\n{_given(given(), usage)}", Exit.USAGE)
     except BrokenPipeError:
-        # Nobody reads on; Python must not try to write the rest when it ends.
+        # The reader has gone; Python must not try to write the rest when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(Exit.SOFTWARE)
 

@@ -1,7 +1,7 @@
-"""The way to a node: requests to its HTTP API, through its control socket or over the network.
+"""Requests to a node's HTTP API, through its control socket or over the network.
 
-The control socket is in the node's data directory. Whoever may open it may do everything, so there
-is no password. Over the network one logs in as a user, with that user's rights.
+The control socket is in the node's data directory. The user who can open it may do everything, so
+there is no password. Over the network requests have a user's login, and that user's rights.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ PAUSED_HEADER = "Warren-Paused"
 HTTP_PORTS = {"http": 15672, "https": 15671}
 LOCAL_PATHS = "/control/"
 REMOTE_PATHS = ("/control/status", "/control/cluster-status", "/control/members")
-"""Those of them that are open to monitors."""
+"""The control paths that monitors may use over the network."""
 DEFAULT_TIMEOUT_S = 60.0
 
 PEER_CREDENTIALS = struct.Struct("3i")
-"""Process, user, group: what Linux says of the other end of a unix socket."""
+"""Process, user and group of the other end of a Unix socket, as Linux gives them."""
 
 
 class Target(Protocol):
-    """Where a node is looked for."""
+    """How a node is reached."""
 
     @property
     def local(self) -> bool: ...
@@ -89,7 +89,7 @@ class LocalTarget:
 
 @dataclass(frozen=True)
 class RemoteTarget:
-    """A node's HTTP listener, and who logs in there."""
+    """A node's HTTP listener, and the user of the requests."""
 
     url: str
     username: str
@@ -144,9 +144,9 @@ class RemoteTarget:
 
 
 class ControlClient:
-    """Speaks to one node, over one connection that is kept.
+    """Sends requests to one node, over one connection that is kept open.
 
-    `warn` is told, once, that the node has paused and what its answers are then.
+    `warn` is called once if the node has paused, with the reason and what its answers are then.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class ControlClient:
         return self.request("GET", *path, query=query)
 
     def find(self, *path: str, **query: str) -> Any:
-        """What `get` answers, or None if it is not there."""
+        """The answer of `get`, or None if the object does not exist."""
         try:
             return self.get(*path, **query)
         except Refused as refused:
@@ -190,7 +190,7 @@ class ControlClient:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The JSON of the answer, None for none. Raises `CtlError`, `Refused` for a refusal."""
+        """The JSON of the answer; None if empty. Raises `CtlError`, `Refused` for a refusal."""
         where = "/" + "/".join(quote(part, safe="", errors="surrogateescape") for part in path)
         if where.startswith(LOCAL_PATHS) and where not in REMOTE_PATHS and not self.target.local:
             raise NeedsLocal("This")
@@ -205,7 +205,7 @@ class ControlClient:
         return _parsed(answer)
 
     def peer_pid(self) -> int | None:
-        """The process behind the control socket; None over the network."""
+        """The process at the other end of the control socket; None over the network."""
         self._open()
         connection = self._connection
         if not isinstance(connection, _SocketConnection) or connection.sock is None:
@@ -251,7 +251,7 @@ class ControlClient:
             raise CtlError(f"the connection to the node was lost: {error!r}") from error
 
     def _open(self) -> None:
-        """Raises `NodeUnreachable`."""
+        """Connect, unless connected. Raises `NodeUnreachable`."""
         if self._connection is not None:
             return
         connection = self.target.connection(self._timeout_s)
@@ -274,7 +274,7 @@ class _SocketConnection(http.client.HTTPConnection):
         self._timeout_s = timeout_s
 
     def connect(self) -> None:
-        # The path of a unix socket has 107 octets at most, that of a directory may have more.
+        # The path of a Unix socket has at most 107 octets; a directory's path may be longer.
         directory = os.open(self._data_directory, os.O_PATH | os.O_DIRECTORY)
         try:
             self.sock = socket.socket(socket.AF_UNIX)
@@ -308,7 +308,7 @@ def _refusal(target: Target, status: int, answer: bytes) -> CtlError:
         said = {"reason": said}
     found = said.get("reason", "")
     reason = found if isinstance(found, str) else msgspec.json.encode(found).decode()
-    # Texts of validation are escaped for pages.
+    # The node escapes texts of validation for web pages.
     reason = unescape(reason).strip()
     if status == 401 and not target.local:
         return CtlError(f"{target.describe()}: {reason or 'login failed'}")

@@ -1,4 +1,4 @@
-"""How commands are declared: a name, a summary, what they take, and a function that does it."""
+"""How commands are declared: a name, a summary, parameters, and a function that runs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTEXT = {"help_option_names": ["-h", "-?", "--help"]}
 
 
 def common_options() -> list[click.Parameter]:
-    """Accepted before the command and after it."""
+    """The options that are accepted before the command and after it."""
     return [
         click.Option(["-n", "--node"], metavar="NODE", help="The node's name."),
         click.Option(["-p", "--vhost"], metavar="VHOST", help="The virtual host [/]."),
@@ -40,7 +40,7 @@ def common_options() -> list[click.Parameter]:
 
 
 class CtlCommand(click.Command):
-    """A command: what it takes besides the common options, and what it does."""
+    """A command: its parameters besides the common options, and its function."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class CtlCommand(click.Command):
         self._run = run
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Without the options that every command takes."""
+        """The usage, without the options that every command has."""
         pieces = []
         for parameter in self._own:
             if isinstance(parameter, click.Option):
@@ -89,7 +89,7 @@ class CtlCommand(click.Command):
         sys.stdout.flush()
 
     def answer(self, call: Call, own: Mapping[str, Any]) -> str:
-        """Do it; returns what is to be printed. Raises `CtlError` or `DryRun`."""
+        """Run the command; returns the text to print. Raises `CtlError` or `DryRun`."""
         answer = self._run(call, **own)
         options = call.options
         names_node = options.formatter == "json" and _names_node(answer)
@@ -97,7 +97,7 @@ class CtlCommand(click.Command):
 
 
 def chosen_options(ctx: click.Context) -> Options:
-    """Those after the command count before those before it."""
+    """Options after the command override those before it."""
     before = ctx.parent.params if ctx.parent is not None else {}
     chosen: dict[str, Any] = {}
     for option in fields(Options):
@@ -109,14 +109,14 @@ def chosen_options(ctx: click.Context) -> Options:
 
 
 def _names_node(answer: Answer) -> bool:
-    """Whether its JSON has the name of the node, which has to be asked for."""
+    """Whether the answer in JSON has the node's name, which has to be asked for."""
     return answer is None or isinstance(answer, str) or not getattr(answer, "alone", True)
 
 
 def command(
     name: str, summary: str, *takes: click.Parameter
 ) -> Callable[[Callable[..., Answer]], CtlCommand]:
-    """Makes a function a command. It is handed the call, and what it takes by name."""
+    """Make a function a command. Its arguments are the call, and the parameters by name."""
 
     def declare(run: Callable[..., Answer]) -> CtlCommand:
         return CtlCommand(name, summary, run, list(takes))
@@ -133,7 +133,7 @@ def optional(name: str) -> click.Argument:
 
 
 def several(name: str) -> click.Argument:
-    """Any number of them, none included."""
+    """An argument that may be given any number of times, or not at all."""
     return click.Argument([name], nargs=-1)
 
 

@@ -21,7 +21,7 @@ FORMAT = option("--format", type=click.Choice(["json"]), default="json", metavar
 FLAG_COLUMNS = ("name", "state", "stability", "provided_by", "desc", "doc_url")
 ALL = "all"
 PRIVATE = 0o600
-"""Definitions have the hashes of passwords in them."""
+"""The mode of exported files, as definitions contain hashes of passwords."""
 
 
 @command("export_definitions", "Write definitions to a file, or to -.", argument("path"), FORMAT)
@@ -43,7 +43,7 @@ def export_definitions(call: Call, path: str, format: str) -> Answer:
 
 
 def _exported(call: Call) -> Any:
-    """As RabbitMQ's command line exports; over the network, as its HTTP API does."""
+    """Definitions in the form of RabbitMQ's command line; over the network, of its HTTP API."""
     if call.client.target.local:
         return call.client.get("control", "definitions")
     return call.client.get("definitions")
@@ -82,7 +82,7 @@ def import_definitions(
 
 
 def _check_definitions(octets: bytes) -> None:
-    """Raises `CtlError` for what is no JSON object."""
+    """Raises `CtlError` unless this is a JSON object."""
     if not octets.strip():
         raise CtlError("the definitions are empty", Exit.DATA)
     try:

@@ -1,4 +1,4 @@
-"""Delayed messages: what waits in an exchange, and what is done to one of them."""
+"""Delayed messages of an exchange: listing them, cancelling one, sending one at once."""
 
 from __future__ import annotations
 

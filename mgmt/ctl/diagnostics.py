@@ -1,4 +1,4 @@
-"""Health checks and what else tells how a node is (ctl_commands.md section 3)."""
+"""Health checks and other reports of a node's condition (ctl_commands.md section 3)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHECKS = ("health", "checks")
 PERIODS = ("days", "weeks", "months", "years")
 CONNECT_S = 10.0
 ANY = {"0.0.0.0": "127.0.0.1", "[::]": "localhost", "": "localhost"}
-"""Where to connect to what listens everywhere."""
+"""The host to connect to for a listener at all addresses."""
 
 
 def _status(call: Call) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def _status(call: Call) -> dict[str, Any]:
 
 
 def _failing(call: Call, *check: str) -> dict[str, Any] | None:
-    """What a health check says is wrong; None when all is well."""
+    """The failure that a health check reports; None if all is well."""
     try:
         call.client.get(*CHECKS, *check)
     except Refused as refused:
@@ -307,7 +307,7 @@ def check_if_node_is_quorum_critical(call: Call) -> Answer:
     return _critical(call, "node-is-quorum-critical", "no queues that need it for their quorum")
 
 
-# What the node is made of
+# Parts and resources of the node
 
 
 @command("memory_breakdown", "Show where memory went.", UNIT)

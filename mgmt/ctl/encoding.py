@@ -1,4 +1,4 @@
-"""Encrypted values of configurations: encoding, decoding, and with what."""
+"""Encrypted values of configurations: encoding, decoding, and the ciphers and hashes for that."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from warren.mgmt.ctl.sealed_term import (
 LINE_MAX = 80
 
 ITERATIONS_MAX = 100_000_000
-"""More would take minutes."""
+"""More iterations would take minutes."""
 
 UNREADABLE = (
     "Failed to decrypt the value. Things to check: is the passphrase correct?"
@@ -141,7 +141,7 @@ def _lock(cipher: str, hash: str, iterations: int) -> Lock:
 
 
 def _asked(what: str, given: str | None, *, hidden: bool = False) -> str:
-    """The argument, or a prompt, or the next line of what is piped in."""
+    """The argument, or the answer to a prompt, or the next line of the piped input."""
     if given is not None:
         return given
     if sys.stdin.isatty():
@@ -154,7 +154,7 @@ def _asked(what: str, given: str | None, *, hidden: bool = False) -> str:
 
 
 def _sealed_in(text: str) -> bytes:
-    """The value in base64: of `{encrypted,<<"...">>}`, of a binary, or as it stands."""
+    """The value in base64: from `{encrypted,<<"...">>}`, from a binary, or the text itself."""
     try:
         term = parse(text)
     except NoTerm:

@@ -1,10 +1,10 @@
-"""Erlang terms, as people write them and as they stand in encrypted values.
+"""Erlang terms, as text and in the binary form of encrypted values.
 
 Terms are: integers, floats, atoms (`Atom`), binaries (`bytes`), lists (`list`; a text in double
-quotes is a list of its code points) and tuples (`tuple`). Maps, processes, functions and the like
-are refused: no value of a configuration is one.
+quotes is a list of its code points) and tuples (`tuple`). Maps, processes, functions and other
+terms are refused: values of configurations are never of these kinds.
 
-The second form is Erlang's external term format, version 131.
+The binary form is Erlang's external term format, version 131.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from warren.core.erlang_text import binary_text
 Term: TypeAlias = "int | float | Atom | bytes | list[Any] | tuple[Any, ...]"
 
 DEPTH_MAX = 100
-"""Lists and tuples in one another; deeper ones are refused."""
+"""Limit of nested lists and tuples."""
 
 INTEGER_OCTETS_MAX = 1000
-"""Larger integers are refused: to show one would take long."""
+"""Larger integers are refused, because to print one would take long."""
 
 
 class Atom(str):
-    """An atom by its name."""
+    """An atom, as the string of its name."""
 
     __slots__ = ()
 
 
 class NoTerm(ValueError):
-    """The text or the octets are no term of the kinds above."""
+    """The text or the octets are not a term of the supported kinds."""
 
 
 # Text
@@ -62,7 +62,7 @@ def parse(text: str) -> Term:
 
 
 class _TextReader:
-    """Goes through a text, one token at a time."""
+    """Reads a text, one token at a time."""
 
     def __init__(self, text: str) -> None:
         self._text = text.strip()
@@ -107,7 +107,7 @@ class _TextReader:
             self._expect(",")
 
     def _pieces(self) -> list[tuple[str, str]]:
-        """What stands in a binary: texts and numbers."""
+        """The pieces of a binary: texts and numbers."""
         pieces: list[tuple[str, str]] = []
         if self._is_next(">>"):
             return pieces
@@ -198,7 +198,7 @@ _SHOWN_SO = {code: name for name, code in ((n, ord(c)) for n, c in _ESCAPED.item
 
 
 def _is_shown(item: object) -> bool:
-    """Whether it may be a character of a text that is shown in quotes."""
+    """Whether it is a character that Erlang prints in a quoted text."""
     if not isinstance(item, int):
         return False
     return 32 <= item < 127 or 160 <= item < 256 or item in _SHOWN_SO
@@ -275,7 +275,7 @@ def decode(octets: bytes) -> Term:
 
 
 class _OctetReader:
-    """Goes through octets."""
+    """Reads octets from the front."""
 
     def __init__(self, octets: bytes) -> None:
         self._octets = octets

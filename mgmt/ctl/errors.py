@@ -1,4 +1,4 @@
-"""How a command can fail: a text for the error output and an exit code (ctl_commands.md 1)."""
+"""Failures of commands: a text for the standard error, and an exit code (ctl_commands.md 1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Exit(IntEnum):
 
 
 class CtlError(Exception):
-    """A command failed. `heading` stands before the text: most commands say `Error:`."""
+    """A command failed. `heading` is printed before the text; most commands have `Error:`."""
 
     def __init__(
         self, text: str, code: Exit = Exit.UNAVAILABLE, *, heading: str = "Error:\n"
@@ -33,7 +33,7 @@ class CtlError(Exception):
 
 
 class WrongUsage(CtlError):
-    """The command is not called like that. How it is called is shown with it."""
+    """The command was called in a wrong way; its usage is printed with the text."""
 
     def __init__(self, text: str, code: Exit = Exit.USAGE) -> None:
         super().__init__(text, code, heading="Error (argument validation): ")
@@ -41,14 +41,14 @@ class WrongUsage(CtlError):
 
 
 class BadArgument(WrongUsage):
-    """An argument is not what the command takes."""
+    """An argument has a value that the command does not accept."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(f"Bad argument: {text}" if text else "Bad argument.", Exit.DATA)
 
 
 class CheckFailed(CtlError):
-    """What was checked is not so. `details` stand beside the message in JSON."""
+    """A check has failed. `details` are put beside the message in JSON."""
 
     def __init__(self, text: str, *, heading: str = "Error:\n", **details: Any) -> None:
         super().__init__(text, heading=heading)
@@ -56,7 +56,7 @@ class CheckFailed(CtlError):
 
 
 class NodeUnreachable(CtlError):
-    """No node answers where one was looked for."""
+    """The node does not answer at the place where it was looked for."""
 
     def __init__(self, tried: str, reason: str, advice: str) -> None:
         super().__init__(
@@ -66,7 +66,7 @@ class NodeUnreachable(CtlError):
 
 
 class Refused(CtlError):
-    """The node refused the request; `answer` is the JSON it gave, `reason` what stands in it."""
+    """The node refused the request; `answer` is its JSON, `reason` the reason in that."""
 
     def __init__(self, status: int, answer: Mapping[str, Any], reason: str) -> None:
         super().__init__(reason or str(answer.get("error")) or f"the node answered {status}")
@@ -76,7 +76,7 @@ class Refused(CtlError):
 
 
 class NeedsLocal(CtlError):
-    """Only the control socket offers this."""
+    """This can only be done through the control socket."""
 
     def __init__(self, what: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""What `rabbitmqctl` does to federation links, on whatever node of the cluster they run."""
+"""`rabbitmqctl`'s commands for federation links, on whatever node of the cluster they run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = {
     "uri": "uri",
     "vhost": "vhost",
 }
-"""The columns, and what they are called over HTTP."""
+"""The columns, with the names that the HTTP API has for them."""
 
 NOT_FOUND = "Link with the given ID was not found"
 
@@ -58,5 +58,5 @@ def _restart(call: Call, vhost: str, link_id: str, node: str) -> None:
     except Refused as refused:
         if refused.status != 404:
             raise
-        # It has ended meanwhile.
+        # The link has ended meanwhile.
         raise CtlError(NOT_FOUND) from refused

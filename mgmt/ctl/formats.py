@@ -1,8 +1,8 @@
-"""Prints what a command answers: as tab separated tables, boxes, CSV or JSON.
+"""Prints the answers of commands: as tab separated tables, boxes, CSV or JSON.
 
-The form of cells and of JSON is RabbitMQ's (ctl_commands.md section 1), which scripts parse: lists
-are `[a, b]`, tables of AMQP `[{"k",v}]`, what is not there an empty text. Whatever a name has in
-it, a row stays one line.
+Cells and JSON have RabbitMQ's form (ctl_commands.md section 1), which scripts parse: a list is `[a,
+b]`, an AMQP table `[{"k",v}]`, a missing value an empty text. A row stays on one line, whatever
+characters are in names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMATTERS = ("table", "pretty_table", "csv", "json")
 class Table:
     """Rows under columns. Without `headed` even the plain table has no header row.
 
-    `json` is what stands for it in JSON, where that is no list of rows.
+    `json` is printed as JSON in place of the list of rows, if it is given.
     """
 
     columns: tuple[str, ...]
@@ -34,7 +34,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Document:
-    """A text for people and the same as JSON. `alone`: the JSON is all there is."""
+    """A text for people and the same as JSON. `alone`: the JSON is printed without a wrapper."""
 
     text: str
     json: Any
@@ -42,14 +42,14 @@ class Document:
 
 
 Answer: TypeAlias = Table | Document | str | None
-"""Nothing, a message, a table or a document."""
+"""None, a message, a document or a table."""
 
 
 INT_LIMIT = 1 << 31
 
 
 class Numbers(tuple[int, ...]):
-    """What stands in braces: the version of a protocol."""
+    """Numbers in braces, such as the version of a protocol."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Style:
 
 
 def render(answer: Answer, style: Style, node: str) -> str:
-    """The text to print, with its line ends; empty for nothing."""
+    """The text to print, with its line ends; may be empty."""
     if style.formatter == "json":
         return _json(answer, node)
     match answer:
@@ -135,7 +135,7 @@ def _json_rows(table: Table) -> Iterator[str]:
 
 
 def _json_value(value: Any) -> Any:
-    """RabbitMQ writes no null, and the entries of AMQP tables with their types."""
+    """RabbitMQ writes no null, and writes the entries of AMQP tables with their types."""
     if value is None:
         return ""
     return _typed(value) if isinstance(value, dict) else value
@@ -146,7 +146,7 @@ def _typed(table: dict[str, Any]) -> list[Any]:
 
 
 def _with_type(value: Any) -> tuple[str, Any]:
-    """The likely type: JSON, from which this comes, has lost it."""
+    """The likely type of a value: the JSON of the API does not tell it."""
     match value:
         case bool():
             return "bool", value
@@ -171,7 +171,7 @@ def _line(value: Any) -> str:
 
 
 def cell(value: Any) -> str:
-    """A value as it stands in a table."""
+    """A value as a table has it."""
     match value:
         case None:
             return ""
@@ -206,7 +206,7 @@ _ESCAPES = {code: f"\\{code:03o}" for code in (*range(32), 127)}
 
 
 def _one_line(text: str) -> str:
-    """Tabs and line ends must not make columns and rows."""
+    """Escape tabs and line ends, which would make further columns and rows."""
     return text if text.isprintable() else text.translate(_ESCAPES)
 
 
@@ -221,14 +221,14 @@ DEFAULT_UNIT = "gb"
 
 
 def amount(octets: float, unit: str) -> str:
-    """Bytes in a unit of `UNITS`."""
+    """An amount of bytes in a unit of `UNITS`."""
     if UNITS[unit] == 1:
         return f"{octets:.0f} {unit}"
     return f"{round(octets / UNITS[unit], 4)} {unit}"
 
 
 def sections(parts: Mapping[str, list[str]]) -> str:
-    """Titles, each with its lines; in bold where somebody looks at them."""
+    """Titles, each with its lines; titles are bold on a terminal."""
     bold = "\033[1m{}\033[0m" if sys.stdout.isatty() else "{}"
     return "\n\n".join(
         "\n".join([bold.format(title), "", *lines]) for title, lines in parts.items()

@@ -1,7 +1,8 @@
 """Lists of queues, exchanges, bindings, connections, channels and consumers.
 
-Each list names its columns and how to make each from a row of the HTTP API, which has other names
-for some, or has to be asked for another list: process ids stand with connections only.
+Each list has its columns, and for each a function that makes it from a row of the HTTP API. Some
+have another name there, and process ids are only in the list of connections, which has to be asked
+for, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ AMQP = Numbers((0, 9, 1))
 
 
 def _same(*names: str) -> Columns:
-    """Columns that the API has under the same name."""
+    """Columns that have the same name in the API."""
     return {name: _field(name) for name in names}
 
 
@@ -35,7 +36,7 @@ def _table(rows: list[Row], columns: Mapping[str, Callable[[Row], Any]], chosen:
 
 
 def _of_vhost(call: Call, what: str, **query: str) -> list[Row]:
-    """The list of a virtual host; one that is not there has nothing in it, as in RabbitMQ."""
+    """The list of a virtual host; empty if there is no such virtual host, as in RabbitMQ."""
     found = call.client.find(what, call.vhost, **query)
     assert found is None or isinstance(found, list)
     return found or []
@@ -65,13 +66,13 @@ QUEUES: Columns = {
     "disk_writes": lambda row: row.get("message_stats", {}).get("disk_writes", 0),
     "slave_pids": lambda row: mirror_pids(row, "slave_nodes"),
     "synchronised_slave_pids": lambda row: mirror_pids(row, "synchronised_slave_nodes"),
-    # Warren's own.
+    # Warren's own columns.
     **_same("promoted", "promoted_at"),
     "mirror_lag": lambda row: mirror_lag(row),
     "sync_progress": lambda row: sync_progress(row),
     "messages_retained": lambda row: row.get("retained", {}).get("messages"),
     "message_bytes_retained": lambda row: row.get("retained", {}).get("octets"),
-    # Of members, which classic queues have none of.
+    # Columns about members, which classic queues do not have.
     **_same("leader", "members", "online"),
 }  # fmt: skip
 
@@ -79,18 +80,18 @@ WITH_PIDS = ("owner_pid", "exclusive_consumer_pid")
 
 
 def queue_pid(row: Row) -> str:
-    """What stands for the process of a queue: it says on which node it is, and is its own."""
+    """Stands for the process id of a queue: it is unique, and has the name of the node."""
     return _pid(row, row["node"])
 
 
 def mirror_pids(row: Row, of: str) -> list[str] | None:
-    """The same for its mirrors; None for a queue that is not mirrored."""
+    """The same for the queue's mirrors; None for a queue that is not mirrored."""
     nodes = row.get(of)
     return None if nodes is None else [_pid(row, node) for node in nodes]
 
 
 def mirror_lag(row: Row) -> list[str] | None:
-    """How far each mirror is behind; None for a queue that is not mirrored."""
+    """How far each mirror lags behind; None for a queue that is not mirrored."""
     lag = row.get("mirror_lag")
     if lag is None:
         return None
@@ -102,7 +103,7 @@ def mirror_lag(row: Row) -> list[str] | None:
 
 
 def sync_progress(row: Row) -> list[str] | None:
-    """How far synchronisations are; None for a queue that is not mirrored."""
+    """The progress of synchronisations; None for a queue that is not mirrored."""
     if "slave_nodes" not in row:
         return None
     told = []
@@ -134,7 +135,7 @@ def list_queues(
     if timeout_s is None:
         timeout_s = 60.0
     call.announce(f"Timeout: {timeout_s} seconds ...\nListing queues for vhost {call.vhost} ...")
-    # Whether a node runs is not among what costs next to nothing.
+    # The cheap columns do not tell whether a queue's node runs.
     if set(chosen) <= set(CHEAP) and online is offline:
         rows = _of_vhost(call, "queues", disable_stats="true", enable_queue_totals="true")
     else:
@@ -149,7 +150,7 @@ def list_queues(
 
 
 def _add_pids(call: Call, rows: list[Row]) -> None:
-    """Whose a queue is, where it is exclusive or has an exclusive consumer."""
+    """Add the ids of the owners of exclusive queues and of exclusive consumers."""
     pids = _pids(call)
     exclusive = {
         consumer["queue"]["name"]: _channel_pid(consumer, pids)

@@ -1,4 +1,4 @@
-"""Messages in hand: look for them, export them, have them moved, copied, replayed or deleted."""
+"""Messages in queues: look for them, export them, have them moved, copied, replayed or deleted."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ COLUMNS = (
 JOB_COLUMNS = ("name", "queue", "action", "node", "state", "done", "left", "reason")
 
 SHOWN_BYTES = 200
-"""Octets of a payload in a table."""
+"""Limit of a payload's octets in a table."""
 
 PAGE = 1000
 WHOLE_BODY = 1 << 40
 
 POLL_S = 0.1
-"""How long it waits between two looks at a job."""
+"""Seconds between two requests for the state of a job."""
 
 FILTER = option("--filter", metavar="FILTER", default="", help="Which messages, see messages.md.")
 LIMIT = option("--limit", type=click.IntRange(min=1), metavar="N", help="So many at most.")
@@ -84,7 +84,7 @@ def export_messages(call: Call, queue: str, limit: int | None, **where: Any) -> 
     for page in _pages(call, queue, limit, WHOLE_BODY, **where):
         sys.stdout.write("".join([as_json(row) + "\n" for row in page]))
         sys.stdout.flush()
-    # Nothing else may stand among the lines.
+    # Only the lines of messages may be printed.
     return Document("", None) if call.options.formatter != "json" else None
 
 

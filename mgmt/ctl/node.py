@@ -38,7 +38,7 @@ POLL_S = 0.1
 WAIT_S = 10.0
 STARTUP_S = 300.0
 STOP_S = 600.0
-"""How long a node may take to write what it has when it stops."""
+"""Time for a node to write what it has in memory when it stops."""
 
 UNIT = option(
     "--unit",
@@ -130,7 +130,7 @@ def _watermark(setting: dict[str, float], unit: str) -> str:
 
 
 def memory_shares(memory: dict[str, Any]) -> list[tuple[str, int, float]]:
-    """What takes how many bytes, and how much of all in percent; the largest first."""
+    """The parts of the memory, their bytes and their share in percent; the largest first."""
     parts = {name: size for name, size in memory.items() if isinstance(size, int)}
     total = memory["total"]["rss"] or 1
     ordered = sorted(parts.items(), key=lambda part: (-part[1], part[0]))
@@ -304,7 +304,7 @@ def _stop(call: Call, pid: int | None) -> None:
     client = call.client
     if not client.target.local:
         raise NeedsLocal("Stopping a node")
-    # Opened before the node ends, so that another process with its number is not waited for.
+    # Opened before the node ends, or another process that gets its number might be waited for.
     process = _open_process(pid or client.peer_pid())
     try:
         client.post("control", "stop")
@@ -318,7 +318,7 @@ def _stop(call: Call, pid: int | None) -> None:
 
 
 def _open_process(pid: int | None) -> int | None:
-    """A descriptor of the process; None for one that has gone."""
+    """A descriptor of the process; None if it has ended."""
     if pid is None:
         return None
     with suppress(ProcessLookupError, PermissionError):
@@ -380,13 +380,13 @@ def _answers(call: Call) -> bool:
 
 
 def is_running(call: Call) -> bool:
-    """Whether a node that answers has not been stopped by `stop_app`."""
+    """Whether a node that answers runs, or was stopped by `stop_app`."""
     client = call.client
     return not client.target.local or client.get("control", "app")["state"] == "running"
 
 
 class Polling:
-    """Polls until something is so. Raises `CtlError` when that takes too long."""
+    """Polls a condition until it is true. Raises `CtlError` when that takes too long."""
 
     def __init__(self, call: Call, default_s: float, code: Exit) -> None:
         chosen = call.options.timeout

@@ -1,4 +1,4 @@
-"""Policies, operator policies, runtime parameters and global ones."""
+"""Policies, operator policies, runtime parameters and global parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ APPLY_TO = option("--apply-to", default="all", metavar="queues|exchanges|all")
 
 @contextmanager
 def _told_what_is_missing(call: Call, vhost: str | None) -> Iterator[None]:
-    """A name that is not there is a parameter; so is a virtual host, unless that is missing."""
+    """Turns a 404 into an error that says what is missing: the vhost, or else a parameter."""
     try:
         yield
     except Refused as refused:

@@ -1,4 +1,4 @@
-"""What is done to queues, connections and listeners."""
+"""Commands that change queues, connections and listeners."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def purge_queue(call: Call, queue: str) -> Answer:
 
 
 def _synchronise(call: Call, queue: str, action: str) -> Answer:
-    """There is nothing to synchronise with, but whoever asks is told as RabbitMQ tells."""
+    """Ask for synchronisation, or to stop it. Refusals have RabbitMQ's words."""
     try:
         call.client.post("queues", call.vhost, queue, "actions", body={"action": action})
     except Refused as refused:
@@ -163,7 +163,7 @@ def close_connection(call: Call, pid: str, reason: str) -> Answer:
 
 
 def _close(call: Call, name: str, reason: str) -> bool:
-    """Whether it was there."""
+    """Close a connection; returns whether it existed."""
     try:
         call.client.delete("connections", name, reason=" ".join(reason.split()))
     except Refused as refused:

@@ -1,4 +1,4 @@
-"""What `rabbitmq-queues` does to quorum queues."""
+"""`rabbitmq-queues`' commands for quorum queues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEMBERS = ("control", "quorum-members")
 
 
 def _asked(call: Call, method: str, *path: str, missing: str = "not_found") -> Any:
-    """The answer about a queue. Raises `CtlError` with RabbitMQ's word where it is refused."""
+    """The answer about a queue. Raises `CtlError`, with RabbitMQ's word for a refusal."""
     try:
         return call.client.request(method, *QUEUES, call.vhost, *path)
     except Refused as refused:
@@ -134,5 +134,5 @@ def peek(call: Call, queue: str, position: str) -> Answer:
 
 
 def _plain(value: Any) -> Any:
-    """One routing key is shown as itself."""
+    """A list of routing keys as one text; a single key is shown without brackets."""
     return ", ".join(map(cell, value)) if isinstance(value, list) else value

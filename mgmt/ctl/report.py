@@ -1,4 +1,4 @@
-"""`report`: what somebody who helps wants to see of a node, in one text."""
+"""`report`: prints in one text what helps to find a fault of a node."""
 
 from __future__ import annotations
 

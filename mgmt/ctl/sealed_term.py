@@ -1,9 +1,9 @@
 """Encrypted values of configurations, as RabbitMQ 3.10 encodes them.
 
 A value is the base64 of a salt of 16 octets, an initialisation vector (16 octets for all ciphers
-here) and the cipher text. The key is PBKDF2 of the passphrase with the salt. What is encrypted is
-the term (`erlang_term.py`), filled up to whole blocks by octets that say how many they are; with
-ciphers without blocks that is one octet.
+here) and the cipher text. The key is PBKDF2 of the passphrase with the salt. The plain text is the
+term (`erlang_term.py`), padded to whole blocks by octets that give the number of padding octets;
+with ciphers that have no blocks that is one octet.
 
 Ciphers come from the package `cryptography` (the extra `encode`), which is imported when a value is
 encoded or decoded.
@@ -32,11 +32,11 @@ DEFAULT_ITERATIONS = 1
 
 
 class CannotUnseal(ValueError):
-    """The value cannot be decrypted: another passphrase, cipher or hash, or no such value."""
+    """The value cannot be decrypted: wrong passphrase, cipher or hash, or no such value."""
 
 
 class Suite(NamedTuple):
-    """A cipher: `family` with a mode, the size of its key, and of the blocks that are filled up."""
+    """A cipher: `family` with a mode, the size of its key, and of the blocks that are padded."""
 
     family: str
     mode: str
@@ -45,7 +45,7 @@ class Suite(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """By what a value is encrypted."""
+    """How a value is encrypted."""
 
     cipher: str
     hash: str
@@ -58,13 +58,13 @@ def _suites() -> dict[str, Suite]:
         for bits in (256, 192, 128):
             suites[f"aes_{bits}_{mode}"] = Suite("aes", mode, bits // 8, block_bytes)
     for mode in ("cbc", "cfb128", "cfb8", "ctr"):
-        # Without a number these have the smallest key.
+        # Names without a number of bits stand for the smallest key.
         suites[f"aes_{mode}"] = suites[f"aes_128_{mode}"]
     return suites
 
 
 CIPHERS: Mapping[str, Suite] = _suites()
-"""By RabbitMQ's names."""
+"""Ciphers by RabbitMQ's names."""
 
 _HASHES = {
     "blake2s": "blake2s",
@@ -83,7 +83,7 @@ _HASHES = {
 }
 
 HASHES = tuple(name for name, known in _HASHES.items() if known in hashlib.algorithms_available)
-"""By RabbitMQ's names; without those that this machine's OpenSSL does not offer."""
+"""Hashes by RabbitMQ's names, without those that this machine's OpenSSL lacks."""
 
 
 def seal(
@@ -103,7 +103,7 @@ def seal(
 
 
 def unseal(value: bytes, passphrase: str, lock: Lock) -> Term:
-    """The term that was encrypted. Raises `CannotUnseal`, and what `seal` raises."""
+    """The term that was encrypted. Raises `CannotUnseal`, and `ImportError` as `seal` does."""
     suite = CIPHERS[lock.cipher]
     try:
         octets = base64.b64decode(value, validate=True)

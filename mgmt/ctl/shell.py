@@ -1,4 +1,4 @@
-"""Help, completion, version, and the plugins of RabbitMQ that are built in here."""
+"""Help, completion, version, and the plugins of RabbitMQ that Warren has built in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `rabbitmqctl` does to shovels, on whatever node of the cluster they run."""
+"""`rabbitmqctl`'s commands for shovels, on whatever node of the cluster they run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = {
     "type": "type",
     "vhost": "vhost",
 }
-"""The columns, and what they are called over HTTP."""
+"""The columns, with the names that the HTTP API has for them."""
 
 
 @command("shovel_status", "Show the shovels of all nodes.")

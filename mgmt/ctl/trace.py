@@ -1,4 +1,4 @@
-"""The lives of messages: what became of one, and what is recorded."""
+"""The recorded lives of messages: the life of one, and counts of all records."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _why_nothing(call: Call, message_id: str, status: dict[str, Any]) -> str:
 
 
 def _told(record: dict[str, Any]) -> str:
-    """What a record says, in words."""
+    """The contents of a record, in words."""
     parts = []
     if record.get("queue"):
         parts.append(f"queue {record['queue']}")

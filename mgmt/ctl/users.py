@@ -14,13 +14,13 @@ from warren.mgmt.ctl.formats import Answer, Table
 
 ALL = "all"
 SECRET = argument("secret", required=False, metavar="[PASSWORD]")
-"""Not `password`: that is whose password it is that logs in at --url."""
+"""Not named `password`, which is the option with the password for the login at --url."""
 
 UNQUOTED = "User {} does not exist"
 
 
 def _user(call: Call, name: str) -> dict[str, Any]:
-    """Raises `CtlError` if there is none."""
+    """The user. Raises `CtlError` if it does not exist."""
     found = call.client.find("users", name)
     if found is None:
         raise no_such_user(name)
@@ -29,7 +29,7 @@ def _user(call: Call, name: str) -> dict[str, Any]:
 
 
 def _change(call: Call, user: dict[str, Any], **changes: Any) -> None:
-    """Write the user anew; what is not changed stays."""
+    """Write the user anew with these changes; other fields stay."""
     kept = ("password_hash", "hashing_algorithm", "tags")
     body = {**{key: user[key] for key in kept}, **changes}
     if "password" in changes:
@@ -38,7 +38,7 @@ def _change(call: Call, user: dict[str, Any], **changes: Any) -> None:
 
 
 def _password(given: str | None) -> str:
-    """The argument, or a prompt, or the first line of what is piped in. Raises `WrongUsage`."""
+    """The argument, or an answer to a prompt, or the first line of a pipe. Raises `WrongUsage`."""
     if given is not None:
         return given
     if sys.stdin.isatty():
@@ -122,7 +122,7 @@ def list_users(call: Call) -> Answer:
 
 
 def _expect_both(call: Call, user: str) -> None:
-    """Raises `CtlError` unless user and virtual host are there."""
+    """Raises `CtlError` unless user and virtual host exist."""
     if call.client.find("vhosts", call.vhost) is None:
         raise CtlError(f"Virtual host {call.vhost} does not exist")
     if call.client.find("users", user) is None:
@@ -297,5 +297,5 @@ def list_user_limits(call: Call, user: str | None, **_global: bool) -> Answer:
 
 
 def limits_answer(rows: list[dict[str, Any]]) -> Answer:
-    """The limits of one user or virtual host: nothing where there are none."""
+    """The limits of one user or virtual host; no rows if there are none."""
     return Table(("limits",), [[as_json(row["value"])] for row in rows if row["value"]], False)

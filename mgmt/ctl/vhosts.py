@@ -52,7 +52,7 @@ def list_vhosts(call: Call, columns: tuple[str, ...]) -> Answer:
 
 
 def _shown(value: Any) -> Any:
-    """Where a virtual host runs is a list of pairs."""
+    """The states of a virtual host on its nodes become a list of pairs."""
     if isinstance(value, dict):
         return [f"{{{node}, {state}}}" for node, state in value.items()]
     return value
@@ -61,7 +61,7 @@ def _shown(value: Any) -> Any:
 def checked_columns(
     wanted: tuple[str, ...], known: tuple[str, ...], default: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The columns, given one by one or with commas. Raises `CtlError` for one nobody knows."""
+    """The columns, given one by one or with commas. Raises `WrongUsage` for an unknown one."""
     names = tuple(name for given in wanted for name in given.replace(",", " ").split())
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -77,7 +77,7 @@ def set_vhost_tags(call: Call, name: str, tags: tuple[str, ...]) -> Answer:
 
 
 def _change(call: Call, name: str, **changes: Any) -> None:
-    """Write the virtual host anew; what is not changed stays."""
+    """Write the virtual host anew with these changes; other fields stay."""
     there = call.expect_vhost(name)
     body = {"description": there["description"], "tags": ",".join(there["tags"]), **changes}
     call.client.put("vhosts", name, body=body)

@@ -1,10 +1,10 @@
 """Loads definitions from files when a node starts (`load_definitions`).
 
 A directory stands for all files in it that are not hidden, in the order of their names. With
-`skip_if_unchanged` (`definitions.skip_if_unchanged`) nothing is loaded when the files are those
-that were loaded last. The SHA-256 of their octets, one after the other, is kept in hexadecimal in
-the global parameter `imported_definition_hash_value` after every loading. What was changed on the
-node since, or imported over HTTP, does not count.
+`skip_if_unchanged` (`definitions.skip_if_unchanged`) nothing is loaded if the files are the same as
+at the last load. For that, the SHA-256 of their concatenated octets is kept in hexadecimal in the
+global parameter `imported_definition_hash_value` after each load. Later changes on the node, or
+imports over HTTP, do not matter.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ log = logging.getLogger("warren.definitions")
 async def load_definitions(node: Node, path: Path, *, skip_if_unchanged: bool = False) -> bool:
     """Load the file, or the files in the directory; False if they were skipped.
 
-    On return all of it is on disk. Raises `DefinitionsFileRefused`; the files before that one, and
-    what comes before the fault in it, are loaded then.
+    On return everything is on disk. Raises `DefinitionsFileRefused`; the files before the refused
+    one, and the items before the fault in it, stay loaded.
     """
     files = [(file, _read(file)) for file in _files(path)]
     digest = sha256(b"".join(octets for _, octets in files)).hexdigest()
@@ -59,7 +59,7 @@ def _read(file: Path) -> bytes:
 
 
 async def _keep(node: Node, digest: str) -> None:
-    """Kept also where nothing is to be skipped: the next start may be told to skip."""
+    """The hash is kept without `skip_if_unchanged`, too: the next start may have it."""
     node.global_parameters.set(IMPORTED_HASH, digest)
     await durable(node.metadata)
 

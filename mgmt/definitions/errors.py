@@ -6,11 +6,11 @@
     ├── NoSuchUserYet       permissions of a user who does not exist
     ├── NoSuchVhostYet      something in a virtual host that does not exist
     ├── QueueLimitReached   more queues than the limit of a virtual host allows
-    ├── InvalidItem         anything else that a declaration or a setting would be refused for
+    ├── InvalidItem         any other item that a declaration or a setting would be refused for
     └── DefinitionsFileRefused   any of these in a file, or a file that cannot be read
 
-`text` is for people, `reason` is what RabbitMQ's HTTP API answers as the reason of its status 400:
-a text, or a list for what is a tuple there.
+`text` is for people, `reason` is the reason in RabbitMQ's HTTP answer with status 400: a text, or a
+list where RabbitMQ has a tuple.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Reason: TypeAlias = str | list[str]
 
 
 class DefinitionsRefused(BrokerError):
-    """The import ended here. What came before stays: imports are not transactions."""
+    """The import ended here. Items before it stay imported: imports are not transactions."""
 
     def __init__(self, text: str, reason: Reason | None = None) -> None:
         super().__init__(text)
@@ -32,7 +32,7 @@ class DefinitionsRefused(BrokerError):
 
 
 class NotDefinitions(DefinitionsRefused):
-    """Not an object of lists of objects, or a value in one of them is of a wrong type."""
+    """The definitions are not an object of lists of objects, or a value has a wrong type."""
 
 
 class InvalidUser(DefinitionsRefused):

@@ -1,17 +1,17 @@
-"""Writes definitions: what RabbitMQ 3.10.8 exports, key by key (management_api.md section 4).
+"""Writes definitions as RabbitMQ 3.10.8 exports them, key by key (management_api.md section 4).
 
-All that is not exclusive is exported, transient queues and exchanges and queues the broker named
-included; exchanges that every virtual host has are not. The lists are ordered by the names in them.
+All queues and exchanges are exported, also transient and server-named ones, except exclusive queues
+and the exchanges that every virtual host has. The lists are ordered by name.
 
-The two exports of RabbitMQ differ a little. That of its command line (`for_ctl`) tells the limits
-and metadata of virtual hosts and the type of queues, and leaves out internal exchanges and the
+RabbitMQ has two exports, which differ a little. That of its command line (`for_ctl`) has the limits
+and metadata of virtual hosts and the types of queues, and leaves out internal exchanges and the
 identity of the cluster. One of its differences is not followed: it writes objects in parameters as
 lists of pairs, which RabbitMQ itself refuses to import.
 
-The lists may be of 100,000 bindings, so they are made while they are read, in slices. Which keys
-there are is noted when the export begins, in the order of the metadata store, which is that of the
-names. Each definition is looked up when its turn has come: what has been deleted by then is left
-out, and what has been added since is not in the lists.
+A list may have 100,000 bindings, so the lists are made while they are read, in slices. The keys are
+noted when the export begins, in the order of the metadata store, which is that of the names. Each
+definition is looked up at its turn: if it has been deleted by then it is left out, and definitions
+added later are not in the lists.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from warren.mgmt.messages.jobs import COMPONENT as MESSAGE_JOB
 Item: TypeAlias = dict[str, Any]
 
 Document: TypeAlias = dict[str, str | AsyncIterator[list[Item]]]
-"""What the HTTP server writes as one JSON object. Its lists can be read once."""
+"""The HTTP server writes this as one JSON object. Each list in it can be read once only."""
 
 Make: TypeAlias = Callable[[Key, object], Item | None]
 """Makes the item of a definition, given as its key and its record; None leaves it out."""
@@ -91,9 +91,9 @@ def export_vhost(node: Node, vhost: str) -> Document:
 
 
 def _parameter_keys(operator_policies: list[Key], parameters: list[Key]) -> Iterable[Key]:
-    """Both in the order of component, virtual host and name, which their keys end with.
+    """The keys ordered by component, virtual host and name, the last three parts of each.
 
-    Jobs on messages are left out: they define nothing, and are over soon.
+    Jobs on messages are left out: they are no definitions, and are over soon.
     """
     lasting = [key for key in parameters if key[1] != MESSAGE_JOB]
     return merge(operator_policies, lasting, key=lambda key: key[-3:])
@@ -117,7 +117,7 @@ class _Export:
         self._for_ctl = for_ctl
 
     async def items(self, keys: Iterable[Key], make: Make) -> AsyncIterator[list[Item]]:
-        """The items of the definitions that are still there, some in each turn of the loop."""
+        """The items of definitions that still exist, some in each turn of the loop."""
         store = self._node.metadata
         async for chunk in chunks(keys):
             there = [stored for key in chunk if (stored := store.get(key)) is not None]
@@ -149,7 +149,7 @@ class _Export:
             return None
         return {"name": name, "value": record.value}
 
-    # A definition that could not be brought to life is not exported.
+    # A definition from which no queue, exchange or binding could be made is not exported.
 
     def queue(self, key: Key, record: object) -> Item | None:
         vhost = self._node.vhosts.get(key[1])
@@ -157,7 +157,7 @@ class _Export:
         if queue is None or queue.exclusive_owner is not None:
             return None
         if queue.settings.delays is not None:
-            # It comes with its exchange.
+            # The definition of a delayed exchange includes its queue.
             return None
         kind = {"type": str(queue.settings.type)} if self._for_ctl else {}
         return {

@@ -1,8 +1,8 @@
-"""What an import does with one item of each section of definitions.
+"""Imports one item of a section of definitions.
 
-Answerable for what is overwritten, left alone, left out and refused; the order of the sections and
-the time all of it may take are `load.py`'s. The log tells what is left out: bindings of or to
-something that does not exist, and queues and exchanges of names with `amq.`.
+Answerable for which items overwrite, are left alone, left out or refused; the order of the sections
+and the time an import may take are up to `load.py`. The log names what is left out: bindings from
+or to something that does not exist, and queues and exchanges whose names begin with `amq.`.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from warren.mgmt.definitions.names import IMPORTED_HASH, RESERVED_PREFIX
 log = logging.getLogger("warren.definitions")
 
 FIRST_WITH_SHA256 = (3, 6)
-"""The version of RabbitMQ that began to say with which algorithm passwords are hashed."""
+"""The version of RabbitMQ from which on definitions name the hash algorithm of passwords."""
 
 DESTINATIONS = ("queue", "exchange")
 
 Import: TypeAlias = Callable[[Item], Commit | None]
-"""None where there is nothing to do."""
+"""Imports an item; returns None if there is nothing to write."""
 
 
 class Importer:
-    """What to do with an item of each section."""
+    """Has a function for the items of each section."""
 
     def __init__(
         self, node: Node, definitions: Item, vhost: str | None, acting_user: str | None
@@ -78,7 +78,7 @@ class Importer:
         return import_item
 
     def check_queue_limits(self, queues: list[Item]) -> None:
-        """Raise `QueueLimitReached` if the queues are too many for a virtual host."""
+        """Raise `QueueLimitReached` if the queues exceed the limit of a virtual host."""
         limits = {
             vhost: limit
             for vhost, set_limits in self._node.vhost_limits.all()
@@ -92,7 +92,7 @@ class Importer:
                 raise QueueLimitReached(vhost, len(names), existing, limits[vhost])
 
     def _new_queues(self, queues: list[Item]) -> Mapping[str, set[str]]:
-        """The names of queues that are not there yet, by virtual host."""
+        """The names of queues that do not exist yet, by virtual host."""
         new: dict[str, set[str]] = {}
         for item in queues:
             vhost = item.get("vhost") if self._only_vhost is None else self._only_vhost
@@ -141,7 +141,7 @@ class Importer:
         )
 
     def _import_user_limits(self, item: Item) -> Commit | None:
-        """What follows once the user is there."""
+        """The second step for a user, once it exists: its limits."""
         limits = validate_user_limits(item.get("limits", {}))
         name = items.text(item, "name", "user")
         return self._node.access.set_user_limits(name, limits) if limits else None
@@ -170,7 +170,7 @@ class Importer:
         )
 
     def _import_in_vhosts(self, item: Item) -> Commit | None:
-        """What follows once the virtual host is there."""
+        """The second step for a virtual host, once it exists: tracing and permissions."""
         name = items.name(item, "name", "vhost")
         if "tracing" in item:
             self._node.trace(name, items.flag(item, "tracing", f"vhost '{name}'"))
@@ -255,7 +255,7 @@ class Importer:
         except BrokerError as error:
             raise _not_valid(error, path) from error
 
-    # What messages pass through
+    # Exchanges, queues and bindings
 
     def _import_exchanges(self, item: Item) -> Commit | None:
         vhost = self._vhost(item, "exchange")
@@ -296,7 +296,7 @@ class Importer:
                 auto_delete=auto_delete,
             )
         except PreconditionFailed as error:
-            # RabbitMQ passes over such a queue, and imports the rest.
+            # RabbitMQ skips such a queue, and imports the rest.
             log_event(log, logging.WARNING, "queue_not_imported", reason=error.text)
             return None
         return vhost.declare_queue(
@@ -325,14 +325,14 @@ class Importer:
             return self._vhost(item, where).bind(binding, None)
         except BrokerError as error:
             if not self.bindings_ignored:
-                # Further ones are only counted.
+                # Only the first one is logged; all are counted.
                 log_event(log, logging.WARNING, "binding_ignored", reason=error.text)
             self.bindings_ignored += 1
             return None
 
 
 def _default_algorithm(definitions: Item) -> str:
-    """How passwords are hashed where a user of these definitions does not say."""
+    """The hash algorithm of users whose definition does not name one."""
     version = definitions.get("rabbitmq_version", definitions.get("rabbit_version"))
     numbers = re.match(r"(\d+)\.(\d+)", version) if isinstance(version, str) else None
     if numbers and (int(numbers[1]), int(numbers[2])) < FIRST_WITH_SHA256:
@@ -343,7 +343,7 @@ def _default_algorithm(definitions: Item) -> str:
 def _with_definition_as_object(value: Any) -> Any:
     """The operator policy with its definition as an object.
 
-    RabbitMQ's command line exports that as a list of pairs, and would not import it itself.
+    RabbitMQ's command line exports that as a list of pairs, which RabbitMQ itself does not import.
     """
     if not isinstance(value, dict) or not isinstance(value.get("definition"), list):
         return value

@@ -1,4 +1,4 @@
-"""Takes the values out of the items of definitions, and says what is wrong with one.
+"""Reads the values from the items of definitions, and raises errors that say what is wrong.
 
 Names and patterns become part of keys and of frames, so their types and lengths are checked here.
 """
@@ -18,7 +18,7 @@ Item: TypeAlias = Mapping[str, Any]
 
 
 def sections(definitions: Any, names: tuple[str, ...]) -> dict[str, list[Item]]:
-    """The lists of these names that are there. Raises `NotDefinitions`."""
+    """The lists of these names, as far as they exist. Raises `NotDefinitions`."""
     if not isinstance(definitions, dict):
         raise NotDefinitions("definitions should be a JSON object", "failed_to_parse_json")
     found = {}
@@ -70,7 +70,7 @@ def arguments(item: Item, where: str) -> Table:
 
 
 def tags(value: Any, where: str) -> list[str]:
-    """A list of tags; older definitions have them in one string, between commas."""
+    """A list of tags; older definitions have them in one string, separated by commas."""
     if isinstance(value, str):
         return [tag.strip() for tag in value.split(",") if tag.strip()]
     if isinstance(value, list) and all(isinstance(tag, str | int | float) for tag in value):

@@ -1,12 +1,12 @@
-"""Imports definitions: what RabbitMQ 3.10.8 does with them, in its order (management_api.md 4).
+"""Imports definitions as RabbitMQ 3.10.8 does, in its order (management_api.md section 4).
 
-What exists and cannot be changed (queues, exchanges, bindings) stays as it is and is no error; what
-can be changed is overwritten; nothing is removed. The first item that is refused ends the import,
-and what came before stays. `importer.py` says what becomes of an item.
+Objects that exist and cannot be changed (queues, exchanges, bindings) stay as they are, without an
+error; others are overwritten; nothing is removed. The first refused item ends the import, and items
+before it stay imported. `importer.py` says what becomes of an item.
 
 An import of a hundred thousand queues takes seconds. It is done in slices between which the loop
-serves the clients, so definitions may change meanwhile: everything is looked up when its turn has
-come. On return all of it is on disk.
+serves the clients, so definitions may change meanwhile: an item's objects are looked up at its
+turn. On return everything is on disk.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SLICE_S = 0.005
 """How long the clients of the node wait at most; a twentieth of what a person notices."""
 
 UNCOMMITTED_MAX = 1000
-"""Items imported before all of them must be on disk. Completing a commit takes a microsecond on the
-loop, and a batch completes in one piece."""
+"""Items imported before a wait until all of them are on disk. To complete a commit takes the loop a
+microsecond, and the commits of a batch complete together."""
 
 OF_NODE = (
     "users",
@@ -48,14 +48,14 @@ OF_NODE = (
     "queues",
     "bindings",
 )
-"""The sections in the order in which they are imported. The limits of queues are checked after the
-virtual hosts, with the limits as they were before."""
+"""The sections in the order in which they are imported. Limits of queues are checked after the
+import of virtual hosts, with the limits as they were before."""
 
 OF_VHOST = ("exchanges", "policies", "parameters", "queues", "bindings")
 
 
 class Imported(NamedTuple):
-    """What became of the items: how many were taken, and how many bindings led nowhere."""
+    """How many items were imported, and how many bindings ignored for lack of one of their ends."""
 
     items: int
     bindings_ignored: int
@@ -64,11 +64,11 @@ class Imported(NamedTuple):
 async def import_definitions(
     node: Node, definitions: Any, *, vhost: str | None = None, acting_user: str | None = None
 ) -> Imported:
-    """Import definitions as JSON gave them. Raises `DefinitionsRefused`.
+    """Import definitions parsed from JSON. Raises `DefinitionsRefused`.
 
-    With a `vhost` only what is in virtual hosts is imported, and all of it into this one; raises
-    `NoSuchVhost`. `acting_user` is who asked, if it was a user: it gets full permissions in virtual
-    hosts that are made.
+    With a `vhost` only the sections of virtual hosts are imported, and all their items into this
+    one; raises `NoSuchVhost`. `acting_user` is the user who asked, if there is one: it gets full
+    permissions in virtual hosts that the import creates.
     """
     if vhost is not None and vhost not in node.vhosts:
         raise NoSuchVhost(f"vhost '{vhost}' does not exist")
@@ -87,7 +87,7 @@ async def import_definitions(
         for section in OF_NODE[2:]:
             await slices.each(found.get(section, []), importer.of(section))
     except DefinitionsRefused:
-        # What was imported before stays, so it is waited for as well.
+        # Items imported before stay, so they are waited for as well.
         await durable(node.metadata)
         raise
     await durable(node.metadata)
@@ -97,7 +97,7 @@ async def import_definitions(
 
 
 async def parsed(octets: bytes, clock: Clock) -> dict[str, Any]:
-    """What `parse` returns and raises, while the loop goes on."""
+    """The same as `parse`, but other tasks run meanwhile."""
     parsing = parse_in_steps(octets)
     began = clock.now()
     while True:
@@ -112,15 +112,17 @@ async def parsed(octets: bytes, clock: Clock) -> dict[str, Any]:
 
 
 async def _pause() -> None:
-    """End a slice. What was made in it stays, and is looked at now, which takes part of a
-    millisecond: left to the collector, which waits for 100,000 objects, it would stop the node for
-    40."""
+    """End a slice.
+
+    The objects made in it stay. The cycle collector looks at them now, which takes part of a
+    millisecond; to look at many of them together later would stop the node for longer.
+    """
     await asyncio.sleep(0)
     gc.collect(1)
 
 
 class _Slices:
-    """Works through many items without keeping the loop, or the disk, waiting for long."""
+    """Works through many items so that neither the loop nor the disk waits for long."""
 
     def __init__(self, clock: Clock, store: MetadataStore) -> None:
         self._clock = clock
@@ -129,7 +131,7 @@ class _Slices:
         self._uncommitted = 0
 
     async def each(self, work: list[Item], do: Import) -> None:
-        """Import the items; on return they can be seen."""
+        """Import the items; on return they are visible."""
         unseen: list[tuple[Item, Commit]] = []
         for item in work:
             commit = do(item)
@@ -149,7 +151,7 @@ class _Slices:
 
 
 async def _until_seen(unseen: list[tuple[Item, Commit]], do: Import) -> None:
-    """Wait for the other nodes; what one of them was faster to change is imported anew."""
+    """Wait for the commits; import an item again if another node was faster to change it."""
     for item, first in unseen:
         commit: Commit | None = first
         while commit is not None:

@@ -1,7 +1,7 @@
-"""Reads the JSON of definitions item by item: tens of megabytes at once would stop the node.
+"""Reads the JSON of definitions item by item: tens of megabytes in one go would stop the node.
 
-Answerable for the one object definitions are, and for the lists in it; each of their items is read
-by the standard library in one go. What is no JSON is refused in the words of the standard library.
+Answerable for the outer object and the lists in it; the standard library reads each item in one go.
+Malformed JSON is refused in the words of the standard library.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from warren.core.field import NESTED_TOO_DEEP, nested_too_deep
 from warren.mgmt.definitions.errors import NotDefinitions
 
 Parsing: TypeAlias = Generator[None, None, dict[str, Any]]
-"""Definitions, after as many steps as they take."""
+"""Yields after each step, and returns the definitions at the end."""
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NO_NAME = "Expecting property name enclosed in double quotes"
 
 
 def parse(octets: bytes) -> dict[str, Any]:
-    """Definitions from the octets of a file or a request; none at all are no definitions.
+    """Definitions from the octets of a file or a request; no octets are no definitions.
 
     Raises `NotDefinitions`.
     """
@@ -37,7 +37,7 @@ def parse(octets: bytes) -> dict[str, Any]:
 
 
 def parse_in_steps(octets: bytes) -> Parsing:
-    """`parse`, one item of a list in each step."""
+    """The same as `parse`, one item of a list in each step."""
     if not octets:
         return {}
     try:
@@ -50,18 +50,21 @@ def parse_in_steps(octets: bytes) -> Parsing:
 
 
 class _Text:
-    """JSON, read from the front."""
+    """JSON text, read from the front."""
 
     def __init__(self, octets: bytes) -> None:
         self._text = octets.decode(json.detect_encoding(octets), "surrogatepass")
-        # Half a surrogate pair is JSON, but no text.
+        # Half of a surrogate pair is valid JSON, but cannot be encoded as UTF-8.
         self._may_have_halves = b"\\ud" in octets or b"\\uD" in octets
         self._decoder = json.JSONDecoder(parse_constant=_refuse_constant)
         self._at = 0
         self._skip_space()
 
     def definitions(self) -> Generator[None, None, dict[str, Any] | None]:
-        """None for JSON that is no object. Raises ValueError, RecursionError, `NotDefinitions`."""
+        """The definitions, or None if the JSON is not an object.
+
+        Raises ValueError, RecursionError, `NotDefinitions`.
+        """
         definitions: dict[str, Any] | None = None
         if self._take("{"):
             definitions = yield from self._members()
@@ -116,7 +119,7 @@ class _Text:
         return self._text.startswith(mark, self._at)
 
     def _take(self, mark: str) -> bool:
-        """Go on behind this mark, if it is next."""
+        """Skip this mark if it is next; returns whether it was."""
         if not self._next_is(mark):
             return False
         self._at += 1

@@ -1,1 +1,1 @@
-"""The HTTP side of management: listeners, who is asking, how lists and errors are answered."""
+"""The HTTP side of management: listeners, authentication, and the form of lists and errors."""

@@ -1,7 +1,7 @@
-"""Who sends a request, and what that allows (management_api.md sections 1 and 1.2).
+"""The user of a request, and what the user may do (management_api.md sections 1 and 1.2).
 
-Tags of a user say what parts of the API are open; permissions say which virtual hosts. The
-command line comes through a socket that only the node's own user can open, and may do everything.
+A user's tags say which parts of the API are open, permissions say which virtual hosts. The command
+line uses a socket that only the node's own user can open, and may do everything.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from warren.core.vhosts.node_counts import HTTP
 from warren.mgmt.http.errors import CHALLENGE, ApiError, LoginFailed, NotAuthorised
 
 LOCAL_USER = "warren-ctl"
-"""Whose name stands in logs for what the command line did."""
+"""The user name that logs have for the command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who logged in. `local`: through the control socket."""
+    """The user of a request, logged in. `local` means: through the control socket."""
 
     user: User
     address: str
@@ -49,14 +49,14 @@ class Caller:
         return self.is_monitor or self.is_policymaker or "management" in self.user.tags
 
     def may_enter(self, node: Node, vhost: str) -> bool:
-        """Whether the user has permissions in the virtual host, or is above them.
+        """Whether the user is an administrator, or has permissions in the virtual host.
 
-        What AMQP permissions guard is not open to an administrator without them.
+        An administrator without permissions may not do what AMQP permissions guard.
         """
         return self.is_administrator or node.access.vhost_allowed(self.user, vhost)
 
     def may_see(self, node: Node, vhost: str) -> bool:
-        """Whether lists show the user what is in the virtual host."""
+        """Whether lists show the user the contents of the virtual host."""
         return self.is_monitor or self.may_enter(node, vhost)
 
 
@@ -65,7 +65,7 @@ def local_caller() -> Caller:
 
 
 def log_in(node: Node, credentials: tuple[str, str], address: str, loopback: bool) -> Caller:
-    """Raises `ApiError` as RabbitMQ words it."""
+    """Log a user in. Raises `ApiError` with RabbitMQ's words."""
     try:
         user = node.log_in(*credentials, address, loopback, HTTP)
     except LoginThrottled as refusal:

@@ -1,4 +1,4 @@
-"""An endpoint: paths, what each method does, and who may."""
+"""An endpoint: its paths, a handler for each method, and the right it asks for."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from warren.mgmt.http.errors import OBJECT_CLOSED, NotAuthorised
 from warren.mgmt.http.request import ApiRequest
 
 Handler: TypeAlias = Callable[[ApiRequest], Awaitable[Any]]
-"""Answers with JSON (dicts, lists), `Reply`, `JsonLines`, or None: 204.
+"""Answers with JSON (dicts, lists), `Reply`, `JsonLines`, or None for status 204.
 
-A long list may be an async iterator of lists of its rows: the answer itself, or a value of it.
+A long list may be an async iterator of lists of its rows: the answer itself, or a value in it.
 """
 
 
 class Right(Enum):
-    """Who may use an endpoint; what is in a virtual host is checked by the handler as well."""
+    """The right to use an endpoint; handlers check the rights in a virtual host besides."""
 
     ANYBODY = auto()
     USER = auto()
@@ -29,7 +29,7 @@ class Right(Enum):
     LOCAL = auto()
 
     def check(self, caller: Caller) -> None:
-        """Raises `NotAuthorised`."""
+        """Raises `NotAuthorised` if the caller does not have the right."""
         if self is Right.ADMINISTRATOR and not caller.is_administrator:
             raise NotAuthorised("Not administrator user")
         if self is Right.MONITOR and not caller.is_monitor:
@@ -41,7 +41,7 @@ class Right(Enum):
 
 
 class Reply(NamedTuple):
-    """An answer that is not simply JSON with 200. A body of octets is sent as it is."""
+    """An answer other than JSON with status 200. A body of bytes is sent unchanged."""
 
     status: int
     body: Any = None
@@ -49,7 +49,7 @@ class Reply(NamedTuple):
 
 
 class JsonLines(NamedTuple):
-    """A long answer of which each line is the JSON of a row."""
+    """A long answer, each line of which is the JSON of a row."""
 
     rows: AsyncIterator[list[dict[str, Any]]]
 
@@ -67,10 +67,10 @@ class Endpoint:
     right: Right = Right.USER
     summary: str = ""
     rights: Mapping[str, Right] = field(default_factory=dict)
-    """For methods that ask for another right than the rest."""
+    """The rights of methods that ask for another right than the rest."""
 
     body_bytes_max: int = 1 << 20
-    """Of a request; whoever sends more is answered 413."""
+    """Limit of a request's body; a longer one is answered 413."""
 
     def right_for(self, method: str) -> Right:
         return self.rights.get(method, self.right)

@@ -1,4 +1,4 @@
-"""How a request can fail, and what it is told (management_api.md section 1)."""
+"""The errors of requests, and how they are answered (management_api.md section 1)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class ApiError(Exception):
 
 
 class BadRequest(ApiError):
-    """400: the request contradicts itself, or what there is."""
+    """400: the request contradicts itself, or the state of the broker."""
 
     def __init__(self, reason: Any, error: str = "bad_request") -> None:
         super().__init__(400, error, reason)
 
 
 class NotAuthorised(ApiError):
-    """401, as RabbitMQ answers what others answer with 403."""
+    """401, which RabbitMQ answers where other servers answer 403."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(401, "not_authorised", reason)
@@ -44,20 +44,20 @@ class LoginFailed(ApiError):
 
 
 class ObjectNotFound(ApiError):
-    """404: what the path names is not there."""
+    """404: the object in the path does not exist."""
 
     def __init__(self, error: str = "Object Not Found", reason: str = "Not Found") -> None:
         super().__init__(404, error, reason)
 
 
 OBJECT_CLOSED = "User not authorised to access object"
-"""What who may not make policies is told of policies and parameters."""
+"""The text for users who may not make policies, when they ask for policies or parameters."""
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="RabbitMQ Management"'}
 
 
 def from_broker(error: BrokerError) -> ApiError:
-    """What a request is told when the broker refused it."""
+    """The answer to a request that the broker refused."""
     if isinstance(error, AccessRefused):
         return NotAuthorised("Access refused.")
     if isinstance(error, DefinitionsRefused):

@@ -1,4 +1,4 @@
-"""Long lists that are made while they are read: of a page, only the page."""
+"""Long lists whose items are made when they are read: for a page, only that page's items."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class LazyList(Sequence[T], Generic[T]):
-    """Sequences one after the other, each with a function that makes the items of its own."""
+    """Several sequences one after the other, each with a function that makes its items."""
 
     def __init__(self, parts: Sequence[tuple[Sequence[Any], Callable[[Any], T]]]) -> None:
         self._parts = parts

@@ -1,8 +1,8 @@
-"""HTTP listeners of a node that may never be asked anything.
+"""HTTP listeners of a node, which load the HTTP server at the first connection.
 
 An HTTP server takes a third of the memory of an idle node and most of its start time. So a listener
-is a plain socket at first: the first connection to any has the server imported, in a thread, and is
-handed over to it. From then on the server's own protocols take the connections.
+is a plain socket at first: the first connection to any of them has the server imported, in a
+thread, and is handed over to it. From then on the server's own protocols take the connections.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ BACKLOG = 100
 
 
 class Audience(Enum):
-    """Whom a listener is for."""
+    """The clients that a listener is for."""
 
     NETWORK = auto()
     COMMAND_LINE = auto()
     METRICS = auto()
-    # Other processes of the broker, for whoever has asked them.
+    # Other processes of the broker, which pass requests of their own clients on.
     SIBLINGS = auto()
 
     @property
     def is_outside(self) -> bool:
-        """Whether its connections are counted: there may be any number of them."""
+        """Whether its connections are limited: only those of clients from outside are."""
         return self in (Audience.NETWORK, Audience.METRICS)
 
 
 ProtocolFactory: TypeAlias = Callable[[], asyncio.Protocol]
 LoadServer: TypeAlias = Callable[[], Awaitable[Callable[[Audience], Awaitable[ProtocolFactory]]]]
-"""Imports the server; what that gives makes the protocols for an audience."""
+"""Imports the server and returns a function that gives the protocol factory of an audience."""
 
 
 class Introduction(asyncio.Protocol):
-    """Holds a connection until the server is there to take it."""
+    """Holds a connection until the server is loaded and takes it over."""
 
     def __init__(self, listeners: HttpListeners, audience: Audience) -> None:
         self._listeners = listeners
@@ -91,17 +91,17 @@ class Introduction(asyncio.Protocol):
 
 
 class Refusal(asyncio.Protocol):
-    """Ends a connection at once: there are too many."""
+    """Ends a connection at once, because there are too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).abort()
 
 
 class HttpListeners:
-    """Listens for the server that `load` brings.
+    """Listens for the server that `load` imports.
 
-    `connections_max` are taken at a time, and no socket numbered `descriptor_limit`; the command
-    line is not counted.
+    At most `connections_max` connections are open at a time, and none whose descriptor would be
+    `descriptor_limit` or above; those of the command line and of other processes are never refused.
     """
 
     def __init__(
@@ -125,11 +125,11 @@ class HttpListeners:
     async def listen(
         self, host: str, port: int, audience: Audience, tls: ssl.SSLContext | None = None
     ) -> int:
-        """Returns the port; raises OSError."""
+        """Listen at an address; returns the port. Raises OSError."""
         return await self._acceptor.listen(host, port, lambda: self._protocol(audience), tls)
 
     async def listen_locally(self, path: Path, audience: Audience = Audience.COMMAND_LINE) -> None:
-        """A socket that only our own user may open. Raises OSError."""
+        """Listen at a socket that only the node's own user may open. Raises OSError."""
         path.unlink(missing_ok=True)
         before = os.umask(0o177)
         try:
@@ -141,7 +141,7 @@ class HttpListeners:
         self._sockets.append(server)
 
     async def factory(self, audience: Audience) -> ProtocolFactory:
-        """What makes protocols for such connections."""
+        """The factory of protocols for connections of this audience."""
         async with self._loading:
             if self._server is None:
                 self._server = await self._load()
@@ -151,7 +151,7 @@ class HttpListeners:
 
     @property
     def _open(self) -> int:
-        """Connections the server has, or waits for."""
+        """Connections that the server has, or that wait for it."""
         servers: list[Any] = list(self._factories.values())
         return self.introductions + sum([len(server.connections) for server in servers])
 

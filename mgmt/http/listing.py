@@ -1,8 +1,8 @@
 """Lists: filtered, sorted, cut into pages and columns (management_api.md section 1.1).
 
-A list may be of 100,000 queues. So its items are first only what they are made from, and only
-those that are answered become JSON. To sort by a column, that column alone is worked out where
-there is a way (`Listing.keys`).
+A list may have 100,000 queues. So its items are objects of the broker at first, and only those in
+the answer are turned into JSON. To sort by a column, only that column is computed if there is a
+function for it (`Listing.keys`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 PAGE_SIZE_MAX = 500
 DEFAULT_PAGE_SIZE = 100
 ASKED_AT_ONCE = 500
-"""Rows for which other nodes are asked together: as many as the longest page has."""
+"""Rows for which other nodes are asked in one call: as many as the longest page has."""
 
 PAGINATION_INVALID = "Pagination parameters are invalid"
 
@@ -32,11 +32,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Listing(Generic[T]):
-    """How a kind of things is listed.
+    """How objects of one kind are listed.
 
-    `row` makes the JSON of one, `name` is what filters look at. `keys` give single columns without
-    the rest of the row; `paged` says whether pages are offered. `plain` makes rows without samples,
-    for sorting.
+    `row` makes the JSON of one object, `name` gives the text that filters match. `keys` compute
+    single columns without the rest of the row; `paged` says whether pages are offered. `plain`
+    makes rows without samples, for sorting.
     """
 
     row: Callable[[T], Row]
@@ -45,16 +45,16 @@ class Listing(Generic[T]):
     paged: bool = True
     plain: Callable[[T], Row] | None = None
     order: Callable[[T], Any] | None = None
-    """By what they stand in order, where they do not come in it."""
+    """The sort key of the default order; None if the items come in that order."""
     rows: Callable[[list[T]], Awaitable[list[Row]]] | None = None
-    """Makes the rows of several at once, where other nodes have to be asked."""
+    """Makes several rows at once, where other nodes have to be asked."""
     values: Callable[[Sequence[T], str], Awaitable[Callable[[T], Any]]] | None = None
-    """Finds a column of all of them in such a case, to sort by it."""
+    """Finds a column of all items, to sort by it, where other nodes have to be asked."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """What part of a list is wanted. `number` counts from 1; None is all of it."""
+    """The part of a list that is wanted. `number` counts from 1; None is the whole list."""
 
     number: int | None
     size: int
@@ -62,7 +62,10 @@ class Page:
 
     @classmethod
     def of(cls, request: ApiRequest) -> Page:
-        """Raises `BadRequest`. Without a page nothing else of them counts."""
+        """Read the page from the query; its other parameters only count with `page`.
+
+        Raises `BadRequest`.
+        """
         query = request.http.query
         if "page" not in query:
             return EVERYTHING
@@ -100,7 +103,7 @@ def _pattern(name: str, use_regex: str) -> Callable[[str], object] | None:
 async def answer(
     request: ApiRequest, items: Iterable[T], listing: Listing[T]
 ) -> Row | AsyncIterator[list[Row]]:
-    """A page, or everything bit by bit. The items come in the order that is the default."""
+    """A page, or the whole list in chunks. The items come in the default order."""
     page = Page.of(request) if listing.paged else EVERYTHING
     candidates = items if isinstance(items, Sequence) else list(items)
     if page.number is None:
@@ -118,7 +121,7 @@ async def answer(
             raise BadRequest("the regular expression takes too long to match") from error
     pages = -(-len(chosen) // page.size)
     start = (page.number - 1) * page.size
-    # The page right after a last one that is full is empty, as in RabbitMQ.
+    # As in RabbitMQ, the page after a full last page is empty, and no error.
     if start > len(chosen):
         raise BadRequest(
             f"Page out of range, page: {page.number} page size: {page.size}, len: {len(chosen)}",
@@ -141,19 +144,19 @@ async def answer(
 
 
 async def answer_rows(request: ApiRequest, rows: Iterable[Row]) -> Row | AsyncIterator[list[Row]]:
-    """A list that is never paged, from what was made of it already."""
+    """The answer of a list that is never paged, from rows made before."""
     return await answer(request, rows, _ROWS)
 
 
 def answer_row(request: ApiRequest, row: Row) -> Row:
-    """One thing on its own."""
+    """The answer for a single object."""
     return chosen_columns(row, columns_of(request))
 
 
 _ROWS: Listing[Row] = Listing(row=lambda row: row, name=lambda row: "", paged=False)
 
 NAMED_ROWS: Listing[Row] = Listing(row=lambda row: row, name=lambda row: str(row["name"]))
-"""Of a list that is paged and was made of the rows of several nodes."""
+"""A paged list of rows that several nodes have made."""
 
 
 async def _all(
@@ -176,7 +179,7 @@ def asks_for_samples(request: ApiRequest) -> bool:
 
 
 def rows_at_once(request: ApiRequest) -> int:
-    """How many rows are made between two looks at the time."""
+    """How many rows are made before the time is checked again."""
     return 1 if asks_for_samples(request) else CHUNK
 
 
@@ -213,7 +216,7 @@ async def _sorted_by_row(
 
 
 def column_of(listing: Listing[T], column: str) -> Callable[[T], Any]:
-    """What finds one column of a thing; its path may lead into the row."""
+    """A function that finds one column of an item; its path may lead into the row."""
     return listing.keys.get(column) or _from_row(listing.plain or listing.row, column)
 
 
@@ -223,7 +226,7 @@ def _from_row(row: Callable[[T], Row], column: str) -> Callable[[T], Any]:
 
 
 def sort_key(value: Any) -> tuple[int, Any]:
-    """Missing values first, then by kind, so that any two can be compared."""
+    """Sorts missing values first, then by type, so that any two can be compared."""
     if value is None:
         return (0, 0)
     if isinstance(value, bool | int | float):
@@ -232,13 +235,13 @@ def sort_key(value: Any) -> tuple[int, Any]:
 
 
 def columns_of(request: ApiRequest) -> list[list[str]]:
-    """The columns asked for, each as a path; none means all."""
+    """The columns asked for, each as a path; an empty list means all."""
     wanted = request.query("columns")
     return [column.split(".") for column in wanted.split(",")] if wanted else []
 
 
 def chosen_columns(row: Row, columns: list[list[str]]) -> Row:
-    """Only these columns, in the shape they have in the row."""
+    """The row with these columns only, nested as in the whole row."""
     if not columns:
         return row
     chosen: Row = {}

@@ -1,7 +1,7 @@
-"""The web pages and what else is answered to browsers outside the API's own paths.
+"""The web pages, and the other answers to browsers outside of the API's paths.
 
-The files are in `mgmt/static`. They are read once: what is served is a fixed list, and no path that
-somebody sends ever reaches a file system. How the pages work is in `docs/web-ui.md`.
+The files are in `mgmt/static`. They are read once: the paths served are a fixed list, so a path in
+a request never reaches the file system. `docs/web-ui.md` says how the pages work.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Page:
     etag: str
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        # Asked for anew every time, since a newer node has other files under the same names.
+        # Browsers must revalidate each time, as a newer node has other files under the same names.
         headers = {**SECURITY, "Cache-Control": "no-cache", "ETag": f'"{self.etag}"'}
         known = request.if_none_match or ()
         if any(tag.value in (self.etag, "*") for tag in known):
@@ -68,13 +68,13 @@ class Page:
 
 
 def page_routes(path_prefix: str) -> Routes:
-    """What is served under `path_prefix` beside the API."""
+    """The routes under `path_prefix` beside the API."""
     prefix = path_prefix.rstrip("/")
     pages = _static_pages()
     routes: dict[str, Handler] = {f"{prefix}/{name}": page.serve for name, page in pages.items()}
     routes[f"{prefix}/"] = pages[INDEX].serve
     if prefix:
-        # Without the slash, the addresses in the page would lead beside the prefix.
+        # Without the slash, relative addresses in the page would miss the prefix.
         routes[prefix] = _redirect(f"{prefix}/")
     to_api_page = _redirect(f"{prefix}{API}/index.html")
     routes[f"{prefix}{API}"] = routes[f"{prefix}{API}/"] = to_api_page
@@ -108,7 +108,7 @@ def _redirect(location: str) -> Handler:
 
 
 def _text_page(title: str, paragraphs: tuple[str, ...], links: tuple[tuple[str, str], ...]) -> Page:
-    """A short page beside the ones of `index.html`, in their style."""
+    """A short page beside `index.html`, in its style."""
     text = "".join([f"<p>{escape(paragraph)}</p>\n" for paragraph in paragraphs])
     items = "".join([f'<li><a href="{to}">{escape(label)}</a></li>\n' for to, label in links])
     html = (

@@ -1,8 +1,8 @@
-"""What asks whether a node lives and is ready, without a login: containers, load balancers.
+"""Probes of containers and load balancers: whether a node lives and is ready, without a login.
 
-A node that does not answer `/health/live` should be started again. One that is not ready should be
-sent no new clients; it says why. A node with an alarm is ready: those who consume must reach it, or
-the alarm would never end. The checks below `/api/health` know more, and want a login.
+A node that does not answer `/health/live` should be started again. A node that is not ready should
+be sent no new clients; it says why. A node with an alarm is ready: consumers must reach it, or the
+alarm would never end. The checks below `/api/health` tell more, and need a login.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ READY = "/health/ready"
 
 
 def probe_routes(managed: ManagedNode) -> Routes:
-    """Their paths have no prefix, whatever the configuration says of the others."""
+    """The routes of the probes. Their paths never have the prefix that is configured for others."""
 
     async def live(http: web.Request) -> web.Response:
         return web.Response(text="alive\n", headers=SECURITY)
@@ -32,7 +32,7 @@ def probe_routes(managed: ManagedNode) -> Routes:
 
 
 def not_ready(managed: ManagedNode) -> str:
-    """Why the node should be sent no new clients; empty when it should."""
+    """Why the node should be sent no new clients; empty if it is ready."""
     if managed.paused:
         return f"paused: {managed.paused}"
     if managed.drained:

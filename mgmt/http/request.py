@@ -1,4 +1,4 @@
-"""One request as endpoints see it: who asks, the path, the query, the body."""
+"""A request as endpoints see it: the user, the path, the query, the body."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from warren.mgmt.managed_node import ManagedNode
 
 BODY_BYTES_MAX = 64 << 20
-"""Octets of the largest request there may be, an import of definitions."""
+"""Octets of the largest request of all, an import of definitions."""
 
 DEFAULT_EXCHANGE_IN_PATHS = "amq.default"
 
@@ -32,13 +32,13 @@ NAME_BYTES_MAX = 255
 VHOST_NOT_FOUND = "vhost_not_found"
 
 LINE_MAX = 80
-"""A list of missing keys that is as long as this has a line for each."""
+"""From this length on, a list of missing keys is written one key a line."""
 
 
 class ApiRequest:
-    """`managed` is the node that is asked, `caller` who asks.
+    """A request of `caller` to the node `managed`.
 
-    `passed`: another node passed it on, and is to be answered by this one alone.
+    `passed` means that another node passed it on; this node then answers for itself alone.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ApiRequest:
     def name(self, part: str) -> str:
         """A part of the path, decoded. Raises `BadRequest` if the path is not UTF-8.
 
-        What is no UTF-8 would stand for another name otherwise: it stays encoded.
+        Octets that are not UTF-8 would stay percent-encoded, and so stand for another name.
         """
         path = self.http.raw_path.partition("?")[0]
         try:
@@ -67,21 +67,21 @@ class ApiRequest:
         return "" if name == DEFAULT_EXCHANGE_IN_PATHS else name
 
     def vhost(self) -> VirtualHost:
-        """The virtual host in the path. Raises `ApiError` if it is not there or not open."""
+        """The virtual host in the path. Raises `ApiError` if it does not exist or is not open."""
         vhost = self._vhost()
         if not self.caller.may_enter(self.node, vhost.name):
             raise NotAuthorised(VHOST_CLOSED)
         return vhost
 
     def vhost_of_policies(self) -> VirtualHost:
-        """The same for policies and parameters: the refusal reads otherwise."""
+        """The same for policies and parameters, for which the refusal has another text."""
         vhost = self._vhost()
         if not self.caller.may_enter(self.node, vhost.name):
             raise NotAuthorised(OBJECT_CLOSED)
         return vhost
 
     def seen_vhost(self) -> VirtualHost:
-        """The same for what a monitor may see everywhere."""
+        """The same for what a monitor may see in every virtual host."""
         vhost = self._vhost()
         if not self.caller.may_see(self.node, vhost.name):
             raise NotAuthorised(VHOST_CLOSED)
@@ -96,11 +96,11 @@ class ApiRequest:
         raise ObjectNotFound()
 
     def visible_vhosts(self) -> list[VirtualHost]:
-        """What lists are about: where the caller may enter, or the one that is asked for."""
+        """The virtual hosts of a list: those the caller may enter, or the one in `X-Vhost`."""
         return self._vhosts(self.caller.may_enter)
 
     def seen_vhosts(self) -> list[VirtualHost]:
-        """The same for what a monitor may see everywhere."""
+        """The same for what a monitor may see in every virtual host."""
         return self._vhosts(self.caller.may_see)
 
     def _vhosts(self, allowed: Callable[[Node, str], bool]) -> list[VirtualHost]:
@@ -115,7 +115,7 @@ class ApiRequest:
         ]
 
     def check(self, vhost: str, kind: Any, name: str, permission: Any) -> None:
-        """Raise as RabbitMQ does unless AMQP permissions allow it."""
+        """Raises `NotAuthorised`, in RabbitMQ's words, unless AMQP permissions allow it."""
         if self.caller.local:
             return
         try:
@@ -124,7 +124,7 @@ class ApiRequest:
             raise NotAuthorised("Access refused.") from error
 
     def asking(self, vhost: VirtualHost) -> Asking:
-        """Whose permissions count for declarations and bindings, and where."""
+        """The user and virtual host whose permissions count for declarations and bindings."""
         return Asking(self.node.access, None if self.caller.local else self.caller.user, vhost)
 
     # Query and body
@@ -136,7 +136,7 @@ class ApiRequest:
         return boolean(self.http.query.get(name), False)
 
     async def body(self) -> dict[str, Any]:
-        """The JSON object of the body; none, or null, is an empty one. Raises `BadRequest`."""
+        """The JSON object of the body; no body, or null, is an empty one. Raises `BadRequest`."""
         data = await self.http.read()
         body = parse_json(data) if data.strip() else None
         if body is None:
@@ -161,7 +161,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def boolean(value: Any, default: bool) -> bool:
-    """A flag, as clients send it: RabbitMQ's own tool sends strings. Raises `BadRequest`."""
+    """A flag as clients send it; RabbitMQ's own tool sends strings. Raises `BadRequest`."""
     match value:
         case None:
             return default
@@ -173,7 +173,7 @@ def boolean(value: Any, default: bool) -> bool:
 
 
 def demanded(body: dict[str, Any], *names: str) -> list[Any]:
-    """These values of a body. Raises `BadRequest` that names all that are missing."""
+    """These values of a body. Raises `BadRequest`, which names all that are missing."""
     missing = [name for name in names if name not in body]
     if missing:
         terms = [f"{{key_missing,{name}}}" for name in missing]
@@ -183,7 +183,7 @@ def demanded(body: dict[str, Any], *names: str) -> list[Any]:
 
 
 def check_length(name: str, kind: str) -> None:
-    """AMQP has no room for a longer name. Raises `BadRequest`."""
+    """Raises `BadRequest` for a name that is longer than AMQP allows."""
     octets = len(name.encode("utf-8", "surrogateescape"))
     if octets > NAME_BYTES_MAX:
         raise BadRequest(
@@ -192,7 +192,7 @@ def check_length(name: str, kind: str) -> None:
 
 
 def text(body: dict[str, Any], name: str, default: str = "") -> str:
-    """A text of a body. Raises `BadRequest`."""
+    """A string in a body. Raises `BadRequest`."""
     value = body.get(name, default)
     if not isinstance(value, str):
         raise BadRequest(f"{name} should be a string")

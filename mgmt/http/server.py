@@ -1,8 +1,8 @@
 """The HTTP server: the way of a request, the form of every answer.
 
-A request is authenticated, its right to the endpoint checked, and answered by the handler; errors
-of any kind become JSON. The same endpoints serve the network and, for somebody who may do
-everything, the control socket of the command line.
+A request is authenticated, its right to the endpoint checked, and the handler answers it; errors of
+any kind become JSON. The network and the command line's control socket have the same endpoints; a
+request through the socket may do everything.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from warren.mgmt.managed_node import ManagedNode
 
 log = logging.getLogger("warren.http")
 protocol_log = logging.getLogger("warren.http.protocol")
-# What a peer sends that is no HTTP is answered with 400, and is no fault of ours; nor is it when
-# one goes away before it has its answer.
+# Input that is not HTTP is answered with 400, and a client may leave before it has its answer:
+# neither is a fault of the server, so neither is logged.
 protocol_log.addFilter(
     lambda record: (
         not (record.exc_info and isinstance(record.exc_info[1], BadHttpMessage | ConnectionError))
@@ -51,20 +51,20 @@ LogIn: TypeAlias = Callable[[web.Request, tuple[str, str]], Caller]
 API = "/api"
 
 PAUSED_HEADER = "Warren-Paused"
-"""In all answers of a node that has paused: why, and what that means."""
+"""A header of every answer of a node that has paused: why, and what that means."""
 
 PAUSED_CHANGES = ("/login", "/control/stop", "/control/app/stop")
-"""What may be done at such a node beside looking."""
+"""Besides reading, the requests that a paused node accepts."""
 
 PAUSED_REFUSES = ("/health", "/aliveness-test")
-"""Who asks whether a node serves is told that it does not."""
+"""Paths that a paused node refuses even for reading: they ask whether it serves."""
 
 COOKIE = "auth"
 STRANGER_BYTES_MAX = 4096
-"""Octets of a body from somebody who has not logged in."""
+"""Limit of a body from a client that has not logged in."""
 
 COMPRESSED_FROM = 4096
-"""Octets from which an answer is worth compressing."""
+"""Octets from which an answer is compressed."""
 
 LOOPBACK = ("127.", "::1", "::ffff:127.")
 
@@ -79,7 +79,7 @@ SECURITY = {
     "Server": "Warren",
 }
 ENDPOINTS_AT_ONCE = 10
-"""Endpoints made known to the server before others have their turn."""
+"""Endpoints registered with the server before the event loop gets a turn."""
 
 API_HEADERS = {"Cache-Control": "no-cache", "Vary": "accept, accept-encoding, origin"}
 
@@ -89,40 +89,40 @@ class SiblingProcesses(Protocol):
 
     @property
     def route(self) -> str:
-        """The paths of requests that are for one of them."""
+        """The route of requests for one of them."""
         ...
 
     async def forward(self, http: web.Request, /) -> web.StreamResponse:
-        """Answers those."""
+        """Pass such a request on and answer it."""
         ...
 
     @property
     def as_it_came(self) -> Middleware:
-        """For requests that one of them has passed on."""
+        """Middleware that gives requests passed on by one of them the client's address."""
         ...
 
     def own(self, path: str) -> str:
-        """Where they ask for the metrics of this process alone."""
+        """The path at which they ask for the metrics of this process alone."""
         ...
 
     def metrics(self, path: str) -> Handler:
-        """What answers with the metrics of all."""
+        """A handler for the metrics of all processes."""
         ...
 
     def path_of_one(self, path: str) -> str:
-        """Where the metrics of one of them are, without a login."""
+        """The path of one process's metrics, without a login."""
         ...
 
     def metrics_of_one(self, path: str) -> Handler:
-        """What answers with those."""
+        """A handler for the metrics of one process."""
         ...
 
 
 class ManagementServer:
-    """Serves the endpoints, which are made with what logs people in.
+    """Serves the endpoints, which `endpoints` makes from the function that logs a user in.
 
-    `pages` are routes outside the API for everybody, `metrics` such for monitors, or for everybody
-    who can reach a listener of their own, `probes` such for everybody.
+    `pages` are routes outside the API, open to all. `metrics` are routes for monitors, or on a
+    listener of their own for every client that reaches it. `probes` are open to all.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class ManagementServer:
         self._siblings = siblings
 
     async def protocols(self, audience: Audience) -> ProtocolFactory:
-        """What makes the protocols of connections to a listener for these people."""
+        """The factory of protocols for connections to a listener of this audience."""
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.on_response_prepare.append(self._add_headers)
         for path, handler in self._probes.items():
@@ -162,7 +162,7 @@ class ManagementServer:
             logger=protocol_log,
             keepalive_timeout=75,
             shutdown_timeout=1.0,
-            # What is packed may be any size unpacked.
+            # A small compressed body may be of any size when it is decompressed.
             auto_decompress=False,
         )
         await runner.setup()
@@ -176,14 +176,14 @@ class ManagementServer:
         self._runners.clear()
 
     def _metrics_for(self, audience: Audience) -> Routes:
-        """Of all processes of the broker, but for those that ask for one another's."""
+        """Routes for the metrics of all processes; siblings and the command line get this one's."""
         siblings = self._siblings
         if siblings is None or audience not in (Audience.NETWORK, Audience.METRICS):
             return self._metrics
         return {path: siblings.metrics(path) for path in self._metrics}
 
     def _add_siblings(self, app: web.Application, audience: Audience) -> None:
-        """What a broker of several processes has besides."""
+        """Add what only a broker of several processes has."""
         siblings = self._siblings
         if siblings is None:
             return
@@ -204,7 +204,8 @@ class ManagementServer:
         for number, endpoint in enumerate(self._endpoints):
             self._add(app, prefix, endpoint, local)
             if number % ENDPOINTS_AT_ONCE == 0:
-                # Each costs two expressions to compile, and messages are not to wait for all.
+                # Each endpoint compiles two regular expressions; messages must not wait for all of
+                # them.
                 await asyncio.sleep(0)
         for path, handler in self._pages.items():
             app.router.add_get(path, handler)
@@ -217,11 +218,11 @@ class ManagementServer:
             return await self._serve(endpoint, http, local)
 
         app.router.add_route("*", prefix + API + endpoint.path, serve)
-        # As with RabbitMQ, a slash at the end changes nothing.
+        # As in RabbitMQ, a slash at the end changes nothing.
         app.router.add_route("*", f"{prefix}{API}{endpoint.path}/", serve)
 
     def _unless_paused(self, handler: Handler) -> Handler:
-        """Figures that stand still would be taken for those of a node that serves."""
+        """Refuse while paused: frozen figures would pass for those of a node that serves."""
 
         async def serve(http: web.Request) -> web.StreamResponse:
             if self._managed.paused:
@@ -244,13 +245,13 @@ class ManagementServer:
         return _error(ApiError(404, "Object Not Found", "Not Found"), {**SECURITY, **API_HEADERS})
 
     async def _add_headers(self, http: web.Request, response: web.StreamResponse) -> None:
-        """What the configuration wants all answers to say."""
+        """Add the headers that the configuration wants in every answer."""
         response.headers.update(self._managed.config.http_headers)
 
     # One request
 
     def _check_paused(self, endpoint: Endpoint, method: str) -> None:
-        """Raise `ApiError` for what a node that has paused does not do."""
+        """Raise `ApiError` if the node has paused and does not do this."""
         paused = self._managed.paused
         looks = method == "GET" and not endpoint.path.startswith(PAUSED_REFUSES)
         if paused and not looks and endpoint.path not in PAUSED_CHANGES:
@@ -298,13 +299,13 @@ class ManagementServer:
             return web.Response(status=500, headers=headers)
 
     def _caller(self, http: web.Request, right: Right, local: bool) -> Caller:
-        """Raises `ApiError`."""
+        """Authenticate the request and check its right. Raises `ApiError`."""
         if local:
             return local_caller()
         address = http.remote or ""
         loopback = address.startswith(LOOPBACK)
         if right is Right.ANYBODY:
-            # Whoever it is: the handler looks for credentials of its own.
+            # Anonymous: the handler looks for credentials itself.
             return Caller(_NOBODY, address)
         credentials = _credentials(http)
         if credentials is None:
@@ -314,7 +315,7 @@ class ManagementServer:
         return caller
 
     def log_in(self, http: web.Request, credentials: tuple[str, str]) -> Caller:
-        """For the login itself. Raises `ApiError`."""
+        """Log a user in, for the endpoint of logins. Raises `ApiError`."""
         address = http.remote or ""
         loopback = address.startswith(LOOPBACK)
         return log_in(self._managed.node, credentials, address, loopback)
@@ -361,7 +362,7 @@ def _check_encoding(http: web.Request) -> None:
 
 
 def _credentials(http: web.Request) -> tuple[str, str] | None:
-    """From the header, the cookie of the pages, or a download's address. Raises `ApiError`."""
+    """The login in the header, the pages' cookie, or a download's address. Raises `ApiError`."""
     kind, _, token = http.headers.get("Authorization", "").partition(" ")
     if kind.lower() == "basic":
         return basic_credentials(token.strip())
@@ -399,7 +400,7 @@ async def _respond(http: web.Request, answer: Any, headers: dict[str, str]) -> w
         body = encode(answer)
         headers.setdefault("Content-Type", "application/json")
     response = web.Response(status=status, body=body, headers=headers)
-    # Part of a file is a part of what the file is, not of what it is packed.
+    # A range refers to the octets of the file itself, so it must not be compressed.
     if len(body) >= COMPRESSED_FROM and status != 206:
         response.enable_compression()
     return response
@@ -408,7 +409,7 @@ async def _respond(http: web.Request, answer: Any, headers: dict[str, str]) -> w
 async def _stream(
     http: web.Request, json: AsyncIterator[bytes], headers: dict[str, str]
 ) -> web.StreamResponse:
-    """JSON that is sent while it is made; what is short is sent whole."""
+    """Send JSON while it is made; a short answer is sent whole."""
     pieces: list[bytes] = []
     size = 0
     headers = {"Content-Type": "application/json", **headers}
@@ -421,7 +422,8 @@ async def _stream(
                 if response is None:
                     response = web.StreamResponse(headers=headers)
                     if http.method == "HEAD":
-                        # A client takes a body for the next answer.
+                        # The answer to HEAD has no body: a client would take one for the next
+                        # answer.
                         return response
                     response.enable_compression()
                     await response.prepare(http)
@@ -430,7 +432,7 @@ async def _stream(
     except Exception as error:
         if response is None or isinstance(error, ConnectionError):
             raise
-        # Half of the answer is out: that it is not whole, only the end of the connection can say.
+        # Half of the answer is sent; only the end of the connection can tell that it is not whole.
         log_fault(log, "request_failed", method=http.method, path=http.path)
         if http.transport is not None:
             http.transport.abort()
@@ -445,7 +447,7 @@ async def _stream(
 
 
 async def _object_pieces(answer: dict[str, Any]) -> AsyncIterator[bytes]:
-    """The JSON of an object, some of whose values are long lists."""
+    """The JSON of an object, some values of which are long lists."""
     before = b"{"
     for key, value in answer.items():
         yield before + encode(key) + b":"
@@ -474,7 +476,7 @@ async def _lines(rows: AsyncIterator[list[dict[str, Any]]]) -> AsyncIterator[byt
 
 
 def _unchallenged(http: web.Request, response: web.Response) -> web.Response:
-    """For our pages: a challenge would have the browser ask for a password by itself."""
+    """Removes the challenge for our pages, or the browser would ask for a password itself."""
     if "X-Requested-With" in http.headers:
         response.headers.popall("WWW-Authenticate", None)
     return response
@@ -492,7 +494,7 @@ def _error(error: ApiError, headers: dict[str, str]) -> web.Response:
 
 
 def encode(value: Any) -> bytes:
-    """JSON, as it is answered. Octets that are no text become text that shows them."""
+    """JSON as it is sent. Octets that are not UTF-8 become replacement characters."""
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:

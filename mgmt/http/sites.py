@@ -1,13 +1,13 @@
-"""Which sites may have a browser change something here.
+"""Which web sites may have a browser change something here.
 
-A browser that remembers a login, by cookie or for Basic, sends it along whoever's page makes the
-request. So a request that may change something must come from our own pages, from a site that
-`management.cors.allow_origins` names, or from no browser at all.
+A browser that remembers a login, by cookie or for Basic, sends it along with requests of any site's
+page. So a request that may change something must come from our own pages, from a site in
+`management.cors.allow_origins`, or not from a browser.
 
-Browsers say which: in `Sec-Fetch-Site`, which compares what they see, so that proxies make no
-difference to it, but which they send over TLS and to localhost only; and in `Origin`, which has to
-be compared with what the browser took for our name. Pages can set neither, nor `X-Forwarded-Host`
-without asking first. Tools such as curl send none of them.
+Browsers tell the site in two headers. `Sec-Fetch-Site` is the browser's own comparison, which
+proxies do not affect, but it is sent over TLS and to localhost only. `Origin` has to be compared
+with the name that the browser used for us. Pages can set neither, nor `X-Forwarded-Host` without
+asking first. Tools such as curl send none of them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from warren.mgmt.http.errors import ApiError
 CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 OWN = frozenset({"same-origin", "none"})
-"""What `Sec-Fetch-Site` says of requests that our pages make, or that the user typed."""
+"""`Sec-Fetch-Site` of requests that our pages make, or that the user typed."""
 
 
 def check_site(http: web.Request, allowed: Collection[str]) -> None:
-    """Raises `ApiError` when a page of another site wants to change something."""
+    """Raises `ApiError` if a page of another site wants to change something."""
     if http.method in CHANGES_NOTHING:
         return
     origin, site = http.headers.get("Origin"), http.headers.get("Sec-Fetch-Site")
@@ -47,7 +47,7 @@ def check_site(http: web.Request, allowed: Collection[str]) -> None:
 
 
 def _host(origin: str) -> str | None:
-    """Host and port of an origin, as `Host` has them; None for one that is hidden or is none."""
+    """Host and port of an origin, as `Host` has them; None if the origin is hidden or malformed."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:
@@ -55,6 +55,6 @@ def _host(origin: str) -> str | None:
 
 
 def _own_hosts(http: web.Request) -> list[str]:
-    """What the browser may have taken for our name: a proxy may have changed `Host`."""
+    """The names that the browser may have used for us: a proxy may have changed `Host`."""
     forwarded = http.headers.get("X-Forwarded-Host", "")
     return [http.host.lower(), *(name.strip().lower() for name in forwarded.split(","))]

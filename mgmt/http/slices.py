@@ -1,7 +1,6 @@
-"""Long work in slices: what a request may ask for is unbounded, and messages must not wait.
+"""Long work in slices: a request may ask for any amount of work, and messages must not wait.
 
-A slice is about a millisecond, and there is one in each turn of the loop, however many requests
-there are.
+A slice is about a millisecond, and each turn of the loop has one, however many requests there are.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ T = TypeVar("T")
 
 SLICE_S = 0.001
 CHUNK = 32
-"""Things looked at between two looks at the time."""
+"""Items handled before the time is checked again."""
 
 SORTED_AT_ONCE = 512
-"""Sorting so many takes less than a slice."""
+"""Items that are sorted in less than a slice."""
 
 
 class Turns:
-    """Gives one slice to each turn of the loop, whoever asks: requests wait for one another."""
+    """Gives one slice to each turn of the loop, for all requests: they wait for one another."""
 
     def __init__(self) -> None:
         self._taken = False
 
     async def take(self) -> None:
-        """Return in a turn of the loop in which no other slice is."""
+        """Return in a turn of the loop that has no other slice."""
         while self._taken:
             await asyncio.sleep(0)
         self._taken = True
@@ -42,7 +41,7 @@ class Turns:
 
 
 class _OfThread(threading.local):
-    """A thread has one loop, and a process may have several nodes."""
+    """One for each thread, as a thread has one loop and a process may have several nodes."""
 
     def __init__(self) -> None:
         self.turns = Turns()
@@ -52,7 +51,7 @@ _of_thread = _OfThread()
 
 
 class Breather:
-    """Lets other work have its turn when a slice is over. `breathe` before the first slice, too."""
+    """Lets other work run when a slice is over. Call `breathe` before the first slice, too."""
 
     def __init__(self) -> None:
         self._until = 0.0
@@ -78,9 +77,9 @@ async def chunks(items: Iterable[T], size: int = CHUNK) -> AsyncIterator[list[T]
 async def first_sorted(
     items: Sequence[T], key: Callable[[T], Any], *, reverse: bool, count: int
 ) -> list[T]:
-    """The first `count` of the items in order; equal ones stay in the order they have."""
+    """The first `count` of the items in order; equal ones keep their order."""
     if count <= SORTED_AT_ONCE:
-        # Little is kept at a time: what is dropped at once costs the collector nothing.
+        # Few items are kept at a time: objects dropped at once cost the cycle collector nothing.
         best: list[T] = []
         async for chunk in chunks(items, SORTED_AT_ONCE // 2):
             best += chunk

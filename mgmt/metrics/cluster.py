@@ -1,8 +1,8 @@
-"""Metrics of a node that is one of several: who is up, links, and mirrored queues.
+"""Metrics of a node in a cluster: members, links, and mirrored queues.
 
-What RabbitMQ has is under its names, those of Erlang's distribution included, which its dashboards
-and alerts use for the links between nodes; the rest is `warren_...`. A node that is alone has none
-of them.
+Metrics that RabbitMQ has are under its names, including those of Erlang's distribution, which its
+dashboards and alerts use for the links between nodes; others are `warren_...`. A node that is alone
+has none of these metrics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OWN_PREFIX = "warren_"
 OWN_DETAILED_PREFIX = "warren_detailed_"
 
 PENDING, UP = 1, 3
-"""States of a link as Erlang numbers them."""
+"""States of a link, with Erlang's numbers."""
 
 UNREACHABLE = (
     Metric("unreachable_cluster_peers_count", "gauge", "Members that this node cannot reach"),
@@ -36,7 +36,7 @@ MEMBERS = (
     Metric("cluster_etcd_reachable", "gauge", "1 while definitions can be changed in etcd"),
     Metric("cluster_lease_held", "gauge", "1 while the others must take this node for up"),
 )
-# Gauges in RabbitMQ, though most only grow.
+# RabbitMQ has these as gauges, though most of them only grow.
 DISTRIBUTION = (
     Metric("dist_node_state", "gauge", "Of the link to a member: 3 is up, 1 is down"),
     Metric("dist_recv_bytes", "gauge", "Octets received from a member"),
@@ -101,7 +101,7 @@ async def of_cluster(managed: ManagedNode, *, per_object: bool) -> AsyncIterator
 async def mirroring_in_detail(
     managed: ManagedNode, vhosts: Collection[str] | None
 ) -> AsyncIterator[bytes]:
-    """Of every queue of these virtual hosts."""
+    """The metrics of each mirrored queue in these virtual hosts."""
     groups = await mirroring(managed, per_object=True, vhosts=vhosts)
     async for piece in written(groups, OWN_DETAILED_PREFIX):
         yield piece
@@ -165,7 +165,7 @@ def _links(managed: ManagedNode) -> list[Rows]:
 async def mirroring(
     managed: ManagedNode, *, per_object: bool, vhosts: Collection[str] | None = None
 ) -> list[Rows]:
-    """What of queues is added up has the labels of each with `per_object`."""
+    """Metrics of mirrored queues: for each queue with `per_object`, otherwise summed."""
     assert managed.cluster is not None
     found = managed.cluster.mirroring.figures
     led = [queue for queue in found.led_queues() if vhosts is None or queue.vhost_name in vhosts]

@@ -34,20 +34,20 @@ CLUSTER_PREFIX = "rabbitmq_cluster_"
 OWN_PREFIX = "warren_"
 PROTOCOL = labels({"protocol": "amqp091"})
 COUNTED_TYPES = (QueueType.QUORUM, QueueType.STREAM)
-"""Types of queues that count what passes; the rest of what passes is of classic ones."""
+"""Types whose queues' counts are added up; the rest of the node's totals is of classic queues."""
 
 STRATEGIES: Mapping[QueueType, tuple[str, ...]] = {
     QueueType.CLASSIC: ("at_most_once",),
     QueueType.QUORUM: ("at_least_once", "at_most_once", "disabled"),
 }
-"""What may become of the dead, by the type of their queue, as far as it is counted."""
+"""The dead-letter strategies that are counted, by type of queue."""
 PERMANENT_ID = "internal_cluster_id"
 
 Family = Callable[["Collector"], "Any"]
 
 
 class Collector:
-    """One scrape. `vhosts` limits what is told of queues to these virtual hosts."""
+    """One scrape. `vhosts` limits metrics of queues and exchanges to these virtual hosts."""
 
     def __init__(self, managed: ManagedNode, vhosts: set[str] | None = None) -> None:
         self._managed = managed
@@ -68,7 +68,7 @@ class Collector:
         ]
 
     def blocked_groups(self) -> list[Rows]:
-        """Of this node's connections; the others count their own."""
+        """This node's blocked connections; other nodes report their own."""
         total, by_queue = blocked(self._node)
         queues: list[tuple[str, Values]] = [
             (labels({"vhost": vhost, "queue": name}), (count,))
@@ -81,7 +81,7 @@ class Collector:
         ]
 
     def shovel_groups(self) -> list[Rows]:
-        """Of this node's shovels; the others count their own."""
+        """This node's shovels; other nodes report their own."""
         shovels = self._managed.shovels
         states: list[tuple[str, Values]] = [
             (labels({"state": state}), (number,)) for state, number in shovels.counts().items()
@@ -90,7 +90,7 @@ class Collector:
         return [Rows(families.SHOVELS, states), Rows(families.SHOVEL_MESSAGES, [("", (moved,))])]
 
     def federation_groups(self) -> list[Rows]:
-        """Of this node's links; the others count their own."""
+        """This node's federation links; other nodes report their own."""
         federation = self._managed.federation
         states: list[tuple[str, Values]] = [
             (labels({"type": kind, "state": state}), (number,))
@@ -103,7 +103,7 @@ class Collector:
         ]
 
     def delayed_group(self, *, per_object: bool) -> Rows:
-        """Of the delay queues that this node leads."""
+        """Messages in the delay queues that this node leads."""
         rows: list[tuple[str, Values]] = []
         total = 0
         for vhost in self._chosen_vhosts():
@@ -117,7 +117,7 @@ class Collector:
         return Rows(families.DELAYED, rows if per_object else [("", (total,))])
 
     def deduplicated_group(self, *, per_object: bool) -> Rows:
-        """Of the queues that take each message id once and are led here."""
+        """Duplicates dropped by deduplicating queues that this node leads."""
         rows: list[tuple[str, Values]] = [
             (_queue_labels((vhost, queue)), (queue.duplicates,))
             for vhost, queue in self._queues()
@@ -127,7 +127,7 @@ class Collector:
         return Rows(families.DEDUPLICATED, rows if per_object else [("", (total,))])
 
     def retained_group(self, *, per_object: bool) -> Rows:
-        """Of the queues led here that retain acknowledged messages."""
+        """Acknowledged messages retained by queues that this node leads."""
         rows: list[tuple[str, Values]] = []
         totals = [0, 0]
         for vhost, queue in self._queues():
@@ -139,7 +139,7 @@ class Collector:
         return Rows(families.RETAINED, rows if per_object else [("", tuple(totals))])
 
     def trace_group(self) -> Rows:
-        """Of the traces of this node."""
+        """Traces on this node."""
         return Rows(families.TRACES, [("", families.traces(self._managed))])
 
     def _persister(self) -> Values:
@@ -222,7 +222,7 @@ class Collector:
     async def total_groups(self) -> list[Rows]:
         channels = self._channels()
         consumers = sum([len(channel.consumers) for channel in channels])
-        # What other nodes of a cluster have, they count.
+        # Queues of other nodes in the cluster are reported by those.
         vhosts = self._node.vhosts.values()
         queues = sum([queue.is_here for vhost in vhosts for queue in vhost.queues.values()])
         totals = (len(self._node.clients), len(channels), consumers, queues)
@@ -231,7 +231,7 @@ class Collector:
     async def _global(self, channels: list[Channel], consumers: int) -> list[Rows]:
         stats = self._managed.statistics.message_totals()
         quorum, streams = [await self._of_type(kind) for kind in COUNTED_TYPES]
-        # Channels count for all types together.
+        # Channels count messages of all types together.
         classic = MessageStats(
             *(max(total - part, 0) for total, part in zip(stats, quorum.plus(streams), strict=True))
         )
@@ -258,7 +258,7 @@ class Collector:
         ]
 
     async def _of_type(self, kind: QueueType) -> MessageStats:
-        """What has passed through the queues of this type at this node."""
+        """The message stats of this node's queues of this type."""
         total = self._node.counts.past_of_type.get(kind, NOTHING)
         async for chunk in chunks(self._queues_of_type(kind)):
             for _, queue in chunk:
@@ -294,7 +294,7 @@ class Collector:
         )
 
     def identity_groups(self) -> list[Rows]:
-        """What dashboards join everything with."""
+        """Metrics that dashboards join with all others."""
         build = labels(
             {
                 "rabbitmq_version": RABBITMQ_VERSION,
@@ -339,7 +339,7 @@ class Collector:
                 rows.append((shown, (len(exchange.bindings) if bindings else 1,)))
         return Rows((metric,), rows)
 
-    # What there is
+    # The objects measured
 
     def _chosen_vhosts(self) -> list[VirtualHost]:
         vhosts = self._node.vhosts
@@ -377,7 +377,7 @@ class Collector:
 
 
 def _each_once(groups: Iterable[Rows]) -> list[Rows]:
-    """Without the metrics that an earlier group has: families overlap, and a name stands once."""
+    """Drop metrics that an earlier group has: families overlap, and a name may appear only once."""
     seen: set[str] = set()
     kept = []
     for metrics, rows in groups:
@@ -411,7 +411,7 @@ def _connection_labels(connection: Any) -> str:
 
 
 async def exposed(managed: ManagedNode, *, per_object: bool) -> AsyncIterator[bytes]:
-    """/metrics, or /metrics/per-object."""
+    """The metrics at /metrics, or at /metrics/per-object."""
     collector = Collector(managed)
     groups = [
         *collector.node_groups(),
@@ -443,7 +443,7 @@ async def exposed(managed: ManagedNode, *, per_object: bool) -> AsyncIterator[by
 
 
 async def _of_cluster(managed: ManagedNode, *, per_object: bool) -> AsyncIterator[bytes]:
-    """Nothing for a node that is alone, which does not even load it."""
+    """The metrics of the cluster. A node that is alone has none, and does not load the module."""
     if managed.cluster is not None:
         module = import_module("warren.mgmt.metrics.cluster")
         async for piece in module.of_cluster(managed, per_object=per_object):
@@ -453,7 +453,7 @@ async def _of_cluster(managed: ManagedNode, *, per_object: bool) -> AsyncIterato
 async def detailed(
     managed: ManagedNode, wanted: Sequence[str], vhosts: set[str] | None
 ) -> AsyncIterator[bytes]:
-    """/metrics/detailed: the families asked for, of these virtual hosts."""
+    """The metrics at /metrics/detailed: the families asked for, of these virtual hosts."""
     collector = Collector(managed, vhosts)
     groups: list[Rows] = []
     cluster: list[Rows] = []

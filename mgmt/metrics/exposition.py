@@ -1,7 +1,7 @@
-"""The text format of Prometheus, 0.0.4, written in slices.
+"""Writes the text format of Prometheus, 0.0.4, in slices.
 
-Lines of one metric stand together, so what is known of many things is turned from rows into
-columns here.
+Lines of one metric stand together, so rows, which have all metrics of an object, are written as
+columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Values: TypeAlias = Sequence[float]
 
 
 class Metric(NamedTuple):
-    """`kind` is counter, gauge or untyped."""
+    """`kind` is counter, gauge, histogram or untyped."""
 
     name: str
     kind: str
@@ -26,14 +26,14 @@ class Metric(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Values of the same metrics for several things, each with its labels, already as text."""
+    """Values of the same metrics for several objects, each with its labels in text form."""
 
     metrics: Sequence[Metric]
     rows: list[tuple[str, Values]]
 
 
 def labels(pairs: Mapping[str, str]) -> str:
-    """The labels as they stand behind a name; empty without any."""
+    """The labels as they follow a metric's name; empty without any."""
     if not pairs:
         return ""
     return "{" + ",".join([f'{name}="{_escaped(value)}"' for name, value in pairs.items()]) + "}"
@@ -60,7 +60,7 @@ def head(metric: Metric, prefix: str) -> str:
 
 
 async def written(groups: Iterable[Rows], prefix: str) -> AsyncIterator[bytes]:
-    """All metrics, in pieces."""
+    """The lines of all metrics, in pieces."""
     for metrics, rows in groups:
         for at, metric in enumerate(metrics):
             name = prefix + metric.name

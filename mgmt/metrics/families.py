@@ -1,6 +1,6 @@
-"""Which metrics there are (management_api.md section 5), and where their values come from.
+"""The metrics (management_api.md section 5), and the functions that give their values.
 
-Each family is a list of metrics and a function that gives the values of one thing in that order.
+Each family is a list of metrics and a function that gives the values of one object in that order.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ QUEUE = (
     _counter("queue_messages_redelivered_total", "Messages delivered again"),
 )
 NO_SUM = {"queue_head_message_timestamp", "queue_consumer_capacity"}
-"""Metrics that mean nothing when added up."""
+"""Metrics whose sum means nothing."""
 
 
 def queue_coarse(queue: Queue) -> Values:

@@ -1,4 +1,4 @@
-"""Values of many things: one row for each, or added up."""
+"""Values of many objects: one row for each, or their sums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def grouped(
     per_object: bool,
     no_sum: Collection[str] = (),
 ) -> Rows:
-    """`no_sum` are the metrics that mean nothing when added up."""
+    """`no_sum` are the metrics whose sum means nothing."""
     if per_object:
         rows = [
             (labels_of(thing), values(thing)) async for chunk in chunks(things) for thing in chunk

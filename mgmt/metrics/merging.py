@@ -1,4 +1,4 @@
-"""The metrics of several processes as one text: each line says whose it is."""
+"""The metrics of several processes as one text, in which each line has a label for its process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ UP_HEAD = (
 
 
 def merged(texts: Mapping[int, bytes | None]) -> bytes:
-    """Lines of one metric stand together, as the format demands, those of the first process first.
+    """One text of all. Lines of one metric stand together, as the format demands.
 
-    `texts` are by the number of the process; None of one that has not answered.
+    `texts` are by number of the process; None if it has not answered. Lines are in that order.
     """
     heads: dict[bytes, list[bytes]] = {}
     lines: dict[bytes, list[bytes]] = {}
@@ -40,7 +40,7 @@ def merged(texts: Mapping[int, bytes | None]) -> bytes:
 
 
 def _labelled(line: bytes, label: bytes) -> tuple[bytes, bytes]:
-    """The name of a metric, and its line with one more label, which comes first."""
+    """The name of a metric, and its line with `label` as its first label."""
     name, brace, rest = line.partition(b"{")
     if brace and b" " not in name:
         return name, b"%s{%s,%s" % (name, label, rest)

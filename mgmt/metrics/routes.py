@@ -1,4 +1,4 @@
-"""Where metrics are served."""
+"""The paths of metrics."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _all_moved(planned: Sequence[Listed], results: Sequence[QueueResult]) -> boo
 
 
 def _say_nothing(line: str) -> None:
-    """The JSON at the end says it all."""
+    """Prints nothing, as the JSON at the end has everything."""
 
 
 async def _move(source: Side, target: Side, options: Options, shown: bool) -> list[QueueResult]:
@@ -158,7 +158,7 @@ async def _move(source: Side, target: Side, options: Options, shown: bool) -> li
 
 
 class Teller(Audience):
-    """Tells on stderr how it goes on."""
+    """Shows the progress on standard error."""
 
     def __init__(self, options: Options, shown: bool) -> None:
         self._options = options

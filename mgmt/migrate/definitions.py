@@ -1,9 +1,9 @@
-"""Definitions of the source into the target, and what became of each.
+"""Moves definitions from the source to the target, with an outcome for each item.
 
-An import of definitions ends at the first item that is refused, and passes over others without a
-word. So items are sent in lots, a lot that is refused is halved until the refused item is alone,
-and in the end the target's definitions are read and compared with the source's. Nothing that the
-target lacks can stay unnamed.
+An import of definitions ends at the first item that is refused, and skips others without an error.
+So items are sent in lots, a refused lot is halved until the refused item is alone, and in the end
+the target's definitions are read and compared with the source's. So each item that the target lacks
+is reported.
 
 Sending an item again changes nothing, so a run can be repeated.
 """
@@ -41,34 +41,34 @@ IDENTITY: Mapping[str, tuple[str, ...]] = {
         "arguments",
     ),
 }
-"""The sections, in the order in which they are sent, and what an item is known by."""
+"""The sections, in the order in which they are sent, and the keys that identify an item."""
 
 OF_VHOST = ("vhosts", "exchanges", "policies", "parameters", "queues", "bindings")
-"""What is taken where only one virtual host is asked for."""
+"""The sections that are moved if only one virtual host is asked for."""
 
 LOT = 1000
 
 UNCHANGEABLE = frozenset({"exchanges", "queues"})
-"""An import leaves them as they are where they exist."""
+"""Sections whose existing items an import leaves unchanged."""
 
 OF_CLUSTER = frozenset({"cluster_name", "internal_cluster_id", "imported_definition_hash_value"})
-"""Global parameters that say which cluster it is; a target stays the one it is."""
+"""Global parameters that identify the cluster; the target keeps its own."""
 
 OF_VHOSTS_LIST = ("description", "tags", "default_queue_type")
-"""What the list of virtual hosts tells of them, and definitions leave out."""
+"""Fields of a virtual host that are in the API's list, but not in definitions."""
 
 
 class Fate(Enum):
     TAKEN = "taken"
     SAME = "same"
-    """The target had it already, as it is at the source."""
+    """The target had the item already, the same as at the source."""
     LEFT = "left"
-    """It is no business of the target."""
+    """The item does not concern the target."""
     REFUSED = "refused"
 
 
 class Outcome(NamedTuple):
-    """What became of an item, or, in a dry run, would become of it. `reason` is empty for most."""
+    """The result for an item, or in a dry run the expected one. `reason` is empty for most."""
 
     section: str
     identity: Identity
@@ -81,17 +81,17 @@ class Outcome(NamedTuple):
 
 
 class TargetFacts(NamedTuple):
-    """What has to be known of the target before anything is sent."""
+    """Facts about the target that are read before anything is sent."""
 
     username: str
-    """Who logs in there."""
+    """The user of the login there."""
     exchange_types: Collection[str]
 
 
 def move_definitions(
     source: Side, target: Side, *, vhost: str | None = None, dry_run: bool = False
 ) -> list[Outcome]:
-    """Raises `CtlError` when either of the two cannot be asked, and `MigrateError`."""
+    """Move definitions. Raises `CtlError` if a broker cannot be asked, and `MigrateError`."""
     definitions = _wanted(_definitions(source), vhost)
     if vhost is not None and not definitions["vhosts"]:
         raise MigrateError(f"the source has no virtual host '{vhost}'")
@@ -114,7 +114,7 @@ def move_definitions(
 def sort_out(
     section: str, items: Iterable[Item], there: Mapping[Identity, Item], target: TargetFacts
 ) -> tuple[list[Item], list[Outcome]]:
-    """The items that have to be sent, and the others with what became of them."""
+    """The items that have to be sent, and the outcomes of the others."""
     to_send = []
     settled = []
     for item in items:
@@ -136,7 +136,7 @@ def identity(section: str, item: Item) -> Identity:
 
 
 def differences(item: Item, present: Item) -> list[str]:
-    """The keys of both in which they differ."""
+    """The keys that both have with different values."""
     return [key for key in item if key in present and _text(item[key]) != _text(present[key])]
 
 
@@ -156,7 +156,7 @@ def _left(section: str, item: Item, present: Item | None, target: TargetFacts) -
 
 
 def _impossible(section: str, item: Item, present: Item | None, target: TargetFacts) -> str | None:
-    """Why the target cannot have this, as far as can be said without asking it."""
+    """Why the target cannot have this item, as far as that is known without sending it."""
     if present is not None:
         if section not in UNCHANGEABLE:
             return None
@@ -178,7 +178,7 @@ def _definitions(side: Side) -> dict[str, list[Item]]:
     found["vhosts"] = [
         {**item, **_description(described.get(item["name"], {}))} for item in found["vhosts"]
     ]
-    # Each queue is bound to the default exchange by being there.
+    # Each queue has a binding to the default exchange, which need not be sent.
     found["bindings"] = [item for item in found["bindings"] if item["source"]]
     return found
 
@@ -220,7 +220,7 @@ def _send_lot(target: Side, section: str, items: Sequence[Item]) -> Iterator[Out
 
 
 def _send_in_part(target: Side, section: str, item: Item, reason: str) -> Outcome:
-    """A policy goes without the keys that the target does not know; each attempt may name more."""
+    """Send a policy without the keys that the target does not know; each refusal may name more."""
     key = {"policies": "definition", "parameters": "value"}.get(section)
     definition = item.get(key) if key is not None else None
     left_out: list[str] = []
@@ -239,7 +239,7 @@ def _send_in_part(target: Side, section: str, item: Item, reason: str) -> Outcom
 
 
 def _refusal(target: Side, section: str, items: Sequence[Item]) -> str | None:
-    """Send these; returns why the target refuses one of them."""
+    """Send these items; returns why the target refuses one of them, or None."""
     try:
         target.post("definitions", body={"rabbit_version": "3.10.8", section: items})
     except Refused as refused:
@@ -250,7 +250,7 @@ def _refusal(target: Side, section: str, items: Sequence[Item]) -> str | None:
 
 
 def _reason(refused: Refused) -> str:
-    """In one line; of a list, which starts with an atom, the sentence at its end."""
+    """The reason as one line: of a list, which starts with an atom, the sentence at its end."""
     reason = refused.answer.get("reason")
     text = reason[-1] if isinstance(reason, list) and reason else refused.text
     return " ".join(str(text).split())
@@ -261,7 +261,7 @@ def _compared(
     there: Mapping[str, list[Item]],
     outcomes: Iterable[Outcome],
 ) -> list[Outcome]:
-    """The outcomes, and for what was sent and is not there as it should be: that it is not."""
+    """The outcomes, changed to a refusal for sent items that the target lacks or has otherwise."""
     sources = {section: _by_identity(section, items) for section, items in definitions.items()}
     targets = {section: _by_identity(section, there[section]) for section in definitions}
     refused = {(one.section, one.identity) for one in outcomes if one.fate is Fate.REFUSED}

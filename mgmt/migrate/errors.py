@@ -1,7 +1,7 @@
 """Why nothing can be moved.
 
 MigrateError
-└── WrongAddress    a URL that is not understood
+└── WrongAddress    a URL that cannot be parsed
 """
 
 from __future__ import annotations
@@ -12,4 +12,4 @@ class MigrateError(Exception):
 
 
 class WrongAddress(MigrateError):
-    """Wrong usage: the command line names no broker."""
+    """Wrong usage: an address on the command line is not that of a broker."""

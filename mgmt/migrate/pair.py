@@ -1,4 +1,4 @@
-"""Two connections, to one virtual host at the source and at the target, and what both tell."""
+"""Two connections, to one virtual host at the source and at the target, and their events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warren.client.events import ChannelClosed, ConnectionEnded, Event
 from warren.mgmt.migrate.side import Side
 
 MESSAGES = 1
-"""The channel on which messages go, at either end."""
+"""The channel for messages, on both connections."""
 QUESTIONS = 2
 
 
@@ -24,18 +24,18 @@ class Heard(NamedTuple):
 
 
 class SideFailed(Exception):
-    """One of the two ended a channel or its connection, or did not let us in."""
+    """One of the two brokers ended a channel or its connection, or refused the login."""
 
     def __init__(self, role: str, failure: ConnectionFailed | ChannelFailed) -> None:
         super().__init__(f"the {role}: {failure.text}")
         self.role = role
         self.text = str(self)
         self.unreachable = isinstance(failure, ConnectionFailed) and failure.code == 0
-        """It said no word: it may have been killed."""
+        """True if the connection failed without a reason: the broker may have been killed."""
 
 
 class Inbox:
-    """The user of both connections: keeps what they tell until it is taken."""
+    """Receives the events of both connections, and keeps them until they are taken."""
 
     def __init__(self) -> None:
         self._heard: deque[Heard] = deque()
@@ -49,7 +49,7 @@ class Inbox:
         self._changed.set()
 
     def take(self) -> list[Heard]:
-        """All that was told, in order."""
+        """Remove and return all events, in order."""
         heard = [*self._heard]
         self._heard.clear()
         self._changed.clear()
@@ -60,7 +60,7 @@ class Inbox:
         return not self._heard
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait until something is told; False when nothing was for so long."""
+        """Wait for an event or for room to write; False when neither came for so long."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
@@ -78,7 +78,7 @@ class Pair:
 
     @classmethod
     async def connect(cls, source: Side, target: Side, vhost: str) -> Self:
-        """Raises `SideFailed`."""
+        """Connect to both brokers. Raises `SideFailed`."""
         inbox = Inbox()
         first = await _connect(source, vhost, inbox)
         try:
@@ -114,7 +114,7 @@ class Pair:
     async def open_channel(
         self, connection: Connection, channel: int, *, confirms: bool = False
     ) -> None:
-        """Does nothing where it is open."""
+        """Open a channel, unless it is open. Raises `SideFailed`."""
         if (connection, channel) not in self._open:
             try:
                 await connection.open_channel(channel, confirms=confirms)
@@ -123,7 +123,7 @@ class Pair:
             self._open.add((connection, channel))
 
     async def close_channel(self, connection: Connection, channel: int) -> None:
-        """What it has not acknowledged goes back to where it was."""
+        """Close a channel, if it is open. Its unacknowledged messages go back to their queue."""
         if (connection, channel) in self._open:
             await self.ask(connection, channel, commands.Channel.Close,
                            reply_code=200, reply_text="", class_id=0, method_id=0)  # fmt: skip
@@ -139,7 +139,7 @@ class Pair:
             raise SideFailed(self.role(connection), failure) from failure
 
     def ended(self, heard: Heard) -> SideFailed | None:
-        """What the end of a channel or a connection means; None for other events."""
+        """The failure that the end of a channel or a connection means; None for other events."""
         event = heard.event
         if isinstance(event, ChannelClosed):
             self._open.discard((heard.of, event.channel))

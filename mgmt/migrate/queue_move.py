@@ -1,12 +1,13 @@
 """Moves the messages of one queue: consumed, published, confirmed, acknowledged; in that order.
 
 Messages are published to the default exchange with the name of the queue, mandatory, with content
-header and body as they came. One that has copies to other queues (the headers CC and BCC) would be
-copied again there; it goes through a fanout exchange that leads to this queue alone.
+header and body unchanged. A message that has copies in other queues (by the headers CC and BCC)
+would be copied again there, so it goes through a fanout exchange that is bound to this queue only.
 
 The move ends when as many messages came as the queue had at the beginning, when the queue is empty,
-when it is stopped, or when something is in the way. In every case what the target confirmed is
-acknowledged, as long as the source can be reached; the rest goes back to its place in the queue.
+when it is stopped, or when there is an obstacle. In every case the messages that the target
+confirmed are acknowledged, as long as the source can be reached; the rest go back to their places
+in the queue.
 """
 
 from __future__ import annotations
@@ -28,49 +29,50 @@ from warren.mgmt.migrate.window import Published, Window
 from warren.mgmt.pace import Pace
 
 PREFETCH = 500
-"""Messages on their way; at 1 ms between the two that is half a million a second."""
+"""Limit of messages in transit; with 1 ms between the brokers that is half a million a second."""
 
 OCTETS_MAX = 32 << 20
-"""Octets of bodies on their way, above which the source is not read from."""
+"""Octets of bodies in transit, above which the source is not read from."""
 
 ACKED_MAX = 1000
-"""Acknowledged messages after which the source is asked whether it has read so far."""
+"""Acknowledged messages after which a question makes sure that the source has read the
+acknowledgements."""
 
 TICK_S = 0.2
-"""How often a stop and the pace are looked at while nothing comes."""
+"""How often a stop and the pace are checked while no message comes."""
 
 SILENCE_S = 10.0
-"""How long a queue that has messages may give none."""
+"""How long a queue that has messages may deliver none."""
 
 CONSUMER_TAG = "warren-migrate"
 COPIES = (b"CC", b"BCC")
 
 
 class Moved(NamedTuple):
-    """What one move did. `reason` says what was in the way; empty when nothing was."""
+    """The result of one move. `reason` is the obstacle, empty if there was none."""
 
     messages: int
     reason: str
     doubtful: list[Published]
-    """What may be at both brokers, because a connection ended."""
+    """Messages that may be at both brokers, because a connection ended."""
 
 
 class Terms(NamedTuple):
-    """What holds for all queues of a run."""
+    """Settings for all queues of a run."""
 
     pace: Pace
     stop: asyncio.Event
     tell: Callable[[int], None]
-    """Called with how many more messages of this queue were acknowledged."""
+    """Called with the number of further messages of this queue that were acknowledged."""
     user: str
     """The user at the target."""
     impersonates: bool
-    """Whether it may publish in the name of other users."""
+    """Whether this user may publish in the name of other users."""
     silence_s: float = SILENCE_S
 
 
 async def move_queue(pair: Pair, queue: str, count: int, terms: Terms) -> Moved:
-    """Move the first `count` messages of a queue. Never raises for what a broker does."""
+    """Move the first `count` messages of a queue. Raises nothing for faults of the brokers."""
     move = _Move(pair, queue, count, terms)
     failed: SideFailed | None = None
     try:
@@ -110,7 +112,7 @@ class _Move:
         self._consuming = True
 
     async def carry_on(self) -> None:
-        """Until nothing is left to do or something is in the way."""
+        """Move messages until nothing is left to do or there is an obstacle."""
         while True:
             for heard in self._pair.inbox.take():
                 self._hear(heard)
@@ -137,7 +139,7 @@ class _Move:
         await self._make_sure()
 
     async def finish(self, failed: SideFailed | None) -> Moved:
-        """Acknowledge what can be, and give the rest back."""
+        """Acknowledge the messages that can be, and return the rest to the source."""
         pair = self._pair
         if failed is not None:
             self._hear_last_confirms()
@@ -160,7 +162,7 @@ class _Move:
         reason = self._in_the_way if failed is None else failed.text
         return Moved(self._moved, reason, doubtful)
 
-    # What is heard
+    # Events
 
     def _hear(self, heard: Heard) -> None:
         event = heard.event
@@ -188,7 +190,7 @@ class _Move:
             elif isinstance(heard.event, Refused):
                 self._window.refused(heard.event.tag)
 
-    # What is done
+    # Actions
 
     async def _publish(self) -> None:
         terms = self._terms
@@ -196,7 +198,7 @@ class _Move:
         while self._arrived and target.may_publish and terms.pace.allows(self._loop.time()):
             message = self._arrived[0]
             if not self._may_name_user(message.header):
-                # What is behind it must not overtake it.
+                # Messages behind it must not overtake it.
                 break
             exchange = b""
             if _has_copies(message.header):
@@ -225,20 +227,20 @@ class _Move:
             self._terms.tell(count)
 
     async def _make_sure(self) -> None:
-        """After this the source has read every acknowledgement."""
+        """On return the source has read every acknowledgement."""
         acked = self._window.acked
         if acked:
             await self._ask_source(commands.Basic.Qos, prefetch_count=PREFETCH)
             self._window.gone(acked)
 
     async def _stop_consuming(self) -> None:
-        """What was delivered until then is in the inbox afterwards."""
+        """End the consumer. On return all messages delivered before are in the inbox."""
         if self._consuming:
             self._consuming = False
             await self._ask_source(commands.Basic.Cancel, consumer_tag=CONSUMER_TAG)
 
     async def _is_empty(self) -> bool:
-        """Whether the queue has no message for us, now or for a while."""
+        """Whether the queue delivers nothing more: it is empty, or has been silent for too long."""
         pair = self._pair
         self._listen_to_source()
         ready = await pair.count_on(pair.source, MESSAGES, self._queue)
@@ -258,7 +260,7 @@ class _Move:
         return True
 
     def _throttle(self) -> None:
-        """Leave in the source's socket what there is no room for."""
+        """Stop reading from the source while too many octets are in transit."""
         if self._arrived_octets + self._window.unconfirmed_octets <= OCTETS_MAX:
             self._listen_to_source()
         elif not self._source_waits:
@@ -271,7 +273,7 @@ class _Move:
             self._pair.source.resume_reading()
 
     def _waited_long_for_confirms(self) -> bool:
-        """A target that takes no publishes may never answer for the last ones."""
+        """Whether a stop has waited too long: a blocked target may never confirm the last ones."""
         now = self._loop.time()
         if self._stopped_at is None:
             self._stopped_at = now
@@ -289,7 +291,7 @@ class _Move:
     # Messages that need care
 
     def _may_name_user(self, header: bytes) -> bool:
-        """A broker refuses messages that name another user than their publisher."""
+        """Whether the message may be published: a broker refuses one that names another user."""
         named = message_property(header, "user_id")
         if named is None or self._terms.impersonates or named == self._terms.user:
             return True
@@ -300,7 +302,7 @@ class _Move:
         return False
 
     async def _open_detour(self) -> str:
-        """The exchange that leads to this queue whatever keys a message has."""
+        """The exchange that leads to this queue, whatever keys a message has."""
         if self._detour is None:
             name = f"warren-migrate-{secrets.token_hex(8)}"
             target = self._pair.target
@@ -319,7 +321,7 @@ class _Move:
 
 
 def message_property(header: bytes, name: str) -> str | None:
-    """A property that is text; None where there is none, or none that can be read."""
+    """A text property; None if the message does not have it, or cannot be read."""
     try:
         octets = property_bytes(header, name)
     except MalformedProperties:

@@ -1,4 +1,4 @@
-"""What became of everything, as text for people and as JSON for programs."""
+"""The results of a run, as text for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def all_taken(outcomes: Iterable[Outcome]) -> bool:
 
 
 def definitions_text(outcomes: Sequence[Outcome], *, dry_run: bool) -> list[str]:
-    """A line of counts for each section, and one for each item that is not taken."""
+    """A line of counts for each section, and a line for each item that has a reason."""
     lines = []
     for section in dict.fromkeys(one.section for one in outcomes):
         fates = Counter(one.fate for one in outcomes if one.section == section)
@@ -34,7 +34,7 @@ def definitions_text(outcomes: Sequence[Outcome], *, dry_run: bool) -> list[str]
 
 
 def plan_text(queues: Sequence[Listed]) -> list[str]:
-    """What a run would do with the queues."""
+    """What a run would do with each queue."""
     moved = [queue for queue in queues if not queue.left_because]
     lines = [
         f"messages: {sum(queue.ready for queue in moved):,} in {len(moved):,} queues to be moved"
@@ -51,7 +51,7 @@ def plan_text(queues: Sequence[Listed]) -> list[str]:
 
 
 def messages_text(results: Sequence[QueueResult], elapsed_s: float) -> list[str]:
-    """The counts of each queue with messages, and what is to be said of others."""
+    """A line for each queue that had messages, or about which something is to be said."""
     moved = sum(result.moved for result in results)
     lines = [f"messages: {moved:,} moved in {elapsed_s:.1f} s, from {len(results):,} queues"]
     for result in results:
@@ -77,7 +77,7 @@ def as_json(
     complete: bool,
     error: str | None = None,
 ) -> dict[str, Any]:
-    """None is for what was not looked at."""
+    """The results as JSON. An argument is None if that part was not run."""
     document: dict[str, Any] = {"complete": complete}
     if error is not None:
         document["error"] = error

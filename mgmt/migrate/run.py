@@ -1,7 +1,7 @@
-"""Goes through the queues of the source: once, or again and again until it is stopped.
+"""Goes through the queues of the source: once, or repeatedly until it is stopped.
 
-Queues are moved one after the other, each up to the number of messages it had when its turn came:
-a queue that is published to all the time does not keep the others waiting.
+Queues are moved one after the other, each up to the number of messages it had at the start of its
+turn, so that a queue with continuous publishes does not keep the others waiting.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ COLUMNS = (
 CAME_MEANWHILE = "they came meanwhile, or came back from a client"
 
 IDS_MAX = 100_000
-"""Message ids that are told of a queue; how many messages there are is always told."""
+"""How many message ids are reported for a queue; the number of messages is always reported."""
 
 ROUND_S = 1.0
-"""Between two rounds of `--follow` that found nothing to move."""
+"""Pause between two rounds of `--follow` that found nothing to move."""
 
 STATISTICS_S = 6
 """How old the statistics of a broker may be, in seconds."""
@@ -42,18 +42,18 @@ IMPERSONATOR = "impersonator"
 class Options(NamedTuple):
     vhost: str | None = None
     pattern: str = "*"
-    """Which queues: `*` and `?` as in a shell."""
+    """The names of the queues to move: `*` and `?` as in a shell."""
     rate: float | None = None
     follow: bool = False
     quiet_s: float = 10.0
-    """After how long without a message `--follow` says that all queues are empty."""
+    """Time without a message after which `--follow` reports that all queues are empty."""
     silence_s: float = SILENCE_S
     statistics_s: int = STATISTICS_S
 
 
 @dataclass
 class QueueResult:
-    """What was found and done; a count is None where nobody could be asked."""
+    """The findings and results for a queue; a count is None if the broker could not be asked."""
 
     vhost: str
     name: str
@@ -62,23 +62,23 @@ class QueueResult:
     source_after: int | None = None
     target_after: int | None = None
     unacked: int = 0
-    """Messages at the source that its clients have and have not acknowledged."""
+    """Messages that clients of the source hold and have not acknowledged."""
     moved: int = 0
     reason: str = ""
     left_as_rule: bool = False
-    """Queues of this kind are left, also when they are empty."""
+    """Queues of this kind are never moved, not even when they are empty."""
     doubtful: int = 0
     doubtful_ids: list[str] = field(default_factory=list)
 
     def found_by_listing(self, ready: int) -> None:
-        """The queue itself was not asked."""
+        """Note a count from the list, without asking the queue itself."""
         if self.source_before is None:
             self.source_before = ready
         self.source_after = ready
 
     @property
     def all_moved(self) -> bool:
-        """An empty queue that is left as a rule leaves nothing behind."""
+        """Whether nothing is left behind; a queue that is never moved counts if it is empty."""
         in_the_way = self.reason and not self.left_as_rule
         return not (in_the_way or self.unacked or self.source_after or self.doubtful)
 
@@ -87,14 +87,14 @@ class MigrationProgress(NamedTuple):
     queue: str
     moved: int
     left: int
-    """Messages that were ready when the round began and are not moved."""
+    """Messages that were ready when the round began and have not been moved."""
 
 
 class Audience:
-    """Who hears how it goes on. This one keeps quiet."""
+    """Receives the progress of a run. This class ignores it."""
 
     def progress(self, progress: MigrationProgress) -> None:
-        """A message or more were moved."""
+        """One or more messages were moved."""
 
     def quiet(self) -> None:
         """With `--follow`: all queues have been empty for a while."""
@@ -104,23 +104,23 @@ class Audience:
 
 
 class Listed(NamedTuple):
-    """A queue as the management API of the source tells of it."""
+    """A queue, as the source's management API lists it."""
 
     vhost: str
     name: str
     ready: int
     unacked: int
     left_because: str
-    """Why it is not to be moved; empty when it is."""
+    """Why the queue is not to be moved; empty if it is."""
 
 
 class Round(NamedTuple):
-    """How a turn of all queues ended."""
+    """How a round through all queues ended."""
 
     trouble: str
-    """Which of the two brokers cannot be reached, so that the round ended early."""
+    """The failure because of which the round ended early: one of the brokers cannot be reached."""
     empty: bool
-    """Every queue that is not left as a rule is empty, and no client holds a message of it."""
+    """All queues that can be moved are empty, and no client holds a message of theirs."""
 
 
 async def move_messages(
@@ -130,7 +130,7 @@ async def move_messages(
     stop: asyncio.Event,
     audience: Audience | None = None,
 ) -> list[QueueResult]:
-    """Move until all queues had their turn, or, to follow, until `stop` is set.
+    """Move messages until all queues had their turn, or with `follow` until `stop` is set.
 
     Raises `CtlError` and `MigrateError` when the first round cannot begin.
     """
@@ -139,7 +139,7 @@ async def move_messages(
 
 
 def list_queues(source: Side, options: Options) -> list[Listed]:
-    """The queues that are meant, by virtual host and name."""
+    """The queues to move, ordered by virtual host and name."""
     path = ("queues",) if options.vhost is None else ("queues", options.vhost)
     rows: Iterable[Mapping[str, Any]] = source.get(*path, columns=COLUMNS)
     found = [_listed(row) for row in rows if fnmatchcase(row["name"], options.pattern)]
@@ -181,7 +181,7 @@ class _Run:
         self._audience = audience
         self._results: dict[tuple[str, str], QueueResult] = {}
         self._pairs: dict[str, Pair] = {}
-        """Connections that the next round uses again, by virtual host."""
+        """Connections, by virtual host, that the next round uses again."""
         self._moved = 0
         self._left = 0
         self._pace = Pace(options.rate, asyncio.get_running_loop().time())
@@ -226,7 +226,10 @@ class _Run:
                 await self._pause(min(ROUND_S, self._options.quiet_s))
 
     async def _look_for_unacked(self) -> None:
-        """RabbitMQ's figures are up to 5 s old, and may count what this run had in its hands."""
+        """Update counts of unacknowledged messages.
+
+        RabbitMQ's figures are up to 5 s old, and may count messages that this run had in transit.
+        """
         for _ in range(self._options.statistics_s):
             if not any(result.unacked for result in self._results.values()):
                 return
@@ -246,7 +249,7 @@ class _Run:
             return
 
     async def _round(self) -> Round:
-        """Each queue has its turn."""
+        """Give each queue its turn."""
         listed = await asyncio.to_thread(list_queues, self._source, self._options)
         self._left = sum(one.ready for one in listed if not one.left_because)
         self._forget_deleted(listed)
@@ -261,14 +264,14 @@ class _Run:
         return Round(trouble, empty=not (trouble or full))
 
     def _forget_deleted(self, listed: list[Listed]) -> None:
-        """Queues that are no longer at the source have nothing left there."""
+        """Clear the results of queues that no longer exist at the source."""
         there = {(queue.vhost, queue.name) for queue in listed}
         for key, result in self._results.items():
             if key not in there:
                 result.source_after, result.unacked, result.reason = None, 0, ""
 
     async def _move_vhost(self, vhost: str, queues: list[Listed], trouble: str) -> str:
-        """Returns what makes it useless to go on: one of the two brokers cannot be reached."""
+        """Move a virtual host's queues; returns the failure if a broker cannot be reached."""
         pair = self._pairs.pop(vhost, None)
         locked_out = ""
         for queue in queues:

@@ -1,4 +1,4 @@
-"""A broker that messages are taken from or brought to: its management API and its AMQP address."""
+"""The source or the target: a broker's management API and its AMQP address."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from warren.mgmt.ctl.control_client import ControlClient, RemoteTarget
 from warren.mgmt.migrate.errors import MigrateError, WrongAddress
 
 HTTP_S = 600.0
-"""How long a request may take: an import of thousands of queues is one."""
+"""Time for a request: it may be an import of thousands of queues."""
 
 CONNECT_S = 15.0
 
 AMQP_PORTS = {"amqp": 5672, "amqps": 5671}
 PROTOCOLS = {"amqp": "amqp", "amqp/ssl": "amqps"}
-"""How the management API names the protocol of a listener, and the scheme of its URL."""
+"""The protocol of a listener in the management API, and the scheme of its URL."""
 
 CONNECTION_NAME = "warren migrate"
 
@@ -34,7 +34,7 @@ class AmqpAddress:
 
 @dataclass
 class Side:
-    """`role` is what errors call it, such as `source`; `url` is without the password."""
+    """A broker. `role` is its name in errors, such as `source`; `url` is without the password."""
 
     role: str
     url: str
@@ -54,7 +54,7 @@ class Side:
         return self._ask("PUT", path, body=body)
 
     def _ask(self, method: str, path: tuple[str, ...], **options: Any) -> Any:
-        # A new connection each time: a broker ends one that says nothing for a minute.
+        # A new connection each time, as a broker closes one that is idle for a minute.
         client = ControlClient(
             RemoteTarget(self.url, self.username, self.password, self.ca_file, self.insecure),
             HTTP_S,
@@ -65,7 +65,7 @@ class Side:
             client.close()
 
     def find_amqp(self) -> AmqpAddress:
-        """Where AMQP is spoken: as it was given, or as the management API says."""
+        """The AMQP address: the one that was given, or the one in the management API."""
         if self.amqp is None:
             self.amqp = amqp_listener(self.url, self.get("overview"), self.role)
         return self.amqp

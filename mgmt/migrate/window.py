@@ -2,16 +2,16 @@
 
     published -> confirmed by the target -> acknowledged at the source -> gone
 
-An acknowledgement has no answer in AMQP. So a message is gone when the source has answered a
+An acknowledgement has no answer in AMQP. So a message counts as gone when the source has answered a
 question that was asked on the same channel after the acknowledgement: a channel is served in order.
 
 Deliveries are published in the order of their tags, so one acknowledgement can stand for all up to
-the first that is not confirmed. After a refusal each is acknowledged by itself: what was refused
-stays at the source.
+the first that is not confirmed. After a refusal each is acknowledged by itself: refused messages
+stay at the source.
 
 A source that is killed may have forgotten acknowledgements that it has read: RabbitMQ writes them
-to disk when it has time, or has 32,768 of them. So the last that are gone are remembered, more than
-that many.
+to disk when it has time, or when it has 32,768 of them. So the last messages that are gone are
+remembered, more of them than that.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Window:
             self._confirmed[message.delivery_tag] = message
 
     def refused(self, publish_tag: int) -> None:
-        """The target has not taken it, for certain."""
+        """The target has refused the message, so it has certainly not taken it."""
         self._settled(publish_tag)
         self._refused = True
 
     def take_acks(self) -> list[Ack]:
-        """What is to be acknowledged now; it counts as acknowledged from here on."""
+        """The acknowledgements that are due; their messages count as acknowledged from here on."""
         if self._refused:
             tags = [*self._confirmed]
             acks = [Ack(tag, False) for tag in tags]
@@ -71,7 +71,7 @@ class Window:
 
     @property
     def acked(self) -> int:
-        """How many are acknowledged and not known to be gone. `gone` takes such a number."""
+        """How many messages are acknowledged and not known to be gone; an argument for `gone`."""
         return len(self._acked)
 
     def gone(self, count: int) -> None:
@@ -84,7 +84,7 @@ class Window:
         return bool(self._unconfirmed)
 
     def doubtful(self, *, source_forgets: bool = False) -> list[Published]:
-        """All that may be at both brokers if a connection ended now, or the source was killed."""
+        """Messages that may be at both brokers if a connection ended, or the source was killed."""
         gone = self._gone if source_forgets else ()
         return [*gone, *self._acked, *self._confirmed.values(), *self._unconfirmed.values()]
 

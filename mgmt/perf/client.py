@@ -1,7 +1,7 @@
 """One connection with one channel, as thin over a socket as asyncio lets it be.
 
-The handshake and the few calls of a run are coroutines; deliveries, confirms and room to write
-are reported to plain functions, since they come by the hundred thousand.
+The handshake and the few calls of a run are coroutines. Deliveries, confirms and room to write are
+reported to plain functions, since they come by the hundred thousand.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ CONNECT_S_MAX = 10.0
 CLOSE_S_MAX = 5.0
 
 WRITE_BUFFER_HIGH = 64 * 1024
-"""Octets that may wait in the process for the socket. What waits there has been stamped, so a
-larger buffer would count as latency of the broker."""
+"""Octets that may wait in the process for the socket. Waiting messages have a time stamp already,
+so a larger buffer would count as latency of the broker."""
 
 _PROTOCOL_HEADER = b"AMQP\0\0\x09\x01"
 _ACCESS_REFUSED = 403
@@ -58,8 +58,8 @@ class Link(asyncio.Protocol):
         """Called when there is room to write again, and when the broker unblocks."""
         loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = loop.create_future()
-        """Gets a `PerfError` when the connection ends, or its channel while nobody waits for an
-        answer; never a result."""
+        """Gets a `PerfError` when the connection ends, or when its channel ends while no call waits
+        for an answer; never a result."""
         self._stream = Stream()
         self._transport: asyncio.Transport
         self._awaited: tuple[type[Method], asyncio.Future[Any]] | None = None
@@ -83,11 +83,11 @@ class Link(asyncio.Protocol):
         self.write(frame(METHOD, channel, encode_method(method)))
 
     async def open_channel(self) -> None:
-        """Also after the broker closed the channel."""
+        """Open the channel; possible again after the broker has closed it."""
         await self.call(make(commands.Channel.Open), commands.Channel.OpenOk)
 
     async def close(self) -> None:
-        """Say goodbye, so that the broker has read all before; cut after `CLOSE_S_MAX`."""
+        """Close the connection, so that the broker has read all; cut it after `CLOSE_S_MAX`."""
         self._closing = True
         self.on_arrivals = self.on_writable = None
         try:
@@ -102,12 +102,12 @@ class Link(asyncio.Protocol):
             self._transport.abort()
 
     def abort(self) -> None:
-        """Cut the connection without a word."""
+        """Cut the connection without closing it in order."""
         self._closing = True
         self._transport.abort()
 
     async def log_in(self, address: Address) -> None:
-        """The handshake up to an open channel."""
+        """Do the handshake up to an open channel."""
         try:
             await self._authenticate(address)
         except ConnectionLost as error:
@@ -168,14 +168,14 @@ class Link(asyncio.Protocol):
         self._transport.resume_reading()
 
     def fail(self, error: PerfError) -> None:
-        """End the connection; `failed` and whoever waits for an answer learn why."""
+        """End the connection; `failed` and a waiting call get the error."""
         self._transport.abort()
         self._closing = True
         self.writable = False
         self._resolve_with_error(error)
         if not self.failed.done():
             self.failed.set_exception(error)
-            # asyncio would report an exception nobody looks at, as those after the end of a run.
+            # asyncio would report an exception that is never read, as after the end of a run.
             self.failed.exception()
 
     # Methods
@@ -251,7 +251,7 @@ class Link(asyncio.Protocol):
             self.on_writable()
 
     def _resolve_with_error(self, error: PerfError) -> bool:
-        """Whether somebody waits for an answer, and now has the error."""
+        """Give the error to the call that waits for an answer; False if there is none."""
         if self._awaited is None or self._awaited[1].done():
             return False
         self._awaited[1].set_exception(error)
@@ -265,11 +265,11 @@ _NEWS: dict[type[Method], Callable[[Link, Any], None]] = {
     commands.Connection.Blocked: Link._blocked,
     commands.Connection.Unblocked: Link._unblocked,
 }
-"""What a broker says unasked."""
+"""Methods that a broker sends unasked."""
 
 
 async def connect(address: Address) -> Link:
-    """A connection that is logged in and has its channel."""
+    """Make a connection that is logged in and has its channel open."""
     try:
         async with asyncio.timeout(CONNECT_S_MAX):
             link = await _reach(address)
@@ -290,8 +290,10 @@ async def connect(address: Address) -> Link:
 
 
 async def _reach(address: Address) -> Link:
-    """A connection to the first of the host's addresses that takes it. asyncio would try them
-    too, but report several failures as one text that nobody can read."""
+    """Connect to the first of the host's addresses that accepts.
+
+    asyncio can try them all itself, but reports several failures as one unreadable text.
+    """
     loop = asyncio.get_running_loop()
     context = _tls_context(address)
     server_hostname = address.host if context else None

@@ -1,6 +1,6 @@
-"""The command `warren perf`: options to a scenario, a result to texts and an exit code.
+"""The command `warren perf`: from options to a scenario, from a result to texts and an exit code.
 
-Exit codes: 0 the run took its course or was interrupted, 1 it failed, 2 the options are wrong.
+Exit codes: 0 the run ended as planned or was interrupted, 1 it failed, 2 the options are wrong.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PUBLISHED = "published"
 def _read_with(
     read: Callable[[str], Any],
 ) -> Callable[[click.Context, click.Parameter, str], Any]:
-    """The callback of an option that one of the scenario's readers reads."""
+    """The callback of an option, for a function that reads its value."""
 
     def callback(context: click.Context, parameter: click.Parameter, value: str) -> Any:
         try:

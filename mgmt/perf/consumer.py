@@ -1,4 +1,4 @@
-"""The shell of a consumer's connection: counts what comes and writes what is to be answered."""
+"""The I/O of a consumer's connection: counts deliveries and writes the answers to them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from warren.mgmt.perf.settlement import Settlement, Work
 from warren.mgmt.perf.stream import Arrivals
 
 WAITING_MAX = 1000
-"""Deliveries a slow consumer holds before it stops reading; only without prefetch are there so
-many."""
+"""Deliveries that a slow consumer holds before it stops reading; only without a prefetch can there
+be so many."""
 
 
 class Consumer:
-    """`settlement` is None for automatic acks, `work` for a consumer that takes no time."""
+    """A consumer. `settlement` is None for automatic acks, `work` if it takes no time."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Consumer:
             await self._link.call(consume, commands.Basic.ConsumeOk)
 
     def stop(self) -> None:
-        """Count no more, and ack all that was counted, without working on it."""
+        """Stop counting, and ack all that was counted, without working on it."""
         self._link.on_arrivals = None
         if self._timer is not None:
             self._timer.cancel()
@@ -90,7 +90,7 @@ class Consumer:
             self._tally.requeued += settlement.requeued - requeued_before
 
     def _on_time(self) -> None:
-        """Deal with what is due, and come back for the next."""
+        """Settle the deliveries that are due, and set a timer for the next."""
         assert self._work is not None
         if self._timer is not None:
             self._timer.cancel()

@@ -4,9 +4,10 @@
                      └─ time over, Ctrl-C or an error ──────┘
 
 Consumers start first, so that the first messages do not wait for them; or later, if the scenario
-says so. A run by time ends all together. A run by number of messages, and one whose consumers
-wait for the end of publishing, ends when all is received; where that cannot be known (an exchange
-may drop or multiply messages, a queue may expire them) it ends when nothing came for a while.
+says so. All workers of a run by time end together. A run by number of messages, and one whose
+consumers wait for the end of publishing, ends when everything is received; where that cannot be
+known (an exchange may drop or multiply messages, a queue may expire them) it ends when nothing came
+for a while.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from warren.mgmt.perf.measure import NS_PER_MS, Tally
 from warren.mgmt.perf.scenario import Scenario
 
 QUIET_S = 2.0
-"""How long nothing comes before we take it that nothing will."""
+"""Time without a message after which no more are expected."""
 
 _NS_PER_S = 1_000_000_000
 
 
 class Step(Enum):
-    """What the conductor is to do next."""
+    """The next thing for the conductor to do."""
 
     START_CONSUMERS = auto()
     START_PRODUCERS = auto()
@@ -32,7 +33,7 @@ class Step(Enum):
 
 
 class Course:
-    """One run. The caller sets the three flags when they come true."""
+    """One run. The caller sets the three flags when they become true."""
 
     def __init__(self, scenario: Scenario, now_ns: int) -> None:
         self._scenario = scenario
@@ -47,7 +48,7 @@ class Course:
         """Ctrl-C or an error ends the run now."""
 
     def next_steps(self, now_ns: int, totals: Tally) -> list[Step]:
-        """What is to be done now; each step comes once, and a stop for none that never started."""
+        """The steps to take now. Each comes once; a stop may come without a start."""
         self._note_times(now_ns)
         wanted = [
             (Step.START_CONSUMERS, self._may_consume(now_ns)),
@@ -105,7 +106,7 @@ class Course:
         return time_s is not None and now_ns - self._begun_ns >= time_s * _NS_PER_S
 
     def _expected(self, totals: Tally) -> int | None:
-        """How many messages the consumers will get, if that can be known."""
+        """How many messages the consumers will get; None if that cannot be known."""
         scenario = self._scenario
         if not scenario.producers:
             return scenario.messages

@@ -1,13 +1,13 @@
-"""What ends a run early. The text of each is written for the person who started the run.
+"""Errors that end a run early. Their texts are for the person who started the run.
 
 PerfError
-├── BrokerUnreachable   no connection, or nothing that speaks AMQP at its other end
+├── BrokerUnreachable   no connection, or its other end does not speak AMQP
 ├── LoginRefused        the broker does not take the user, the password or the vhost
-├── ConnectionLost      the connection ended without a word
+├── ConnectionLost      the connection ended without a reason given
 ├── ClosedByBroker      the broker closed the channel or the connection, and said why
 ├── ConsumerCancelled   the broker ended a consumer, since its queue is gone
-├── ProtocolFault       the broker sent what AMQP 0-9-1 does not allow
-└── WorkerLost          one of our own processes ended on its own
+├── ProtocolFault       the broker sent something AMQP 0-9-1 does not allow
+└── WorkerLost          a worker process of this run ended unexpectedly
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ConnectionLost(PerfError):
 
 
 class ClosedByBroker(PerfError):
-    """`code` is AMQP's reply code; the text has it too."""
+    """`code` is AMQP's reply code, which the text has, too."""
 
     def __init__(self, what: str, code: int, reply_text: str) -> None:
         super().__init__(f"the broker closed the {what}: {code} {reply_text}")

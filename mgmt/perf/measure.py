@@ -1,8 +1,8 @@
 """Counts and latencies: recorded by the workers, added up by the conductor.
 
 Latencies are kept in a histogram, so that a run of any length needs the same memory. Its buckets
-are exact below 256 ns; above, each power of two is cut into 128 of them, so that a value read
-back is off by less than 0.4 %. Smallest and largest are exact.
+are exact below 256 ns; above, each power of two is divided into 128 buckets, so that a value is off
+by less than 0.4 %. The smallest and the largest value are exact.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PERCENTILES = (
     ("p99", 990),
     ("p99.9", 999),
 )
-"""The names reports use, and how many of 1000 values are not above."""
+"""The names in reports, and how many of 1000 values are not above the percentile."""
 
 NS_PER_MS = 1_000_000
 
@@ -54,7 +54,7 @@ class Histogram:
         self.total += len(durations)
 
     def add(self, other: Histogram) -> None:
-        """Count what `other` has counted, too."""
+        """Add the counts of another histogram."""
         if not other.total:
             return
         for bucket, count in other.counts.items():
@@ -81,7 +81,7 @@ class Histogram:
         return {name: value / NS_PER_MS for name, value in values.items()}
 
     def _widen(self, smallest: int, largest: int) -> None:
-        """Before `total` grows."""
+        """Update the extremes; to be called before `total` grows."""
         self.smallest = min(self.smallest, smallest) if self.total else smallest
         self.largest = max(self.largest, largest)
 
@@ -100,8 +100,10 @@ COUNTERS = (
 
 @dataclass(slots=True)
 class Tally:
-    """What happened in some stretch of a run. Bytes are those of bodies. The times are of the
-    monotonic clock, 0 for never."""
+    """Counts of the events in some part of a run.
+
+    Bytes are those of bodies. Times are of the monotonic clock, 0 for never.
+    """
 
     sent: int = 0
     sent_bytes: int = 0
@@ -117,7 +119,7 @@ class Tally:
     confirm_latency: Histogram = field(default_factory=Histogram)
 
     def add(self, other: Tally) -> None:
-        """Take in a later or a parallel stretch."""
+        """Add the counts of a later or a parallel part."""
         for name in COUNTERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.published_until_ns = max(self.published_until_ns, other.published_until_ns)
@@ -126,7 +128,7 @@ class Tally:
         self.confirm_latency.add(other.confirm_latency)
 
     def take(self) -> Tally:
-        """What was counted since the last call; counting starts again at nothing."""
+        """The counts since the last call; counting starts again at 0."""
         taken = Tally()
         taken.add(self)
         for name in COUNTERS:

@@ -1,4 +1,4 @@
-"""The shell of a producer's connection: writes what its sender allows, as soon as it does."""
+"""The I/O of a producer's connection: writes the messages that its sender allows, at once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from warren.mgmt.perf.sender import Sender
 from warren.mgmt.perf.stream import Arrivals
 
 BURSTS_PER_TURN = 16
-"""Writes before other connections and the socket's answers get their turn; a broker on the same
-host may empty the socket as fast as we fill it."""
+"""Writes before other connections and the socket's input get their turn; a broker on the same host
+may empty the socket as fast as we fill it."""
 
 TIMER_S_MIN = 0.001
-"""uvloop's timers count milliseconds and a shorter one would spin."""
+"""uvloop's timers count milliseconds, so a shorter one would fire at once, again and again."""
 
 
 class Producer:
-    """`has_ended` gets its result when all is sent and, with confirms, settled."""
+    """A producer; `has_ended` gets its result when all is sent and, with confirms, settled."""
 
     def __init__(self, link: Link, sender: Sender, tally: Tally) -> None:
         self._link = link
@@ -43,7 +43,7 @@ class Producer:
         self._pump()
 
     async def wait_until_read(self) -> None:
-        """Returns when the broker has read all that was sent: an answer on the same channel."""
+        """Return when the broker has read all messages: it has answered on the same channel."""
         await self.has_ended
         await self._link.call(make(commands.Basic.Qos), commands.Basic.QosOk)
         self._tally.published_until_ns = monotonic_ns()

@@ -1,11 +1,11 @@
-"""The octets of the messages a producer sends.
+"""The octets of the messages that a producer sends.
 
     basic.publish frame | content header frame | body frames
 
-All of it is encoded once per routing key and size. Only the time of sending changes: a body of
-at least `STAMPED_BYTES_MIN` starts with `MAGIC` and a 64-bit time of the monotonic clock in
-nanoseconds, which means something to consumers on the same host only. The rest of the body is
-noise that no broker can compress.
+All of this is encoded once per routing key and size. Only the time of sending changes: a body of at
+least `STAMPED_BYTES_MIN` starts with `MAGIC` and a 64-bit time of the monotonic clock in
+nanoseconds, which only consumers on the same host can use. The rest of the body is noise that no
+broker can compress.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ STAMP = struct.Struct(">Q")
 STAMPED_BYTES_MIN = len(MAGIC) + STAMP.size
 
 BURST_MESSAGES_MAX = 64
-"""Messages that share a stamp and a write: at 200,000 messages per second a third of a
-millisecond's worth."""
+"""Messages that share a stamp and a write: at 200,000 messages per second they take a third of a
+millisecond."""
 
 BURST_BYTES_MAX = 64 * 1024
 
 CHANNEL = 1
-"""Each connection has this one channel."""
+"""The only channel of each connection."""
 
 _CONTENT_HEADER = struct.Struct(">HHQH")
 _BASIC_CLASS = 60
@@ -53,7 +53,7 @@ def encode_properties(headers: Table, persistent: bool) -> tuple[int, bytes]:
 
 
 class Publications:
-    """An endless row of publishes: each routing key in turn with each size in turn."""
+    """An endless sequence of publishes: each routing key in turn, with each size in turn."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Publications:
         properties = encode_properties(headers, persistent)
         contents = [_content(size, properties, frame_max) for size in sizes]
         publishes = [_publish_frame(exchange, key, mandatory) for key in routing_keys]
-        # Before the stamp, whether there is one, after it, size of the body.
+        # The octets before the stamp, whether there is one, the octets after it, the body's size.
         self._messages = [
             (publish + before, stamped, after, size)
             for size, (before, stamped, after) in zip(sizes, contents, strict=True)
@@ -106,7 +106,7 @@ def _publish_frame(exchange: str, routing_key: str, mandatory: bool) -> bytes:
 
 
 def _content(size: int, properties: tuple[int, bytes], frame_max: int) -> tuple[bytes, bool, bytes]:
-    """Header and body frames: what comes before the stamp, whether there is one, the rest."""
+    """Header and body frames: the octets before the stamp, whether there is one, and the rest."""
     flags, octets = properties
     header = frame(HEADER, CHANNEL, _CONTENT_HEADER.pack(_BASIC_CLASS, 0, size, flags) + octets)
     room = frame_max - OVERHEAD

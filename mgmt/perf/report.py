@@ -1,4 +1,4 @@
-"""What a run tells its user: a line per second, a summary in words, one JSON object."""
+"""The reports of a run to its user: a line per second, a summary in words, one JSON object."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MIB = 1024 * 1024
 
 
 def progress_line(second: Second, scenario: Scenario) -> str:
-    """Rates and latencies of one second. A column that the scenario leaves empty is left out."""
+    """Rates and latencies of one second. Columns that stay empty in the scenario are left out."""
     tally = second.tally
     parts = [f"{second.at_s:6.1f} s"]
     if scenario.producers:
@@ -132,7 +132,7 @@ def _s(seconds: float) -> str:
 
 
 def _ms(value: float) -> str:
-    """Three figures are as many as a latency deserves."""
+    """Milliseconds with three significant figures; a latency is not more exact."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -152,7 +152,7 @@ def _latency_object(latency: Histogram) -> dict[str, float] | None:
 
 
 def _scenario_object(scenario: Scenario) -> dict[str, Any]:
-    """What shapes the figures; never the password."""
+    """The options that determine the figures; the password is left out."""
     return {
         "broker": scenario.address.place,
         "vhost": scenario.address.vhost,

@@ -1,7 +1,7 @@
-"""The conductor: declares, starts the processes, gives the orders of the course, adds up.
+"""The conductor: declares the queues, starts processes, gives the course's orders, sums results.
 
-Producers and consumers have processes of their own, so that measuring one does not slow the
-other, and a broker on the same host loses as little as can be.
+Producers and consumers have processes of their own, so that to measure one does not slow the other,
+and a broker on the same host loses as little as possible.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Result:
-    """What a run came to. The seconds are those in which messages were sent or received."""
+    """The result of a run. The seconds are those in which messages were sent or received."""
 
     scenario: Scenario
     outcome: Outcome = Outcome.COMPLETED
@@ -65,7 +65,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """What a progress line tells: about one second of the run."""
+    """The contents of a progress line, for about one second of the run."""
 
     at_s: float
     length_s: float
@@ -76,7 +76,7 @@ class Second:
 def run(scenario: Scenario, on_second: Callable[[Second], None]) -> Result:
     """Run to the end, to Ctrl-C or to an error, and delete what was declared.
 
-    A `PerfError` is raised when the queues cannot be declared; a later one is in the result.
+    Raises a `PerfError` if the queues cannot be declared; a later error is in the result.
     """
     declared = Declared()
     try:
@@ -84,7 +84,7 @@ def run(scenario: Scenario, on_second: Callable[[Second], None]) -> Result:
         conductor = Conductor(scenario, on_second)
         conductor.conduct()
     except BaseException:
-        # The first error is the one to report.
+        # Only the first error is reported.
         _clean_up(scenario, declared)
         raise
     error = None if scenario.keep else _clean_up(scenario, declared)
@@ -97,7 +97,7 @@ def run(scenario: Scenario, on_second: Callable[[Second], None]) -> Result:
 
 @dataclass(slots=True, eq=False)
 class _Process:
-    """A worker as the conductor knows it."""
+    """A worker process as the conductor knows it."""
 
     role: Role
     process: SpawnProcess
@@ -123,7 +123,7 @@ class Conductor:
         self._is_impatient = False
 
     def conduct(self) -> None:
-        """From the first process to the end of the last."""
+        """Run from the start of the first process to the end of the last."""
         result = self.result
         with self._minding_signals():
             try:
@@ -150,8 +150,8 @@ class Conductor:
             for members in split(count, scenario.processes)
         ]
         context = multiprocessing.get_context("spawn")
-        # Ctrl-C reaches all processes of a terminal, and the order to stop is ours to give. What
-        # is ignored here is ignored there from the first instruction on.
+        # Ctrl-C reaches all processes of a terminal, but only the conductor may order them to stop.
+        # A signal ignored here is ignored in a child from its first instruction on.
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             for share in shares:
@@ -182,7 +182,7 @@ class Conductor:
             self._tell_second(monotonic_ns())
 
     def _end_processes(self) -> None:
-        """Leave no process behind, whatever happened, and hear them out."""
+        """End all processes, whatever happened, and take their last reports."""
         for each in self._processes:
             _give(each, Order.STOP)
         end_ns = monotonic_ns() + int(ENDING_S_MAX * _NS_PER_S)
@@ -192,7 +192,7 @@ class Conductor:
             try:
                 self._take_reports(TICK_S)
             except PerfError:
-                # The first error is the one to report.
+                # Only the first error is reported.
                 continue
         for each in self._processes:
             each.process.join(0 if self._is_impatient else CLOSE_S_MAX + 1)
@@ -203,7 +203,7 @@ class Conductor:
             each.process.close()
 
     def _take_reports(self, timeout_s: float) -> None:
-        """Wait for reports and take in one of each worker that has any."""
+        """Wait for reports, and take one from each worker that has sent any."""
         speaking = {each.pipe: each for each in self._processes if not each.has_ended}
         for pipe in wait(list(speaking), timeout_s):
             assert isinstance(pipe, Connection)
@@ -262,7 +262,7 @@ class Conductor:
         result.consume_s = self._seconds(Role.CONSUMERS, result.totals.received_until_ns)
 
     def _seconds(self, role: Role, until_ns: int) -> float:
-        """From the start of the first worker of a role until then."""
+        """Seconds from the start of the first worker of a role until then."""
         starts = [each.started_ns for each in self._of(role) if each.started_ns is not None]
         if not starts or not until_ns:
             return 0.0
@@ -273,7 +273,7 @@ class Conductor:
 
     @contextmanager
     def _minding_signals(self) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM ends the run in good order, the second at once."""
+        """The first Ctrl-C or SIGTERM ends the run in order, the second at once."""
 
         def interrupt(number: int, frame: FrameType | None) -> None:
             self._is_impatient = self._is_interrupted
@@ -297,7 +297,7 @@ _ORDERS = {
 
 
 def split(count: int, parts: int) -> list[range]:
-    """0..count-1 in as many runs of nearly the same length, none of them empty."""
+    """The numbers 0..count-1 in `parts` ranges of nearly equal length, none of them empty."""
     parts = min(parts, count)
     return [range(part * count // parts, (part + 1) * count // parts) for part in range(parts)]
 
@@ -308,7 +308,7 @@ def _give(each: _Process, order: Order) -> None:
     try:
         each.pipe.send(order)
     except (BrokenPipeError, ConnectionResetError):
-        # It has ended; the reading side will learn how.
+        # It has ended; the reader of its reports will notice.
         pass
 
 

@@ -1,4 +1,4 @@
-"""What a run is to do: the values of the command line, checked and complete.
+"""The settings of a run: the values of the command line, checked and complete.
 
 A scenario is a plain value that goes to each worker process. All rules about which options go
 together are in `Scenario.__post_init__`, which raises `ScenarioError` with a text for the user.
@@ -14,18 +14,18 @@ from warren.core.field import Field, Table, long, longstr
 
 DEFAULT_URL = "amqp://guest:guest@localhost:5672/%2F"
 DEFAULT_TIME_S = 10.0
-"""How long a run takes that is given neither a time nor a number of messages."""
+"""The length of a run for which neither a time nor a number of messages is given."""
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
 
 
 class ScenarioError(ValueError):
-    """The options make no run."""
+    """The options do not make a valid run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the broker is and who we are there."""
+    """The address of the broker, and the login there."""
 
     host: str = "localhost"
     port: int = 5672
@@ -38,13 +38,13 @@ class Address:
 
     @property
     def place(self) -> str:
-        """Host and port, as error texts name the broker."""
+        """Host and port, as they are written in error texts."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
 
 def parse_url(url: str, *, ca_file: str | None = None, insecure: bool = False) -> Address:
-    """The address in an `amqp://` or `amqps://` URL; what it leaves out has RabbitMQ's defaults."""
+    """The address in an `amqp://` or `amqps://` URL; missing parts have RabbitMQ's defaults."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -123,7 +123,7 @@ class Scenario:
     predeclared: bool = False
     keep: bool = False
     fresh_names: bool = False
-    """The queue name was made for this run, so no queue of that name can be someone else's."""
+    """The queue name was made for this run, so no queue of another user has that name."""
 
     auto_ack: bool = False
     ack_every: int = 1
@@ -175,17 +175,17 @@ class Scenario:
 
     @property
     def queue_names(self) -> list[str]:
-        """One queue has the name given; several have it with -1, -2, ... behind."""
+        """The given name; with several queues, that name followed by -1, -2, ..."""
         if self.queues == 1:
             return [self.queue]
         return [f"{self.queue}-{number}" for number in range(1, self.queues + 1)]
 
     def consumer_queues(self, consumer: int) -> list[str]:
-        """The queues a consumer, counted from 0, takes from."""
+        """The queues that a consumer, counted from 0, consumes from."""
         return dealt(self.queue_names, consumer, self.consumers)
 
     def routing_keys(self, producer: int) -> list[str]:
-        """The routing keys a producer, counted from 0, publishes with in turn."""
+        """The routing keys that a producer, counted from 0, uses in turn."""
         if self.routing_key is not None:
             return [self.routing_key]
         return dealt(self.queue_names, producer, self.producers)
@@ -197,8 +197,10 @@ class Scenario:
         return queue_name
 
     def messages_of(self, connection: int) -> int | None:
-        """How many messages a connection, counted from 0 over all producers, sends; None for
-        no limit."""
+        """How many messages a connection sends; None for no limit.
+
+        Connections are counted from 0 over all producers.
+        """
         if self.messages is None:
             return None
         connections = self.producers * self.producer_connections
@@ -206,7 +208,7 @@ class Scenario:
 
 
 def dealt(names: list[str], place: int, places: int) -> list[str]:
-    """The names that fall to one of `places`: each place has one at least, each name a place."""
+    """The names for one of `places`. Each place has at least one, each name at least one place."""
     if places >= len(names):
         return [names[place % len(names)]]
     return names[place::places]
@@ -225,7 +227,7 @@ def _typed(value: str) -> Field:
 
 
 def _without_password(url: str) -> str:
-    """For error texts, which end in terminals and logs."""
+    """The URL for error texts, which end up in terminals and logs."""
     scheme, slashes, rest = url.partition("://")
     user, at, place = rest.rpartition("@")
     if not at:

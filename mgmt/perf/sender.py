@@ -1,7 +1,7 @@
-"""What a producer sends when: its rate, its window of unconfirmed messages, its share.
+"""Decides what a producer sends when: by its rate, its unconfirmed messages and its share.
 
-Nothing here waits or reads a clock. The caller asks for the next burst and is told how long to
-wait when there is none.
+Nothing here waits or reads a clock. The caller asks for the next burst and is told how long to wait
+when there is none.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from warren.mgmt.perf.measure import Tally
 from warren.mgmt.perf.publication import Publications
 
 BEHIND_NS_MAX = 100_000_000
-"""What a producer makes up for after it was held up. More would turn an even rate into a flood
-after each pause of the broker."""
+"""How much delay a producer makes up for. More would turn an even rate into a flood after each
+pause of the broker."""
 
 _NS_PER_S = 1_000_000_000
 
@@ -30,7 +30,7 @@ class Pacer:
         self._next_ns = float(start_ns)
 
     def due(self, now_ns: int) -> int:
-        """How many messages are due and were not taken. What is too far behind is given up."""
+        """How many messages are due and not yet taken; those too far behind are given up."""
         behind_ns = now_ns - self._next_ns
         if behind_ns < 0:
             return 0
@@ -44,12 +44,12 @@ class Pacer:
         self._next_ns += count * self._interval_ns
 
     def wait_ns(self, now_ns: int) -> int:
-        """Until the next message is due."""
+        """Nanoseconds until the next message is due."""
         return max(0, int(self._next_ns - now_ns))
 
 
 class Unconfirmed:
-    """Messages the broker has not confirmed, in the order of their delivery tags.
+    """Messages that the broker has not confirmed, in the order of their delivery tags.
 
     `_stamps[k]` is when tag `_first + k` was sent, or None if it was confirmed before an earlier
     one. The leftmost is never None.
@@ -74,8 +74,10 @@ class Unconfirmed:
         self.count += count
 
     def settle(self, tag: int, multiple: bool) -> list[int]:
-        """When the messages were sent that a basic.ack or basic.nack settles. A tag settled
-        before settles nothing; of a `multiple`, 0 means all there are."""
+        """Settle by a basic.ack or basic.nack; returns when the messages were sent.
+
+        A tag that was settled before settles nothing; with `multiple`, tag 0 means all messages.
+        """
         stamps = self._stamps
         place = tag - self._first
         if place >= len(stamps):
@@ -126,7 +128,7 @@ class Sender:
 
     @property
     def is_done(self) -> bool:
-        """All is sent and, where the broker confirms, settled."""
+        """Whether all is sent and, with confirms, settled."""
         return self._messages == 0 and (self._unconfirmed is None or not self._unconfirmed.count)
 
     def stop(self) -> None:
@@ -134,8 +136,11 @@ class Sender:
         self._messages = 0
 
     def next_burst(self, now_ns: int) -> bytes:
-        """What to write now; empty when nothing may be sent before time passes, a confirm comes
-        or the broker unblocks."""
+        """The octets to write now.
+
+        They are empty if nothing may be sent before time passes, a confirm comes or the broker
+        unblocks.
+        """
         count = self._allowed(now_ns)
         if not count:
             return b""
@@ -153,7 +158,7 @@ class Sender:
         return octets
 
     def wait_ns(self, now_ns: int) -> int | None:
-        """When to ask again although nothing came from the broker; None for not before."""
+        """Time until the next burst is due; None if news from the broker have to come first."""
         if self._pacer is None or self._messages == 0 or self.blocked:
             return None
         if self._unconfirmed is not None and not self._unconfirmed.room:

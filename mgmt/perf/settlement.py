@@ -1,4 +1,4 @@
-"""What a consumer answers to its deliveries, and how long it works on each."""
+"""A consumer's answers to its deliveries, and how long it works on each."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def ack_frame(tag: int, multiple: bool) -> bytes:
 
 
 def requeue_frame(tag: int) -> bytes:
-    """A basic.nack of this one message that puts it back in its queue."""
+    """A basic.nack of one message that puts it back in its queue."""
     return _ANSWER.pack(
         METHOD, CHANNEL, _ANSWER_BYTES, _BASIC_CLASS, _NACK, tag, _REQUEUE, FRAME_END
     )
 
 
 class Settlement:
-    """One basic.ack per `every` messages, and each `requeue_every`-th message given back.
+    """Sends one basic.ack per `every` messages, and returns each `requeue_every`-th message.
 
-    The broker sees one ack per `every` messages even when they arrive together: the number of
-    acks is part of the load. `requeue_every` 0 gives none back.
+    The broker gets one ack per `every` messages even when they arrive together: the number of acks
+    is part of the load. With `requeue_every` 0 no message is returned.
     """
 
     __slots__ = ("_every", "_requeue_every", "_seen", "_settled", "requeued")
@@ -44,17 +44,17 @@ class Settlement:
         self._seen = 0
         self._settled = 0
         self.requeued = 0
-        """Messages given back so far."""
+        """Messages returned to the queue so far."""
 
     def settle(self, last_tag: int) -> bytes:
-        """The frames that are due when deliveries up to `last_tag` are dealt with."""
+        """The frames that are due once deliveries up to `last_tag` have been worked on."""
         assert last_tag >= self._seen, (last_tag, self._seen)
         frames = self._give_back(last_tag) if self._requeue_every else self._ack(last_tag)
         self._seen = last_tag
         return b"".join(frames)
 
     def settle_rest(self) -> bytes:
-        """The ack for what is left at the end of a run."""
+        """The ack for the remaining messages at the end of a run."""
         if self._settled == self._seen:
             return b""
         self._settled = self._seen
@@ -84,7 +84,7 @@ class Settlement:
 
 
 class Work:
-    """Deliveries dealt with one after the other, each for `delay_ns`."""
+    """Works on deliveries one after the other, each for `delay_ns`."""
 
     __slots__ = ("_delay_ns", "_done", "_next_ns", "last")
 
@@ -101,13 +101,13 @@ class Work:
         return self.last - self._done
 
     def arrived(self, last_tag: int, now_ns: int) -> None:
-        """Deliveries up to `last_tag` are there."""
+        """Note that deliveries up to `last_tag` have arrived."""
         if not self.waiting:
             self._next_ns = now_ns + self._delay_ns
         self.last = last_tag
 
     def finished(self, now_ns: int) -> int:
-        """The last tag that is dealt with by now."""
+        """The last tag that has been worked on by now."""
         if self.waiting and now_ns >= self._next_ns:
             count = min(self.waiting, (now_ns - self._next_ns) // self._delay_ns + 1)
             self._done += count
@@ -115,5 +115,5 @@ class Work:
         return self._done
 
     def wait_ns(self, now_ns: int) -> int | None:
-        """Until the next one is dealt with; None when there is none."""
+        """Nanoseconds until the next delivery is finished; None if none is waiting."""
         return max(0, self._next_ns - now_ns) if self.waiting else None

@@ -1,7 +1,7 @@
-"""What a broker sends, cut into frames and counted in one loop over one buffer.
+"""Cuts a broker's octets into frames, and counts them in one loop over one buffer.
 
-Deliveries and confirms are counted and never become objects; methods that are answers or news
-are decoded. Delivery tags of a channel run without gaps, so the last one stands for all.
+Deliveries and confirms are counted and never become objects; other methods are decoded. The
+delivery tags of a channel have no gaps, so the last one stands for all.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ _RETURN = 60 << 16 | 50
 
 
 class Arrivals:
-    """What one read brought. `stamps` are the times of sending in complete deliveries, where they
-    have one; `confirms` are (delivery tag, multiple, is a nack)."""
+    """The contents of one read.
+
+    `stamps` are the sending times of complete deliveries that have one; `confirms` are (delivery
+    tag, multiple, is a nack).
+    """
 
     __slots__ = (
         "body_bytes",
@@ -65,7 +68,7 @@ class Stream:
         self._awaited = 0
 
     def receive_data(self, data: bytes) -> Arrivals:
-        """Raises `ProtocolFault` when the octets are no frames."""
+        """Count the frames in these octets. Raises `ProtocolFault` if they are not frames."""
         arrivals = Arrivals()
         if self._rest:
             data = self._rest + data
@@ -77,7 +80,7 @@ class Stream:
         return arrivals
 
     def _read_frames(self, data: bytes, arrivals: Arrivals) -> int:
-        """Read the complete frames; the offset after them."""
+        """Read the complete frames; returns the offset after them."""
         end = len(data)
         offset = 0
         in_delivery = self._in_delivery

@@ -1,7 +1,7 @@
 """The queues and the exchange of a run: declared before it, deleted after it.
 
-Only what was not there before is deleted. A queue or an exchange that exists is used, and the
-broker says so if its arguments are others than ours.
+Only queues and exchanges that the run has created are deleted. Existing ones are used, and the
+broker refuses the declaration if its arguments differ.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ _NOT_FOUND = 404
 
 @dataclass(slots=True)
 class Declared:
-    """What a run has created and has to delete."""
+    """The queues and exchanges that a run has created and has to delete."""
 
     queues: list[str] = field(default_factory=list)
     exchanges: list[str] = field(default_factory=list)
 
 
 async def declare(scenario: Scenario, declared: Declared) -> None:
-    """Declare and bind; `declared` learns of each thing as soon as it is there, so that it is
-    right also when this ends early."""
+    """Declare and bind.
+
+    Each new object is added to `declared` once it exists, so that this is right even after an
+    error.
+    """
     link = await connect(scenario.address)
     try:
         if scenario.predeclared:
@@ -42,7 +45,7 @@ async def declare(scenario: Scenario, declared: Declared) -> None:
 
 
 async def delete(scenario: Scenario, declared: Declared) -> None:
-    """Delete what the run has created; what is gone already is fine."""
+    """Delete what the run has created; objects that no longer exist are no error."""
     if not declared.queues and not declared.exchanges:
         return
     link = await connect(scenario.address)

@@ -1,9 +1,9 @@
-"""A process with producers or with consumers, told by the conductor what to do when.
+"""A process with producers or with consumers, which follows the conductor's orders.
 
-    worker ─Ready─▶  ◀─START─  ─Started─▶  ─Progress─▶ ... ◀─STOP─  ─Ended─▶
+    worker ─Ready─▶  ◀─START─  ─Started─▶  ─WorkerReport─▶ ... ◀─STOP─  ─Ended─▶
 
-`Failed` can come at any time instead, and is the last word. A worker whose producers have sent
-all ends without `STOP`.
+Instead of any of these reports `Failed` can come, which is the last. A worker whose producers have
+sent everything ends without `STOP`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from warren.mgmt.perf.sender import Pacer, Sender, Unconfirmed
 from warren.mgmt.perf.settlement import Settlement, Work
 
 OPENING_MAX = 32
-"""Connections a worker opens at a time; brokers keep short backlogs."""
+"""Connections that a worker opens at a time; brokers keep short backlogs."""
 
 PROGRESS_S = 0.2
-"""How often a worker reports. It bounds how late the end of a run is noticed, not its figures."""
+"""How often a worker reports. It limits how late the end of a run is noticed, not the accuracy of
+its figures."""
 
 ENDING_S_MAX = 5.0
-"""How long confirms and the last answer may take after the order to stop."""
+"""Time for confirms and the last answer to arrive after the order to stop."""
 
 
 class Role(Enum):
@@ -65,14 +66,14 @@ class Ready:
 
 @dataclass(slots=True)
 class Started:
-    """Producers send, consumers are known to the broker."""
+    """The producers have started to send, or the broker knows the consumers."""
 
     at_ns: int
 
 
 @dataclass(slots=True)
 class WorkerReport:
-    """What happened since the last report; how many connections the broker blocks."""
+    """The counts since the last report, and how many connections the broker blocks."""
 
     tally: Tally
     blocked: int
@@ -97,14 +98,14 @@ def work(share: Share, pipe: Connection) -> None:
     try:
         uvloop.run(_work(share, pipe))
     except (BrokenPipeError, ConnectionResetError):
-        # The conductor is gone, and with it everybody who could be told.
+        # The conductor has ended, so there is no receiver for reports.
         pass
     finally:
         pipe.close()
 
 
 class Worker:
-    """The orders from the pipe, the reports into it, and the connections in between."""
+    """Takes orders from the pipe, sends reports into it, and has the connections."""
 
     def __init__(self, share: Share, pipe: Connection) -> None:
         loop = asyncio.get_running_loop()
@@ -202,7 +203,7 @@ class Worker:
         return await self._unless_stopped(self._started)
 
     async def _unless_stopped(self, awaited: asyncio.Future[Any]) -> bool:
-        """Wait; False if the order to stop came first. Raises what a connection failed with."""
+        """Wait; False if the order to stop came first. Raises the error of a failed connection."""
         await asyncio.wait(
             {awaited, self._stopped, self._failed}, return_when=asyncio.FIRST_COMPLETED
         )
@@ -218,7 +219,7 @@ class Worker:
         try:
             order: Order = self._pipe.recv()
         except EOFError:
-            # The conductor is gone.
+            # The conductor has ended.
             self._loop.remove_reader(self._pipe.fileno())
             order = Order.STOP
         ordered = self._started if order is Order.START else self._stopped
@@ -229,7 +230,7 @@ class Worker:
         error = failed.exception()
         if error is not None and not self._failed.done():
             self._failed.set_exception(error)
-            # One that comes after the last wait is nobody's, and asyncio need not report it.
+            # An error after the last wait is never read, and asyncio need not report it.
             self._failed.exception()
 
     def _report_progress(self) -> None:
@@ -243,7 +244,7 @@ async def _work(share: Share, pipe: Connection) -> None:
 
 
 async def _abandon(awaited: asyncio.Future[Any]) -> None:
-    """Cancel, and look at how it ended, which asyncio wants somebody to do."""
+    """Cancel, and read the result, or asyncio would report that it was never read."""
     awaited.cancel()
     await asyncio.gather(awaited, return_exceptions=True)
 
@@ -255,7 +256,7 @@ async def _select_confirms(link: Link) -> None:
 def _producer(
     scenario: Scenario, link: Link, connection: int, tally: Tally, now_ns: int
 ) -> Producer:
-    """`connection` counts over all producers of the run."""
+    """`connection` is counted over all producers of the run."""
     publications = Publications(
         scenario.exchange,
         scenario.routing_keys(connection // scenario.producer_connections),
@@ -267,7 +268,7 @@ def _producer(
     )
     pacer = None
     if scenario.rate:
-        # Each starts its share of an interval later, so that all together are even as well.
+        # Each connection starts a part of an interval later, so that all together are even as well.
         rate = scenario.rate / scenario.producer_connections
         connections = scenario.producers * scenario.producer_connections
         pacer = Pacer(rate, now_ns + int(connection / connections * 1e9 / rate))

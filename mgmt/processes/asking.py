@@ -1,4 +1,4 @@
-"""How a process asks its supervisor how all of them are."""
+"""Asks the supervisor, from one of its processes, for the states of all processes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from warren.core.errors import NotFound
 from warren.mgmt.processes.states import PATH, ProcessStatus
 
 ASK_S = 5.0
-"""As long as another node may take."""
+"""Time for the answer, the same as for another node's."""
 
 
 async def statuses(supervisor: Path) -> list[ProcessStatus]:
-    """In the order of their numbers. Raises `NotFound` when the supervisor does not answer."""
-    # The path may be too long for a socket: it is found from its directory.
+    """The states, ordered by number. Raises `NotFound` when the supervisor does not answer."""
+    # The path may be too long for a socket, so it is opened relative to its directory.
     directory_fd = os.open(supervisor.parent, os.O_PATH)
     try:
         connector = aiohttp.UnixConnector(f"/proc/self/fd/{directory_fd}/{supervisor.name}")

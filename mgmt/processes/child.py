@@ -1,8 +1,8 @@
-"""One process of a broker, as its supervisor has it: started, ready, ended.
+"""One process of a broker, as its supervisor sees it: started, ready, ended.
 
-A process is told its configuration through its standard input, in Python's own form, because it
-runs the same code. It says that it is ready in a line on its standard output; whatever else it
-prints is passed on.
+The supervisor writes the configuration to the process's standard input, pickled, because both run
+the same code. The process prints a line on its standard output when it is ready; its other output
+is passed on.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from warren.config import Config
 
 READY = re.compile(r"warren \S+ ready: ")
 OUTPUT_S = 0.1
-"""How long the last that a process has printed may be on its way after its end."""
+"""Time for the last output of a process to arrive after its end."""
 SERVICE_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-"""What the service manager has for the supervisor alone."""
+"""Variables of the service manager, which are for the supervisor alone."""
 
 
 class Child:
-    """`ready_line` is what it said when it was ready, None before."""
+    """A process; `ready_line` is the line it printed when it was ready, None before."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.ready_line: str | None = None
@@ -35,7 +35,7 @@ class Child:
 
     @classmethod
     async def start(cls, config: Config, variables: Mapping[str, str]) -> Child:
-        """Raises OSError."""
+        """Start a process. Raises OSError."""
         assert config.node_name is not None
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "warren", "process", str(os.getpid()), config.node_name),
@@ -53,7 +53,7 @@ class Child:
         return self._process.pid
 
     async def ready(self) -> bool:
-        """Return when it is ready; False when it has ended instead."""
+        """Return when the process is ready; False when it has ended instead."""
         waits = (asyncio.create_task(self._is_ready.wait()), self._reading)
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -62,9 +62,9 @@ class Child:
         return self._is_ready.is_set()
 
     async def ended(self) -> int:
-        """Its exit code when it has ended, negative for a signal."""
+        """Wait for its end; returns the exit code, which is negative for a signal."""
         code = await self._process.wait()
-        # What it has started may live longer, and hold its output open.
+        # A program that it has started may live longer and keep its standard output open.
         await asyncio.wait((self._reading,), timeout=OUTPUT_S)
         return code
 

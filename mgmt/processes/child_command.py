@@ -1,4 +1,4 @@
-"""`warren process`: one process of a broker. Its supervisor starts it; it is nothing for people."""
+"""`warren process`: one process of a broker. Only its supervisor runs this command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warren.log_output import LogOutput
 from warren.mgmt.server_command import run, serve
 
 PR_SET_PDEATHSIG = 1
-"""Of prctl(2): which signal a process gets when the thread that made it ends."""
+"""The option of prctl(2) that sets the signal a process gets when the thread that made it ends."""
 
 
 @click.command(hidden=True)
@@ -34,9 +34,12 @@ def process(supervisor: int, node: str) -> None:
 
 
 def end_with(parent: int) -> None:
-    """Be killed when the parent has ended, however that was: what it had is gone with it, and a
-    start that comes next must find the directory and the ports free."""
+    """Have the kernel kill this process when its parent has ended.
+
+    The supervisor's store ends with it, and the next start must find the directory and the ports
+    free.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        # It was faster.
+        # The parent has ended before the call.
         sys.exit(1)

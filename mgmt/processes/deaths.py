@@ -1,4 +1,4 @@
-"""When a process that has ended is started again, and when not any more."""
+"""When a process that has ended is started again, and when it is given up."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ DEATHS_MAX = 5
 WITHIN_S = 60.0
 """A process that has ended so often in so little time will end again, whatever the reason."""
 PAUSES_S = (0.0, 0.25, 0.5, 1.0)
-"""Before the next start, by how many ends there were lately. The first one waits for nothing: what
-the process led is to be back."""
+"""Pause before the next start, by the number of recent ends. There is none after the first, so that
+the queues of the process are back soon."""
 
 
 class Deaths:
@@ -20,7 +20,7 @@ class Deaths:
         self._lately: deque[float] = deque()
 
     def note(self, now: float) -> float | None:
-        """It has ended: how long to wait before it is started again; None: leave it."""
+        """Count an end; returns seconds until the next start, None if the process is given up."""
         self.count += 1
         self._lately.append(now)
         while self._lately[0] <= now - WITHIN_S:

@@ -1,4 +1,4 @@
-"""The directory that the processes of a broker have in common, and that no other broker has."""
+"""The directory that the processes of a broker share, locked against other brokers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from warren.persist.disk.data_directory import (
 
 STORE = "definitions"
 LEFT_OVER_S = 5.0
-"""How long processes whose supervisor was killed may take until they are gone, too."""
+"""Time for processes to end whose supervisor was killed."""
 POLL_S = 0.02
 
 
 class ProcessesDirectory:
-    """Locked from `open` to `close`. `first` is that of the first process, who may open it."""
+    """Locked from `open` to `close`. `first` is the first process's directory, for it to open."""
 
     def __init__(self, path: Path, lock_fd: int, first: DataDirectory, is_new: bool) -> None:
         self.path = path
@@ -33,8 +33,10 @@ class ProcessesDirectory:
 
     @classmethod
     def open(cls, data_dir: Path) -> ProcessesDirectory:
-        """Nothing is created yet but the data directory itself. Raises `DataDirectoryRefused`,
-        OSError."""
+        """Lock it if it exists; only the data directory itself is created.
+
+        Raises `DataDirectoryRefused`, OSError.
+        """
         path = data_dir / PROCESSES
         is_new = not is_of_processes(data_dir)
         lock_fd = -1 if is_new else _locked(path, data_dir)
@@ -50,13 +52,13 @@ class ProcessesDirectory:
         return cls(path, lock_fd, first, is_new)
 
     def create(self) -> None:
-        """Be a directory of processes from now on. Raises `DataDirectoryRefused`, OSError."""
+        """Make it a directory of processes, and lock it. Raises `DataDirectoryRefused`, OSError."""
         if self._lock_fd < 0:
             create_directory(self.path)
             self._lock_fd = _locked(self.path, self.path.parent)
 
     def discard_new(self) -> None:
-        """For a start that came to nothing, of which nobody has anything: leave what there was."""
+        """Remove the directories created by a start that failed before anything was stored."""
         if self._is_new and self._lock_fd >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
         self.first.discard_new()
@@ -68,7 +70,7 @@ class ProcessesDirectory:
 
 
 def largest_first(path: Path) -> list[int]:
-    """The numbers of the processes that have a directory there."""
+    """The numbers of the processes that have a directory there, the largest first."""
     names = os.listdir(path) if path.is_dir() else []
     return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
@@ -84,7 +86,7 @@ def _locked(path: Path, data_dir: Path) -> int:
 
 
 def _free(path: Path, patience_s: float) -> DataDirectory:
-    """A data directory that no process has open. Raises `DataDirectoryRefused`, OSError."""
+    """The data directory, once no process has it open. Raises `DataDirectoryRefused`, OSError."""
     deadline = time.monotonic() + patience_s
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Which process has which name, directory and configuration. Decides; touches nothing."""
+"""Gives each process its name, directory and configuration. Only decides; does no I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warren.persist.disk.data_directory import PROCESSES
 
 LOOPBACK = "127.0.0.1"
 STORE_ENDPOINT = "http://processes"
-"""Names nothing: the way there is the supervisor's socket."""
+"""A placeholder: requests go to the supervisor's socket."""
 STORE_PREFIX = "/warren/processes"
 SUPERVISOR_SOCKET = "supervisor.sock"
 
@@ -21,7 +21,7 @@ Addresses = tuple[Listener, ...]
 
 
 class Shared(NamedTuple):
-    """Where clients reach all processes; no port is 0."""
+    """The addresses at which clients reach all processes; no port is 0."""
 
     amqp: Addresses
     amqp_tls: Addresses
@@ -32,8 +32,11 @@ class Shared(NamedTuple):
 
 
 class ProcessPlan(NamedTuple):
-    """`first` is the name of the first process, and of the machine; `secret` that of the links,
-    where the configuration has none. `size` is how many there are."""
+    """The plan for all processes of a broker.
+
+    `first` is the name of the first process, and of the machine; `secret` protects the links if the
+    configuration has none. `size` is the number of processes.
+    """
 
     config: Config
     first: str
@@ -51,7 +54,7 @@ class ProcessPlan(NamedTuple):
         return directory_of(data_directory(self.config), number)
 
     def configuration(self, number: int) -> Config:
-        """What a process is told. Together they take what one would be allowed."""
+        """The configuration of one process; limits of a node are divided among all."""
         config, ports = self.config, self.ports
         is_first = number == 1
         return dataclasses.replace(
@@ -68,7 +71,7 @@ class ProcessPlan(NamedTuple):
             memory_watermark=_share(config.memory_watermark, self.size),
             snapshot_rate=max(1, config.snapshot_rate // self.size),
             trace_size_limit=max(1, config.trace_size_limit // self.size),
-            # All would import the same.
+            # Only the first imports definitions, as all would import the same.
             load_definitions=config.load_definitions if is_first else None,
             cluster_name=config.cluster_name or self.first,
             cluster=self._cluster(number),
@@ -86,7 +89,7 @@ class ProcessPlan(NamedTuple):
                 etcd_socket=supervisor_socket(self.config),
                 secret=self.secret,
                 secret_file=None,
-                # The links leave the machine as little as the definitions do.
+                # The links stay on the machine, as the definitions do.
                 listener=Listener(LOOPBACK, 0),
                 advertised_host=LOOPBACK,
                 link_ssl=None,
@@ -107,7 +110,7 @@ def supervisor_socket(config: Config) -> Path:
 
 
 def name_of(first: str, number: int) -> str:
-    """`warren@host`, `warren-2@host`, `warren-3@host` ..."""
+    """The name of a process: `warren@host`, `warren-2@host`, `warren-3@host` ..."""
     if number == 1:
         return first
     name, at, host = first.partition("@")
@@ -115,15 +118,15 @@ def name_of(first: str, number: int) -> str:
 
 
 def directory_of(data_dir: Path, number: int) -> Path:
-    """The first process has the directory itself, as a broker of one process has it."""
+    """The first process has the data directory itself, as the process of an ordinary broker has."""
     return data_dir if number == 1 else data_dir / PROCESSES / str(number)
 
 
 def too_few(first: str, count: int, queues: Mapping[str, int], largest: int) -> str | None:
     """Why a directory cannot be used with so few processes; None if it can.
 
-    `queues` are how many queues nodes lead, by their names; `largest` is the highest number that a
-    process ever had.
+    `queues` is the number of queues that each node leads, by node name; `largest` is the highest
+    number that a process ever had.
     """
     beyond = {number: queues.get(name_of(first, number), 0) for number in range(1, largest + 1)}
     left = {number: led for number, led in beyond.items() if number > count and led}

@@ -1,8 +1,9 @@
-"""The ports that all processes of a broker share, kept for them as long as the supervisor lives.
+"""The ports that all processes of a broker share, reserved for as long as the supervisor lives.
 
-Answerable for ports that nobody else has. Processes that share a port need SO_REUSEPORT, with which
-the system would let two brokers of one user share it without a word; so each address is tried
-without it first. What is kept is bound and does not listen: no connection comes there.
+Answerable for ports that no other program has. Processes that share a port need SO_REUSEPORT, with
+which the system would let two brokers of one user share it, too, without an error; so each address
+is tried without it first. The reserved sockets are bound and do not listen: they get no
+connections.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from warren.mgmt.processes.plan import Addresses, Shared
 
 
 class ReservedPorts:
-    """`addresses` have no port 0."""
+    """Keeps the ports; `addresses` have real ports instead of 0."""
 
     def __init__(self) -> None:
         self.addresses = Shared((), (), (), (), (), ())
@@ -26,7 +27,7 @@ class ReservedPorts:
 
     @classmethod
     async def reserve(cls, config: Config) -> Self:
-        """Raises `AddressRefused`."""
+        """Reserve all ports of the configuration. Raises `AddressRefused`."""
         ports = cls()
         try:
             ports.addresses = Shared(
@@ -58,7 +59,7 @@ class ReservedPorts:
     async def _keep_one(self, address: Listener) -> int:
         alone = await bind(*address)
         try:
-            # Bound sockets that may be used again do not exclude each other; listening ones do.
+            # Bound sockets with SO_REUSEADDR do not exclude each other; listening ones do.
             for one in alone:
                 one.listen(1)
             port: int = alone[0].getsockname()[1]

@@ -1,7 +1,7 @@
-"""The definitions that processes share, from the copy that one of them has: after a restore, or
-where the file of the shared ones was damaged and removed.
+"""Fills the store of shared definitions from one process's copy.
 
-The copy may lag behind what it is a copy of by what was defined in the last moment.
+This is needed after a restore, or when the file of shared definitions was damaged and removed. The
+copy may lack the changes of the last moment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger("warren.node")
 
 
 def seed(gateway: KeyGateway, directory: DataDirectory, known: KnownCluster) -> None:
-    """Fill an empty store with what the first process knew. Raises OSError."""
+    """Fill an empty store from the first process's copy. Raises OSError."""
     replicated = _copy_of(directory, known.node)
     definitions = list(replicated.definitions) if replicated is not None else []
     keys = Keys(STORE_PREFIX)

@@ -1,4 +1,4 @@
-"""The definitions that the processes of a broker share, and who of them is a member."""
+"""The definitions that the processes of a broker share, and which processes are members."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ log = logging.getLogger("warren.node")
 
 
 class SharedStore:
-    """Open from construction to `close`."""
+    """The store, open from construction to `close`."""
 
     def __init__(self, path: Path, on_fault: OnFault) -> None:
-        """Raises `DamagedMetadata`, OSError."""
+        """Open the store. Raises `DamagedMetadata`, OSError."""
         loop = asyncio.get_running_loop()
         clock = LoopClock(loop)
         self._file = KeyFile(
@@ -53,16 +53,16 @@ class SharedStore:
         self.gateway.start()
 
     def close(self) -> None:
-        """What is pending is written."""
+        """Write what is pending, and close."""
         self.gateway.stop()
         self._file.close()
 
     def is_empty(self) -> bool:
-        """Whether nothing was ever put there."""
+        """Whether nothing was ever written to it."""
         return self.gateway.store.revision == 1
 
     def members(self) -> list[str]:
-        """The names of all processes there ever were, without those that were forgotten."""
+        """The names of all processes that ever started, without those that were forgotten."""
         prefix = member_key(STORE_PREFIX, "")
         found = self.gateway.store.range(Range(prefix, end_of(prefix)))
         return [value.key[len(prefix) :].decode() for value in found.kvs]
@@ -76,7 +76,7 @@ class SharedStore:
             try:
                 change = decode_definition(keys.path(value.key), value.value, value.mod_revision)
             except UnreadableDefinition as error:
-                # The processes say the same, and pass it over.
+                # The processes log the same, and ignore the definition.
                 log_event(log, logging.WARNING, "definition_unreadable", error=error)
                 continue
             record = change.stored.record if change.stored is not None else None
@@ -85,12 +85,12 @@ class SharedStore:
         return leads
 
     def forget(self, names: Sequence[str]) -> None:
-        """These processes are members no more, until they are started again."""
+        """Remove these processes from the members, until they are started again."""
         if names:
             self.gateway.change(
                 Txn(success=[delete(member_key(STORE_PREFIX, name)) for name in names])
             )
 
     def end(self, name: str) -> None:
-        """A process has ended: let the others know now, and not when its lease is over."""
+        """Tell the others at once that a process has ended, before its lease expires."""
         self.gateway.end_lease_of(presence_key(STORE_PREFIX, name))

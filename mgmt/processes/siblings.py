@@ -1,9 +1,10 @@
-"""Reaching a certain process of a broker over HTTP, and the metrics of all of them at once.
+"""Reaches a certain process of a broker over HTTP, and gathers the metrics of all processes.
 
 All processes listen at the same ports, so a client cannot choose the one that answers. A request
 for `/process/2/...` is passed on to process 2, through a socket in its data directory that only the
-own user may open; that one answers as if it had been asked itself. `/metrics` has the lines of all
-processes, each with a label that says whose it is: from one scrape to the next no counter jumps.
+broker's own user may open; process 2 answers as if the client had reached it directly. `/metrics`
+has the lines of all processes, each with a label for its process, so no counter jumps from one
+scrape to the next.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from warren.mgmt.processes.states import ProcessState
 
 SOCKET = "http.sock"
 OWN = "/own"
-"""Before a path of metrics: those of the process alone, without a login. Only on that socket."""
+"""Prefix of the paths for metrics of this process alone, without a login. Only on that socket."""
 ADDRESS = "Warren-Address"
-"""Of a request that was passed on: where it came from."""
+"""The header of a request passed on that has the client's address."""
 ROUTE = "/process/{number:[0-9]+}/{rest:.*}"
 
 CONNECT_S = 2.0
 METRICS_S = 10.0
-"""As long as Prometheus waits by default."""
+"""Time for the metrics of another process; Prometheus waits as long by default."""
 PIECE_BYTES = 1 << 16
 
 HOP_BY_HOP = frozenset(
@@ -51,7 +52,7 @@ HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-"""Headers of one connection (RFC 9110, 7.6.1)."""
+"""Headers that are for one connection only (RFC 9110, 7.6.1)."""
 
 
 class Siblings:
@@ -108,7 +109,7 @@ class Siblings:
             raise web.HTTPServiceUnavailable(text=f"process {number} is not running") from None
 
     def metrics(self, path: str) -> Handler:
-        """What answers with the metrics of all processes for those of one at a path."""
+        """A handler for the metrics of all processes, in place of those of one at this path."""
 
         async def answer(http: web.Request) -> web.StreamResponse:
             query = http.rel_url.raw_query_string
@@ -123,7 +124,7 @@ class Siblings:
         return f"/process/{{number:[0-9]+}}{path}"
 
     def metrics_of_one(self, path: str) -> Handler:
-        """What answers with the metrics of the process in the path, on a listener for metrics."""
+        """A handler for the metrics of the process in the path, on a listener for metrics."""
 
         async def answer(http: web.Request) -> web.StreamResponse:
             number = int(http.match_info["number"])
@@ -135,7 +136,7 @@ class Siblings:
         return answer
 
     async def _metrics_of_all(self, path: str, query: str) -> dict[int, bytes | None]:
-        """By number; None of a process that does not run, or does not answer."""
+        """Metrics by number; None if a process does not run or does not answer."""
         try:
             known = await statuses(self._process.supervisor)
         except NotFound:
@@ -161,12 +162,12 @@ class Siblings:
 
 @web.middleware
 async def _as_it_came(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Of a request that another process has passed on: whoever asked that one asks."""
+    """Give a request that another process has passed on the address of its client."""
     return await handler(request.clone(remote=request.headers.get(ADDRESS, "")))
 
 
 class _ToSocket:
-    """A session of one request through a socket, whose path may be too long for one."""
+    """A session for one request through a Unix socket, whose path may exceed the system's limit."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -174,7 +175,7 @@ class _ToSocket:
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> aiohttp.ClientSession:
-        """Raises FileNotFoundError where there is no such directory."""
+        """Raises FileNotFoundError if the socket's directory does not exist."""
         self._directory_fd = os.open(self._path.parent, os.O_PATH)
         name = f"/proc/self/fd/{self._directory_fd}/{self._path.name}"
         self._session = aiohttp.ClientSession(

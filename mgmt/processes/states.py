@@ -1,4 +1,4 @@
-"""How the processes of a broker are, as their supervisor knows it and tells them."""
+"""The states of a broker's processes, as their supervisor reports them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from enum import StrEnum
 import msgspec
 
 PATH = "/processes"
-"""Where the supervisor answers with a list of these, on its socket."""
+"""The path at which the supervisor answers with a list of `ProcessStatus`, on its socket."""
 
 
 class ProcessState(StrEnum):
-    """`down`: it has ended again and again, and is not started any more."""
+    """`down`: the process has ended too often, and is not started any more."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -19,8 +19,11 @@ class ProcessState(StrEnum):
 
 
 class ProcessStatus(msgspec.Struct):
-    """One process. `deaths` counts its ends since the supervisor began, `reason` is the last one's;
-    `pid` is 0 while there is none."""
+    """The state of one process.
+
+    `deaths` counts its ends since the supervisor started, `reason` is the reason of the last one;
+    `pid` is 0 while it does not run.
+    """
 
     number: int
     node: str

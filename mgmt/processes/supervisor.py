@@ -1,7 +1,8 @@
-"""Runs the processes of a broker: starts them, starts those again that end, and stops all.
+"""Runs the processes of a broker: starts them, restarts those that end, and stops all.
 
-SIGTERM, SIGINT and `warren ctl stop` at any of them stop the broker; SIGHUP goes to all. When all
-are ready it prints one line, that of the first one with the number of all.
+SIGTERM, SIGINT and `warren ctl stop` at any process stop the broker; SIGHUP goes to all processes.
+When all are ready the supervisor prints one line: that of the first process with the number of
+processes.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("warren.node")
 
 STOP_S = 90.0
-"""How long processes may take to stop, as systemd's services may, before they are killed."""
+"""How long processes may take to stop before they are killed; systemd gives services as long."""
 EXIT_NOT_STARTED = 71
-"""Stands for that of a process that the system did not make (EX_OSERR of sysexits.h)."""
+"""The exit code if the system could not create a process (EX_OSERR of sysexits.h)."""
 EXIT_DOWN = 70
-"""The exit code when no process is left that could be started again."""
+"""The exit code when all processes are down for good."""
 
 
 async def supervise(config: Config, output: LogOutput) -> int:
-    """Run a broker of several processes until it is told to stop; the exit code.
+    """Run a broker of several processes until it is told to stop; returns the exit code.
 
-    Raises what the start of a node raises.
+    Raises the errors of a node's start.
     """
     supervisor = Supervisor(config, output)
     try:
@@ -62,7 +63,7 @@ async def supervise(config: Config, output: LogOutput) -> int:
 
 
 class Supervised:
-    """One process, over all the times it is started. `status` is what others are told."""
+    """One process, over all its starts. `status` is what other processes are told."""
 
     def __init__(self, number: int, config: Config) -> None:
         assert config.node_name is not None
@@ -72,7 +73,7 @@ class Supervised:
         self.child: Child | None = None
 
     async def start(self) -> Child:
-        """Raises OSError."""
+        """Start the process. Raises OSError."""
         child = await Child.start(self.config, os.environ)
         self.child = child
         self.status.state = ProcessState.STARTING
@@ -88,14 +89,14 @@ class Supervised:
         return child
 
     async def ready(self, child: Child) -> bool:
-        """False when it has ended instead."""
+        """Return when the process is ready; False if it has ended instead."""
         if not await child.ready():
             return False
         self.status.state = ProcessState.RUNNING
         return True
 
     def died(self, reason: str, now: float) -> float | None:
-        """How long to wait before the next start; None: it stays down."""
+        """The seconds to wait before the next start; None: it stays down."""
         self.child = None
         pause_s = self.deaths.note(now)
         status = self.status
@@ -117,7 +118,7 @@ class Supervised:
 
 
 class Supervisor:
-    """From `run` to `close`."""
+    """The supervisor, from `run` to `close`."""
 
     def __init__(self, config: Config, output: LogOutput) -> None:
         self._config = config
@@ -133,8 +134,8 @@ class Supervisor:
         self._watches: list[asyncio.Task[None]] = []
         self._stop_wanted = asyncio.Event()
         self._over = asyncio.Event()
-        # An exit code, once a process could not be started the first time. Then, and when all are
-        # down, it is over.
+        # The exit code, if the first start of a process failed. `_over` is set then, and when all
+        # processes are down.
         self._failed: int | None = None
 
     async def run(self) -> int:
@@ -159,7 +160,7 @@ class Supervisor:
         return 0 if self._stop_wanted.is_set() else EXIT_DOWN
 
     async def close(self) -> None:
-        """Let go of everything, in whatever state it is."""
+        """Stop the processes and release everything; may be called in any state."""
         await self._stop()
         if self._socket is not None:
             await self._socket.close()
@@ -175,13 +176,13 @@ class Supervisor:
         self._faults.release()
 
     def _has_begun(self) -> bool:
-        """Whether a process has definitions or messages of this broker."""
+        """Whether this broker already has definitions or messages."""
         return read_known_cluster(data_directory(self._config)) is not None
 
     # Start
 
     async def _prepare(self) -> ProcessPlan:
-        """Have all that the processes need before the first of them is started."""
+        """Prepare everything that the processes need before the first one is started."""
         data_dir = data_directory(self._config)
         self._directory = ProcessesDirectory.open(data_dir)
         known = read_known_cluster(data_dir)
@@ -223,12 +224,13 @@ class Supervisor:
         store.forget([name for name in store.members() if name not in wanted])
 
     async def _start(self, plan: ProcessPlan) -> None:
-        """Start all processes, and say so when they are ready."""
+        """Start all processes, and print a line when they are ready."""
         self._processes = [
             Supervised(number, plan.configuration(number)) for number in plan.numbers()
         ]
         first, *others = self._processes
-        # What there is already, the first one brings along; the others join.
+        # The first process of a new broker starts alone: it brings in definitions that the
+        # directory already has. The others join it.
         is_new = not self._has_begun()
         starts = [self._begin(first)]
         if is_new:
@@ -241,7 +243,7 @@ class Supervisor:
             self._say_ready()
 
     def _begin(self, process: Supervised) -> asyncio.Event:
-        """Look after a process from now on; the event is set when it is ready."""
+        """Watch over a process from now on; the event is set when it is ready."""
         settled = asyncio.Event()
         watch = self._loop.create_task(self._look_after(process, settled))
         watch.add_done_callback(self._watched)
@@ -267,7 +269,7 @@ class Supervisor:
     # While it runs
 
     async def _look_after(self, process: Supervised, settled: asyncio.Event) -> None:
-        """Start a process, and again whenever it has ended, until all are to stop."""
+        """Start a process, and restart it whenever it ends, until all are to stop."""
         while not self._stop_wanted.is_set():
             try:
                 child = await process.start()
@@ -284,7 +286,7 @@ class Supervisor:
             if self._stop_wanted.is_set():
                 return
             if not settled.is_set():
-                # A start that the user waits for. The process may have said why, too.
+                # A user waits for this start. The process may have printed the reason, too.
                 status = process.status
                 log_event(
                     log,
@@ -298,7 +300,7 @@ class Supervisor:
                 self._over.set()
                 return
             if code == 0:
-                # Somebody has told it to stop, and the others with it.
+                # The process was told to stop, so the others stop as well.
                 self._stop_wanted.set()
                 return
             pause_s = process.died(reason, self._loop.time())
@@ -320,7 +322,7 @@ class Supervisor:
                 process.child.signal(signal.SIGHUP)
 
     async def _wait(self, *events: asyncio.Event) -> None:
-        """Until all of these are set, or the broker is to stop, or cannot go on."""
+        """Return when all events are set, when the broker is to stop, or when it cannot go on."""
         waits = [
             self._loop.create_task(_all_set(*group))
             for group in (events, (self._stop_wanted,), (self._over,), (self._faults.happened,))
@@ -332,7 +334,7 @@ class Supervisor:
                 wait.cancel()
 
     async def _stop(self) -> None:
-        """End all processes, in order if they can; those that stand still go on for it."""
+        """End all processes: by SIGTERM, after `STOP_S` by SIGKILL. Suspended ones are resumed."""
         for watch in self._watches:
             watch.cancel()
         self._watches.clear()
@@ -357,12 +359,12 @@ async def _all_set(*events: asyncio.Event) -> None:
 
 
 def usable(processes: Processes) -> int:
-    """How many processes that are."""
+    """The number of processes: `auto` is one for each usable core."""
     return len(os.sched_getaffinity(0)) if processes == "auto" else processes
 
 
 def _first_name(config: Config, known: KnownCluster | None) -> str:
-    """The name of the first process: queues know where they are by it, so it stays what it was.
+    """The name of the first process. It must not change, as queues name their nodes.
 
     Raises `NodeRefused`.
     """

@@ -1,6 +1,6 @@
-"""What the supervisor answers to its processes: the store of definitions, and how they all are.
+"""The supervisor's answers to its processes: the store of definitions, and the processes' states.
 
-Answerable for a socket that only the own user may open, at a path of any length.
+Answerable for a socket that only the broker's own user may open, at a path of any length.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from warren.mirror.definitions.key_gateway import REQUEST_BYTES_MAX, KeyGateway
 
 BACKLOG = 100
 GOODBYE_S = 0.5
-"""How long requests may take to end when the supervisor does; watches never end by themselves."""
+"""Time for requests to end when the supervisor stops; watches never end by themselves."""
 
 
 class SupervisorSocket:
-    """Made by `open`. In a cluster there is no `gateway`: definitions are in its etcd."""
+    """Made by `open`. `gateway` is None in a cluster, whose definitions are in etcd."""
 
     def __init__(self, runner: web.AppRunner, server: asyncio.Server, path: Path) -> None:
         self._runner = runner
@@ -37,7 +37,7 @@ class SupervisorSocket:
         gateway: KeyGateway | None,
         statuses: Callable[[], Sequence[ProcessStatus]],
     ) -> Self:
-        """Raises OSError."""
+        """Listen at the socket. Raises OSError."""
         app = web.Application(client_max_size=REQUEST_BYTES_MAX)
         if gateway is not None:
             gateway.add_to(app)
@@ -67,7 +67,7 @@ class SupervisorSocket:
 
 async def _listen(path: Path, factory: Callable[[], asyncio.Protocol]) -> asyncio.Server:
     path.unlink(missing_ok=True)
-    # The path of the directory may be longer than that of a socket may be.
+    # The directory's path may be longer than the path of a socket may be.
     directory_fd = os.open(path.parent, os.O_PATH)
     before = os.umask(0o177)
     try:

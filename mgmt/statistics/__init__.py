@@ -1,1 +1,1 @@
-"""Rates and histories, worked out from counts that the broker keeps anyway."""
+"""Rates and histories, computed from counts that the broker keeps anyway."""

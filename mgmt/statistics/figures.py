@@ -1,4 +1,4 @@
-"""What is sampled of each kind of thing, as one tuple of numbers, and what they are called."""
+"""The figures sampled of each kind of object, as one tuple of numbers, and their names."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from warren.mgmt.statistics.history import Figures
 from warren.mgmt.statistics.track import Kind
 
 MESSAGES = len(MessageStats._fields)
-"""Where what follows the message stats begins."""
+"""The index of the first figure after the message stats."""
 
 LENGTHS = ("messages", "messages_ready", "messages_unacknowledged")
 OCTETS = ("recv_oct", "send_oct")
 
 MACHINE = ("mem_used", "disk_free", "fd_used", "sockets_used", "proc_used")
 LEVELS = (*LENGTHS, *MACHINE)
-"""These may get less; all others are counters."""
+"""Figures that may decrease; all others are counters."""
 
 WAYS_OUT = (
     "messages_expired",
@@ -27,7 +27,7 @@ WAYS_OUT = (
     "messages_refused",
     "messages_purged",
 )
-"""What left queues, or never came in, without being taken; Warren's own."""
+"""Messages that left queues without being consumed, or were refused by them; Warren's own."""
 
 QUEUE = (*MessageStats._fields, *LENGTHS, *WAYS_OUT)
 VHOST = (*MessageStats._fields, *LENGTHS, *OCTETS)
@@ -61,7 +61,7 @@ def connection_figures(connection: Connection) -> Figures:
 
 
 def queue_activity(queue: Queue) -> float:
-    """Whatever moves changes it: no number of messages makes up for the share of the length."""
+    """A number that changes with any activity, for the length counts by an irrational share."""
     moved = (
         queue.published
         + 2 * (queue.acked + queue.given_back)
@@ -74,7 +74,7 @@ def queue_activity(queue: Queue) -> float:
 
 
 def queue_key(queue: Queue) -> tuple[str, str, int]:
-    """Another queue of the same name has another one."""
+    """The key of a queue; a later queue of the same name has another key."""
     return (queue.vhost_name, queue.name, queue.queue_id)
 
 

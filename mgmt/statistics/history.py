@@ -1,11 +1,11 @@
 """Samples of figures over time, and the rates and averages they give.
 
-A sample is a tuple of numbers taken at a time; what the places mean is the owner's. Of counters
-the rate is what matters, of levels (queue lengths) the value itself. Times are seconds on the
-node's clock.
+A sample is a tuple of numbers taken at a time; the owner knows what each number means. Counters are
+used for their rates, levels (queue lengths) for their values. Times are seconds on the node's
+clock.
 
-Samples are kept packed, about 50 octets each instead of 500. A sample is only taken when figures
-have changed: until the next one they are what they were.
+Samples are kept packed, about 50 octets each instead of 500. A sample is only kept when figures
+have changed: until the next one they are the same.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ Packed = NewType("Packed", bytes)
 Retention: TypeAlias = tuple[tuple[float, float], ...]
 
 RETENTION: Retention = ((5.0, 600.0), (60.0, 3600.0), (600.0, 28_800.0), (1800.0, 86_400.0))
-"""Seconds between samples, and for how long they are kept; RabbitMQ's global policy."""
+"""Seconds between samples, and for how many seconds they are kept; RabbitMQ's global policy."""
 
 RETENTION_OF_ONE: Retention = ((5.0, 600.0), (60.0, 3600.0))
-"""For a single queue, exchange, channel or connection."""
+"""The same for a single queue, exchange, channel or connection."""
 
 RATE_SPAN_S = 10.0
-"""A rate is over samples no older than this."""
+"""The age of the oldest sample that a rate is computed from."""
 
 SAMPLES_MAX = 500
-"""As many samples may be asked for at once."""
+"""The most samples of one request."""
 
 SAMPLE_OCTETS = 64
-"""What a ring may hold for each of its samples; few are longer."""
+"""The room in a ring for each of its samples; few are longer."""
 
 _HEAD = Struct("<iH")
-"""In front of each packed sample: its time in tenths of a second, and its length in octets."""
+"""The head of each packed sample: its time in tenths of a second, and its length in octets."""
 
 _TENTHS = 10
 _encode = msgspec.msgpack.Encoder().encode
@@ -53,13 +53,13 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What of the past is asked for: `age_s` back from now, a sample every `increment_s`."""
+    """The past that is asked for: `age_s` back from now, a sample every `increment_s`."""
 
     age_s: int
     increment_s: int
 
     def times(self, now: float, wall_offset_s: float = 0.0) -> list[float]:
-        """Newest first; `wall_offset_s` later they are whole increments, so that nodes agree."""
+        """Newest first; plus `wall_offset_s` they are whole increments, so that nodes agree."""
         count = min(self.age_s // self.increment_s, SAMPLES_MAX - 1) + 1
         newest = now - (now + wall_offset_s) % self.increment_s
         return [newest - self.increment_s * at for at in range(count)]
@@ -70,12 +70,12 @@ def pack(figures: Figures) -> Packed:
 
 
 def unpack(packed: bytes) -> Figures:
-    """Raises `msgspec.DecodeError` for octets that are no figures."""
+    """Raises `msgspec.DecodeError` for octets that are not figures."""
     return _decode(packed)
 
 
 class Recent:
-    """The last samples of something: enough for its rates. `changed_at` is when it last moved."""
+    """The last samples of an object, enough for its rates. `changed_at` is when it last changed."""
 
     __slots__ = ("_samples", "changed_at")
 
@@ -84,7 +84,7 @@ class Recent:
         self.changed_at = now
 
     def add(self, now: float, packed: Packed) -> bool:
-        """Whether the figures differ from those of the last sample."""
+        """Add a sample; returns whether its figures differ from those of the last one."""
         changed = not self._samples or self._samples[-1][1] != packed
         if changed:
             self.changed_at = now
@@ -96,7 +96,7 @@ class Recent:
         return self._samples[-1][1]
 
     def rates(self, now: float, figures: Figures) -> Figures:
-        """How fast each figure grew lately, a second; `figures` are those of now."""
+        """How fast each figure grew lately, per second; `figures` are the current ones."""
         for then, before in self._samples:
             elapsed = now - then
             if 0 < elapsed <= RATE_SPAN_S:
@@ -106,10 +106,11 @@ class Recent:
 
 
 class Ring:
-    """Packed samples at one distance, the oldest of which make room for new ones.
+    """Packed samples at one interval; the oldest make room for new ones.
 
-    The time of day is cut into spans of that length, and of each span the last sample is kept: so
-    at the end of a span, where samples are asked for, it is right, however busy the span was.
+    The time of day is cut into spans of that interval, and the last sample of each span is kept. So
+    the value at the end of a span, where samples are asked for, is exact, however busy the span
+    was.
     """
 
     __slots__ = ("_count", "_newest", "_newest_at", "_octets", "_span")
@@ -117,13 +118,13 @@ class Ring:
     def __init__(self) -> None:
         self._octets = bytearray()
         self._count = 0
-        # Of the span that is not over; the very first sample is kept at once.
+        # The sample of the current span; the very first sample is kept at once.
         self._newest: Packed | None = None
         self._newest_at = 0.0
         self._span = -1.0
 
     def add(self, now: float, packed: Packed, span: float) -> bool:
-        """`span` is the number of the span. Whether a sample was put among the others."""
+        """Add a sample of the span with number `span`. True if one was added to those kept."""
         if self.empty:
             self._put(now, packed)
             self._span = span
@@ -141,7 +142,7 @@ class Ring:
         self._count += 1
 
     def limit(self, samples_max: int, octets_max: int) -> None:
-        """Let go of the oldest ones beyond that; the newest one stays."""
+        """Drop the oldest samples beyond these limits."""
         start, count, octets = 0, self._count, self._octets
         while count > samples_max or len(octets) - start > octets_max:
             start += _HEAD.size + _HEAD.unpack_from(octets, start)[1]
@@ -178,7 +179,7 @@ class Ring:
 
     @classmethod
     def restored(cls, octets: bytes, places: int, later_s: float, oldest: float) -> Ring:
-        """Of what `stored` gave: times `later_s` later, and none before `oldest`.
+        """Restore what `stored` gave, with times `later_s` later, without samples before `oldest`.
 
         Raises ValueError, `struct.error` or `msgspec.DecodeError` when the octets are damaged.
         """
@@ -198,9 +199,9 @@ class Ring:
 
 
 class History:
-    """Samples at several distances: a short past in detail, a long one in outline.
+    """Samples at several intervals: the recent past in detail, the longer past in outline.
 
-    `coarse` is by how much the distances are longer and the samples fewer than the retention says.
+    `coarse` is the factor by which intervals are longer, and samples fewer, than in the retention.
     """
 
     __slots__ = ("_before", "_retention", "_rings")
@@ -211,7 +212,7 @@ class History:
         self._before: Figures | None = None
 
     def add(self, now: float, packed: Packed, coarse: int = 1, wall_offset_s: float = 0.0) -> None:
-        """`wall_offset_s` is what to add to `now` for the time of day, which has the spans."""
+        """Add a sample. `now` plus `wall_offset_s` is the time of day, which is cut into spans."""
         if self._before is not None:
             packed = pack(tuple(map(add, unpack(packed), self._before)))
         for ring, (every_s, kept_s) in zip(self._rings, self._retention, strict=True):
@@ -219,12 +220,12 @@ class History:
                 ring.limit(*_room(every_s, kept_s, coarse))
 
     def limit(self, coarse: int) -> None:
-        """Keep no more than there is room for when samples are so coarse."""
+        """Drop the samples for which this factor leaves no room."""
         for ring, (every_s, kept_s) in zip(self._rings, self._retention, strict=True):
             ring.limit(*_room(every_s, kept_s, coarse))
 
     def at(self, times: Sequence[float]) -> list[Sample]:
-        """The figures at each of these times, newest first, as far back as anything is known."""
+        """The figures at each of these times, newest first, as far back as they are known."""
         samples = self._covering(min(times))
         moments = [at for at, _ in samples]
         unpacked: dict[int, Figures] = {}
@@ -239,7 +240,7 @@ class History:
         return found
 
     def _covering(self, oldest: float) -> list[tuple[float, bytes]]:
-        """The most detailed ring that goes back so far; the one that goes back furthest if none."""
+        """The most detailed ring that goes back so far, or else the one that goes back furthest."""
         best: list[tuple[float, bytes]] = []
         for ring in self._rings:
             samples = list(ring.samples())
@@ -251,7 +252,7 @@ class History:
 
     @property
     def octets(self) -> int:
-        """What the samples take that belong to this history alone."""
+        """The octets of this history's samples."""
         return sum([ring.octets for ring in self._rings])
 
     def stored(self) -> list[bytes]:
@@ -262,7 +263,7 @@ class History:
     def restored(
         cls, rings: Sequence[bytes], retention: Retention, places: int, later_s: float, now: float
     ) -> History:
-        """Of what `stored` gave: times `later_s` later, and nothing that is too old by now.
+        """Restore what `stored` gave, with times `later_s` later, without what is too old by now.
 
         Raises ValueError, `struct.error` or `msgspec.DecodeError` when the octets are damaged.
         """
@@ -276,7 +277,7 @@ class History:
         return history
 
     def go_on(self, counters: Iterable[int]) -> None:
-        """Counters that begin at 0 again go on from where they were."""
+        """Have counters that start at 0 again continue from their last values."""
         newest = [sample for ring in self._rings for sample in list(ring.samples())[-1:]]
         if newest:
             last = unpack(max(newest)[1])
@@ -291,7 +292,7 @@ class History:
 
 
 def _room(every_s: float, kept_s: float, coarse: int) -> tuple[int, int]:
-    """How many samples and octets of them a ring may have."""
+    """The most samples, and the most octets of them, that a ring may have."""
     samples = int(kept_s / every_s)
     return samples // coarse + 2, (samples + 2) * SAMPLE_OCTETS // coarse
 

@@ -1,7 +1,7 @@
-"""The file in which histories outlive their node.
+"""The file that keeps histories over a restart of the node.
 
-It is written beside the one before and renamed when it is whole, so that one of the two is always
-there. A record is a MessagePack array: what kind of thing it is about, its key, and its rings as
+A new file is written beside the old one and renamed when it is whole, so that one of the two is
+always there. A record is a MessagePack array: the kind of object, its key, and its rings as
 `History.stored` gives them. docs/storage-format.md, section 11, has every octet.
 """
 
@@ -23,13 +23,14 @@ FORMAT = 1
 RECORD_OCTETS_MAX = 1 << 24
 
 HEADER = Struct("<8sHxxdI")
-"""Magic, format, what was to be added to times for seconds since 1970, and the checksum of that."""
+"""Magic, format, the offset from the node's clock to seconds since 1970, and the checksum of
+these."""
 
 HEAD = Struct("<II")
-"""In front of each record: its length, and its checksum."""
+"""The head of each record: its length and its checksum."""
 
 END = bytes(HEAD.size)
-"""Behind the last record."""
+"""Follows the last record."""
 
 _CRC_OCTETS = 4
 
@@ -39,7 +40,7 @@ class HistoryFileDamaged(Exception):
 
 
 class StoredHistory(msgspec.Struct, array_like=True, frozen=True):
-    """A record. The lists of octets are rings."""
+    """A record; `rings` are as `Ring.stored` gives them."""
 
     kind: str
     key: tuple[str | int, ...]
@@ -47,13 +48,13 @@ class StoredHistory(msgspec.Struct, array_like=True, frozen=True):
 
 
 class HistoryWriter:
-    """Writes a file, in pieces. Its calls may wait for the disk, and raise OSError."""
+    """Writes a file, in pieces. Its methods may wait for the disk, and raise OSError."""
 
     def __init__(self, filesystem: FileSystem, directory: Path, wall_offset_s: float) -> None:
         self._filesystem = filesystem
         self._directory = directory
         self._new = directory / (FILE + NEW)
-        # Another writer may have been left in the middle of a file of this name.
+        # An earlier writer may have left an unfinished file of this name.
         filesystem.remove(self._new)
         self._file = filesystem.create(self._new)
         self._size = 0
@@ -64,7 +65,7 @@ class HistoryWriter:
         self._size += len(records)
 
     def finish(self) -> None:
-        """The file counts from now on."""
+        """Make the file durable and put it in the place of the old one."""
         try:
             self.write(END)
             self._file.sync()
@@ -84,7 +85,7 @@ def _header(wall_offset_s: float) -> bytes:
 
 
 def encoded(kind: str, key: Hashable, rings: list[bytes]) -> bytes:
-    """A record as it stands in the file."""
+    """A record as it is in the file."""
     record = msgspec.msgpack.encode((kind, key, rings))
     return HEAD.pack(len(record), crc32(record)) + record
 
@@ -92,7 +93,7 @@ def encoded(kind: str, key: Hashable, rings: list[bytes]) -> bytes:
 def read(filesystem: FileSystem, directory: Path) -> tuple[float, Iterator[StoredHistory]] | None:
     """The offset to the time of day, and the records; None if there is no file.
 
-    Raises OSError and `HistoryFileDamaged`, which the iterator does, too.
+    Raises OSError and `HistoryFileDamaged`; so does the iterator.
     """
     try:
         file = filesystem.open(directory / FILE, writable=False)

@@ -1,6 +1,6 @@
-"""Brings histories over a restart of the node: those of queues, virtual hosts and the node itself.
+"""Keeps the histories of queues, virtual hosts and the node over a restart.
 
-What cannot be read or written is logged, and costs charts their past, nothing else.
+A file that cannot be read or written is logged; charts lose their past, and nothing else is lost.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from warren.persist.disk.filesystem import FileSystem
 log = logging.getLogger("warren.http")
 
 WRITE_OCTETS = 1 << 20
-"""So much is handed to the disk at a time; it is all that is in memory twice."""
+"""Octets written to the disk at a time; only these are in memory twice."""
 
 Restored: TypeAlias = dict[str, dict[Hashable, History]]
 """Histories by kind and key."""
 
 Layout: TypeAlias = dict[str, tuple[Retention, int]]
-"""The retention of each kind, and how many figures it has."""
+"""The retention of each kind, and the number of its figures."""
 
 
 class KeptHistories:
-    """The file of one node. `layout` is what this version keeps; other kinds are passed over."""
+    """The file of one node. `layout` has the kinds that this version keeps; others are skipped."""
 
     def __init__(self, filesystem: FileSystem, directory: Path, layout: Layout) -> None:
         self._filesystem = filesystem
@@ -45,7 +45,7 @@ class KeptHistories:
         self._layout = layout
 
     async def load(self, now: float, wall_offset_s: float) -> Restored:
-        """What an earlier start has left; nothing at all when any of it is damaged."""
+        """The histories of an earlier start; none if any part of the file is damaged."""
         try:
             return await asyncio.to_thread(self._load, now, wall_offset_s)
         except (OSError, HistoryFileDamaged) as problem:
@@ -76,7 +76,7 @@ class KeptHistories:
         histories: AsyncIterator[tuple[str, Hashable, History]],
         wall_offset_s: float,
     ) -> None:
-        """Write them all, in slices, the disk's work in a thread."""
+        """Write all histories in slices; a thread does the work of the disk."""
         try:
             await self._save(histories, wall_offset_s)
         except OSError as problem:

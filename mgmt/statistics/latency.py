@@ -1,9 +1,9 @@
-"""How long messages wait in queues, and how long clients take to acknowledge: by samples.
+"""Samples how long messages wait in queues, and how long clients take to acknowledge them.
 
-Measuring every message would cost every message something. Instead, while somebody scrapes the
-metrics of queues, one message of each queue is watched at a time: the next to be published, until
-it has left the head of the queue, and the last one delivered, until it is settled. So a figure is
-right to `INTERVAL_S`, and of a queue there are at most ten samples a second.
+To measure every message would slow every message down. Instead, while the metrics of queues are
+scraped, two messages of each queue are watched at a time: the next to be published, until it is
+delivered, and the last one delivered, until it is settled. So figures are exact to `INTERVAL_S`,
+and a queue has at most ten samples a second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger("warren.http")
 
 INTERVAL_S = 0.1
 WANTED_S = 600.0
-"""Watching ends when nobody has scraped for so long."""
+"""Watching ends when the metrics have not been scraped for so long."""
 
 BUCKETS_S = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 3600.0)
 
@@ -37,7 +37,7 @@ TIME_TO_ACK = Metric(
 
 
 class Histogram:
-    """Counts by upper bounds, in seconds."""
+    """Counts by upper bound in seconds."""
 
     __slots__ = ("_counts", "_sum")
 
@@ -68,7 +68,7 @@ class _Delivery(NamedTuple):
 
 
 class Watch:
-    """What is watched of one queue, and what came of it."""
+    """The messages watched of one queue, and the results."""
 
     __slots__ = ("_delivery", "_position", "_since", "time_in_queue", "time_to_ack")
 
@@ -92,7 +92,7 @@ class Watch:
             self._position = queue.backing.next_position
             self._since = now
         elif queue.backing.next_position == self._position:
-            # It is not there yet.
+            # The watched message has not been published yet.
             self._since = now
 
     def _look_at_delivery(self, queue: Queue, now: float) -> None:
@@ -113,7 +113,7 @@ class Watch:
 
 
 class Latencies:
-    """The watches of a node's queues."""
+    """The watches of all queues of a node."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -122,7 +122,7 @@ class Latencies:
         self._task: asyncio.Task[None] | None = None
 
     def wanted(self) -> None:
-        """Somebody looks at the figures: watch, for a while."""
+        """The figures are being read: watch for the next `WANTED_S`."""
         self._wanted_until = self._node.clock.now() + WANTED_S
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -143,7 +143,7 @@ class Latencies:
         self._task = None
 
     async def _look(self) -> None:
-        """Only at queues in which there is, or lately was, something."""
+        """Look at the queues that are watched, and start to watch others that have messages."""
         watches: dict[Queue, Watch] = {}
         queues = [q for vhost in self._node.vhosts.values() for q in vhost.queues.values()]
         async for chunk in chunks(queues, 256):

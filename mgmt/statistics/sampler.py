@@ -1,11 +1,11 @@
-"""Samples what there is to see every few seconds, so that rates and charts can be shown.
+"""Samples the figures of a node every few seconds, for rates and charts.
 
-Rates are live: from counts of this moment and a sample some seconds old. What nothing passes
-through is looked at and not sampled. All of it works in slices, whatever the number of queues, and
-reads counts that the broker keeps anyway.
+Rates are live: they compare the counts of this moment with a sample some seconds old. An object
+without activity is looked at, but not sampled. All work is done in slices, whatever the number of
+queues, and reads counts that the broker keeps anyway.
 
-Everything has a history from its first moment; what it takes in memory is bounded (`detail.py`).
-Those of queues, virtual hosts and the node are in a file as well, for the next start.
+Every object has a history from its first moment; `detail.py` limits the memory of all histories.
+Those of queues, virtual hosts and the node are also written to a file, for the next start.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ T = TypeVar("T")
 INTERVAL_S = 5.0
 
 SAVE_EVERY_S = 300.0
-"""What a node that is killed forgets at most of its histories."""
+"""Seconds of history that a killed node loses at most."""
 
 SAVE_S_MAX = 10.0
-"""A stop waits no longer for the file of histories."""
+"""How long a stop waits at most for the file of histories."""
 
 VHOST_HISTORIES = 2
-"""A virtual host's history goes back further than others, and counts as so many of them."""
+"""A virtual host's history goes back further, and counts as so many other histories."""
 
 NODE_KEY = ()
 LAYOUT: Layout = {
@@ -67,21 +67,21 @@ LAYOUT: Layout = {
     "vhost": (RETENTION, len(figures.VHOST)),
     "queue": (RETENTION_OF_ONE, len(figures.QUEUE)),
 }
-"""What is in the file."""
+"""The contents of the file."""
 
 NODE_COUNTERS = [at for at, name in enumerate(figures.NODE) if name not in figures.LEVELS]
 VHOST_COUNTERS = [at for at, name in enumerate(figures.VHOST) if name not in figures.LEVELS]
 
 CAPACITY_KEPT = 0.7
-"""How much of a queue's consumer capacity comes from before its last sample."""
+"""The weight of the previous value when a queue's consumer capacity is averaged."""
 
 FEW = 2000
-"""When there are no more queues, connections and channels than this, a request adds them up in one
-turn."""
+"""Up to so many queues, connections and channels, a request adds them up in one turn of the
+loop."""
 
 
 class SampledNode(Protocol):
-    """A node, as its samples are taken beside what its queues and channels count."""
+    """The figures of a node beside the counts of its queues and channels."""
 
     @property
     def data_directory(self) -> Path | None: ...
@@ -93,7 +93,7 @@ class SampledNode(Protocol):
 
 
 class Statistics:
-    """The samples of a node. `managed` is set before `start`."""
+    """The samples of a node. Set `managed` before `start`."""
 
     managed: SampledNode
 
@@ -111,7 +111,7 @@ class Statistics:
         self._begin({})
 
     def _begin(self, restored: Restored) -> None:
-        """With these histories of earlier starts, and nothing else."""
+        """Start with these histories of earlier starts and without samples."""
         now = self._node.clock.now()
         self._detail = Detail()
         self._look_at_clocks()
@@ -133,7 +133,7 @@ class Statistics:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """End, with the histories on disk."""
+        """Stop sampling and write the histories to disk."""
         self.latencies.stop()
         if self._task is None:
             return
@@ -145,7 +145,7 @@ class Statistics:
                     await self._saving
                 await self.save()
         except Exception:
-            # Charts lack their past at the next start; the stop itself goes on.
+            # Charts lack their past after the next start; the stop itself goes on.
             log_fault(log, "history_not_saved")
 
     async def _run(self) -> None:
@@ -155,7 +155,7 @@ class Statistics:
             try:
                 await self.sample()
             except Exception:
-                # Without it the figures stand still; the broker itself is not concerned.
+                # A failure leaves the figures as they were; the broker is not affected.
                 log.exception("sampling failed")
             if self._node.clock.now() >= save_at:
                 self._saving = asyncio.get_running_loop().create_task(self.save())
@@ -190,9 +190,9 @@ class Statistics:
             yield "queue", key, history
 
     def _look_at_clocks(self) -> None:
-        """Find what to add to times of the node's clock for seconds since 1970.
+        """Find the offset from the node's clock to seconds since 1970.
 
-        Once a round: two readings differ by milliseconds, and so would the times of samples.
+        It is read once a round: two readings differ by milliseconds, and so would sample times.
         """
         clock = self._node.clock
         self.wall_offset_s = self._detail.wall_offset_s = clock.wall_time() - clock.now()
@@ -231,7 +231,7 @@ class Statistics:
         await self._keep_within_bounds(now)
 
     def _claimed(self, vhost: VirtualHost) -> History:
-        """The history that the virtual host had before this start, or a new one."""
+        """The virtual host's history from before this start, or a new one."""
         history = self._restored_vhosts.pop((vhost.name,), None)
         if history is None:
             return History(RETENTION)
@@ -239,7 +239,7 @@ class Statistics:
         return history
 
     async def _keep_within_bounds(self, now: float) -> None:
-        """See to it that the histories of all things take no more memory than they may."""
+        """Keep the histories of all objects within their limit of memory."""
         tracks = (self.queues, self.exchanges, self.channels, self.connections)
         if now > self._restored_until:
             self._restored_vhosts = {}
@@ -258,7 +258,7 @@ class Statistics:
 
     @property
     def history_octets(self) -> int:
-        """What the samples of all things but the node take."""
+        """The octets of all samples except those of the node."""
         tracks = (self.queues, self.exchanges, self.channels, self.connections)
         of_tracks = sum([history.octets for track in tracks for history in track.histories()])
         return of_tracks + sum([history.octets for _, history in self._vhosts.values()])
@@ -280,9 +280,9 @@ class Statistics:
     # Virtual hosts and the node
 
     def vhost_figures(self, vhost: VirtualHost) -> Figures:
-        """Of this moment where that is quickly found, else some seconds old.
+        """The figures of this moment if they are found quickly, else figures some seconds old.
 
-        What is counted never gets less, whichever of the two it is.
+        Either way, a counter never decreases from one answer to the next.
         """
         known = self._totals.get(vhost)
         if known is None or self._counted_at_once(vhost):
@@ -321,7 +321,7 @@ class Statistics:
         return kept[1].at(times) if kept is not None else []
 
     def message_totals(self) -> MessageStats:
-        """Of the whole node since it started."""
+        """The message stats of the whole node since it started."""
         return MessageStats(*map(int, self.node_figures()[: figures.MESSAGES]))
 
     def node_figures(self) -> Figures:
@@ -361,7 +361,7 @@ class Statistics:
         return self._history.at(times)
 
     def times(self, window: Window, now: float) -> list[float]:
-        """The times that a window means at this time of the node's clock, newest first."""
+        """The times of a window at this time of the node's clock, newest first."""
         return window.times(now, self.wall_offset_s)
 
     async def _add_up(self, vhost: VirtualHost) -> Figures:
@@ -377,7 +377,7 @@ class Statistics:
 
 
 class _VhostTotal:
-    """Adds up what is sampled of a virtual host."""
+    """Adds up the figures of a virtual host."""
 
     def __init__(self, vhost: VirtualHost) -> None:
         self._vhost = vhost
@@ -407,7 +407,7 @@ class _VhostTotal:
 
 
 def node_connections(node: Node) -> list[Connection]:
-    """The clients of the node, which are AMQP connections all."""
+    """The AMQP connections among the node's clients."""
     return [client for client in node.clients if isinstance(client, Connection)]
 
 
@@ -422,5 +422,5 @@ def _channels_of(vhost: VirtualHost, connections: Iterable[Connection]) -> list[
 
 
 def _could_deliver(queue: Queue) -> float:
-    """1 or 0: whether a message would find a consumer now."""
+    """1 if a message would find a consumer now, else 0."""
     return float(bool(queue.consumers) and (bool(queue.ring.top) or not queue.backing.length))

@@ -1,8 +1,8 @@
-"""The samples of all things of one kind: of all queues, say.
+"""The samples of all objects of one kind, such as all queues.
 
-A thing in which nothing has ever happened costs nothing. One in which nothing has happened for a
-while costs its last figures, and for an hour its history. A thing is looked at in each round, but
-its figures are only taken while it is active.
+An object that was never active takes no memory. An idle one takes its last figures, and for an hour
+its history. Each object is looked at in every round, but its figures are only read while it is
+active.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from warren.mgmt.statistics.history import (
 )
 
 IDLE_AFTER_S = 60.0
-"""Something in which nothing moved for so long is not sampled until something does."""
+"""An object without changes for so long is not sampled until it changes again."""
 
 KEPT_S = max([kept_s for _, kept_s in RETENTION_OF_ONE])
-"""What has not moved for so long has no history: it was all the time as it is now."""
+"""An object without changes for so long has no history: its figures were the same all the time."""
 
 
 class Kind(NamedTuple):
-    """What is sampled of things of a kind.
+    """How the objects of one kind are sampled.
 
-    `figures` are the numbers, of which the places in `levels` are no counters. `activity` is a
-    number that changes when any of them does, and 0 before anything happened. `key` names a thing
-    for good; without one its history ends with the node.
+    `figures` reads the numbers; those named in `levels` are not counters. `activity` is a number
+    that changes when any figure does, and is 0 before the first activity. `key` names an object
+    over restarts; without a key its history ends with the node.
     """
 
     names: Sequence[str]
@@ -50,7 +50,7 @@ class Kind(NamedTuple):
 
 
 class Active:
-    """A thing in which something has moved lately."""
+    """An object that has changed lately."""
 
     __slots__ = ("history", "recent")
 
@@ -60,7 +60,7 @@ class Active:
 
 
 class Idle(NamedTuple):
-    """A thing in which nothing has moved for a while."""
+    """An object that has not changed for a while."""
 
     activity: float
     changed_at: float
@@ -69,7 +69,7 @@ class Idle(NamedTuple):
 
 
 class Track:
-    """Samples of all things of one kind."""
+    """The samples of all objects of one kind."""
 
     def __init__(
         self, kind: Kind, detail: Detail, restored: dict[Hashable, History] | None = None
@@ -80,13 +80,13 @@ class Track:
         self._active: dict[Any, Active] = {}
         self._idle: dict[Any, Idle] = {}
         self._idle_histories = 0
-        # Histories from before this start, until something moves in the things they are of.
+        # Histories from before this start, until their objects become active.
         self._restored = restored if restored is not None else {}
         self._began_at: float | None = None
         self._sampled_at: float | None = None
 
     async def sample(self, now: float, things: list[Any]) -> None:
-        """Take a sample of each; what is not among them any more is forgotten."""
+        """Take a sample of each object; objects that are not in the list any more are forgotten."""
         active: dict[Any, Active] = {}
         idle: dict[Any, Idle] = {}
         idle_histories = 0
@@ -110,7 +110,8 @@ class Track:
                     known.history.add(now, packed, *spacing)
                 if now - known.recent.changed_at > IDLE_AFTER_S:
                     changed_at = known.recent.changed_at
-                    # In place of what was known, which is let go of here and not all at once.
+                    # Replaces the active record, which is freed here and not later with all the
+                    # others.
                     del self._active[thing]
                     idle[thing] = Idle(activity(thing), changed_at, packed, known.history)
                     self._idle[thing] = idle[thing]
@@ -126,7 +127,7 @@ class Track:
             await _let_go(things_before)
 
     def _begun(self, thing: Any, before: Idle | None, now: float) -> Active:
-        """Begin with the figures of the last round, so that what has happened since then shows."""
+        """Start with the figures of the last round, so that changes since then are visible."""
         history = before.history if before is not None else None
         if history is None:
             history = self._claimed(thing)
@@ -140,7 +141,7 @@ class Track:
         return active
 
     def _claimed(self, thing: Any) -> History | None:
-        """The history that the thing had before this start."""
+        """The object's history from before this start."""
         if self._kind.key is None or not self._restored:
             return None
         history = self._restored.pop(self._kind.key(thing), None)
@@ -153,7 +154,7 @@ class Track:
         return (0.0,) * len(current) if active is None else active.recent.rates(now, current)
 
     def changed_at(self, thing: Any) -> float | None:
-        """When something last moved in it, as far as anybody looked; None for never."""
+        """When the object last changed, as of the last round; None if it never did."""
         active = self._active.get(thing)
         if active is not None:
             return active.recent.changed_at
@@ -161,16 +162,16 @@ class Track:
         return None if idle is None else idle.changed_at
 
     def samples(self, thing: Any, times: Sequence[float]) -> list[Sample]:
-        """The figures at these times, newest first, as far back as anything is known."""
+        """The figures at these times, newest first, as far back as they are known."""
         history = self._history(thing)
         if history is not None:
             return history.at(times)
         idle = self._idle.get(thing)
         if idle is not None:
-            # Nothing has moved in it for as long as samples are kept.
+            # It has not changed for as long as samples are kept.
             last = unpack(idle.last)
             return [Sample(at, last) for at in times]
-        # Nothing has ever happened in it, or not before the last round.
+        # It was never active, or not before the last round.
         began = self._began_at if self._began_at is not None else times[0]
         zeros = unpack(self._zeros)
         return [Sample(at, zeros) for at in times if at >= began]
@@ -191,7 +192,7 @@ class Track:
         return len(self._active) + self._idle_histories + len(self._restored)
 
     def histories(self) -> Iterator[History]:
-        """All there are; they must not change meanwhile."""
+        """All histories; they must not change meanwhile."""
         for active in self._active.values():
             yield active.history
         for idle in self._idle.values():
@@ -200,13 +201,13 @@ class Track:
         yield from self._restored.values()
 
     def let_go_of_restored(self) -> None:
-        """Drop histories whose owners have not moved since the start: they have become too old."""
+        """Drop histories of objects without activity since the start: they are too old by now."""
         self._restored = {}
 
     # Keeping
 
     async def kept(self) -> AsyncIterator[tuple[Hashable, History]]:
-        """What is to outlive this node, with its key."""
+        """The histories to keep over a restart, with their keys."""
         key = self._kind.key
         if key is None:
             return
@@ -223,14 +224,14 @@ class Track:
 
 
 async def _let_go(things: dict[Any, Any]) -> None:
-    """Forget them in slices: to free what is known of 100,000 queues at once takes 50 ms."""
+    """Clear in slices: to free what is known of 100,000 queues at once takes 50 ms."""
     async for chunk in chunks(list(things)):
         for thing in chunk:
             del things[thing]
 
 
 def _aged(idle: Idle, now: float) -> Idle:
-    """Without its history, when that is over."""
+    """Drop its history if that has become too old."""
     if idle.history is not None and now - idle.changed_at > KEPT_S:
         return idle._replace(history=None)
     return idle

@@ -1,8 +1,8 @@
-"""How many octets of a queue's messages are out for acknowledgement.
+"""How many octets of a queue's messages are unacknowledged.
 
-Nothing is counted for this: the messages that clients hold are added up when somebody looks at the
-queue. Where that would take long it is done with the next round of samples, in slices, and what was
-found then is scaled to what is out now.
+Nothing is counted for this: the messages that clients hold are added up when a request asks for the
+queue. Where that would take long, the next round of samples adds them up, in slices, and the result
+is scaled to the number of unacknowledged messages at the time of a request.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from warren.core.queues.queue import Queue
 from warren.mgmt.http.slices import chunks
 
 AT_ONCE = 20_000
-"""So many messages are looked at for one answer."""
+"""The most messages that are looked at for one answer."""
 
 CLIENTS_AT_ONCE = 100
-"""Up to so many connections are searched for messages that were fetched without consuming."""
+"""Up to so many connections are searched for messages taken by basic.get."""
 
 WANTED_S = 600.0
-"""What nobody has asked for in that time is added up no more."""
+"""A queue that was not asked for in that time is not added up any more."""
 
 LOOKED_AT = 256
-"""Messages in a chunk of a slice."""
+"""Messages in one chunk."""
 
 
 class UnackedOctets:
-    """Of the queues of a node."""
+    """The unacknowledged octets of a node's queues."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._wanted: dict[Queue, float] = {}
-        # How many messages were found of a queue that was asked for, and their octets.
+        # For each queue that was asked for: the messages found, and their octets.
         self._found: dict[Queue, tuple[int, int]] = {}
 
     def of(self, queue: Queue) -> int | None:
-        """None before the next round, for the first who asks about a queue with very many."""
+        """The octets; None if there are very many messages and no round has added them up yet."""
         if not queue.unacked:
             return 0
         octets = self._at_once(queue)
@@ -52,7 +52,7 @@ class UnackedOctets:
         return octets * queue.unacked // count if count else None
 
     async def sample(self) -> None:
-        """Add up what was asked for and takes long."""
+        """Add up the queues that were asked for and take long."""
         now = self._node.clock.now()
         self._wanted = {
             queue: asked_at
@@ -64,7 +64,7 @@ class UnackedOctets:
         for messages in self._held(wanted) if wanted else ():
             async for chunk in chunks(messages, LOOKED_AT):
                 for message in chunk:
-                    # Settled meanwhile, it is nobody's.
+                    # A message that was settled meanwhile has no holder.
                     queue = message.holder.queue if message.holder is not None else None
                     if queue in found:
                         count, octets = found[queue]
@@ -72,7 +72,7 @@ class UnackedOctets:
         self._found = found
 
     def _held(self, wanted: Collection[Queue]) -> Iterator[list[Message]]:
-        """What clients hold: those here channel by channel, then those of other nodes."""
+        """The messages that clients hold: here channel by channel, then those of other nodes."""
         for channel in list(_channels(self._node)):
             yield list(channel.unacked.values())
         for others in list(self._node.other_clients):
@@ -99,7 +99,7 @@ class UnackedOctets:
         return None
 
     def _all_channels(self) -> list[Channel]:
-        """For what was fetched without consuming; none when there are many."""
+        """All channels, to find messages taken by basic.get; none if there are many clients."""
         return list(_channels(self._node)) if len(self._node.clients) <= CLIENTS_AT_ONCE else []
 
 
