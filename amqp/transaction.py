@@ -27,6 +27,7 @@ from warren.core.messages.stock import NOTHING, Stock
 from warren.core.queues.consumers import ConsumedQueue
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.waiting import Until, Waiting
+from warren.core.scheduling.waiting import run as go
 from warren.core.vhosts.vhost import VirtualHost
 
 PUBLISH_US = 3
@@ -289,13 +290,29 @@ class Transaction(PublishConfirms):
         """Forget the publishes; what was judged is outstanding again."""
         runs, self._runs = self._runs, []
         self.published = 0
-        for run in runs:
-            self._let_go(run)
+        if self._channel.vhost.observer is None:
+            for run in runs:
+                self._let_go(run)
+        else:
+            go(self._tell_observer(runs), lambda result: result())
         verdicts, self._verdicts = self._verdicts, deque()
         judged: dict[int, Message] = {}
         for unacked, _ in verdicts:
             judged.update(unacked)
         self._channel.put_back(judged)
+
+    async def _tell_observer(self, runs: Sequence[_Run]) -> None:
+        """Report what was rolled back, a part of it in each turn."""
+        turns = self._channel.vhost.turns
+        for run in runs:
+            for envelope in run.envelopes:
+                turns.spend(PUBLISH_US)
+                if turns.over:
+                    await turns.pause()
+                observer = self._channel.vhost.observer
+                if observer is not None:
+                    observer.rolled_back(envelope, run.queues)
+            self._let_go(run)
 
     def _tell(self) -> None:
         on_news, self._on_news = self._on_news, None

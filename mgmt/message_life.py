@@ -54,6 +54,9 @@ def lived(records: Iterable[TraceRecord]) -> Lived:
         if event is TraceEvent.DUPLICATE:
             states[queue] = before.get(queue, event.value)
             continue
+        if event is TraceEvent.ROLLED_BACK:
+            states.update({name: before.get(name, event.value) for name in record.queues})
+            continue
         if record.queues or event is TraceEvent.ARRIVED:
             before = {**before, **states}
         if event not in KEEPS:

@@ -140,6 +140,9 @@ class Spans:
             ended += self._left(place, record)
         elif event is TraceEvent.DUPLICATE and place in self._new:
             self._waiting.pop(place, None)
+        elif event is TraceEvent.ROLLED_BACK:
+            for queue in record.queues:
+                self._waiting.pop((record.vhost, record.id, queue), None)
         elif event is TraceEvent.ARRIVED:
             self._brought((place,), _Open(record.at, parent))
         if event in BRINGS:

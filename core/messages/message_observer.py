@@ -78,6 +78,9 @@ class MessageObserver:
     ) -> None:
         """A client published this, and it is about to reach these queues."""
 
+    def rolled_back(self, envelope: Envelope, queues: Sequence[TracedQueue]) -> None:
+        """A client had `published` this in a transaction, and rolled that back."""
+
     def unroutable(self, envelope: Envelope, returned: bool) -> None:
         """No queue took it. `returned`: its publisher got it back."""
 
@@ -229,6 +232,10 @@ class Observers(MessageObserver):
     def died(self, queue: TracedQueue, envelopes: Collection[Envelope], reason: str) -> None:
         for observer in self._observers:
             observer.died(queue, envelopes, reason)
+
+    def rolled_back(self, envelope: Envelope, queues: Sequence[TracedQueue]) -> None:
+        for observer in self._observers:
+            observer.rolled_back(envelope, queues)
 
     def due(self, queue: TracedQueue, messages: Collection[Message]) -> None:
         for observer in self._observers:

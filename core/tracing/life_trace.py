@@ -197,6 +197,13 @@ class LifeTrace(MessageObserver):
         record.traceparent, record.tracestate = self._codec.trace_context(envelope.header)
         self._tracer.add(record)
 
+    def rolled_back(self, envelope: Envelope, queues: Sequence[TracedQueue]) -> None:
+        name = self._followed(envelope)
+        if name is not None:
+            record = self._record(TraceEvent.ROLLED_BACK, name, envelope)
+            record.queues = tuple([queue.name for queue in queues])
+            self._tracer.add(record)
+
     def acknowledged(self, queue: TracedQueue, messages: Collection[Message]) -> None:
         self._note(TraceEvent.ACKNOWLEDGED, queue, [message.envelope for message in messages])
 

@@ -30,6 +30,7 @@ class TraceEvent(StrEnum):
     MOVED = "moved"
     COPIED = "copied"
     REPLAYED = "replayed"
+    ROLLED_BACK = "rolled_back"
     DELETED = "deleted"
     # Of a queue, and so of all messages in it: the record names no message.
     PURGED = "purged"

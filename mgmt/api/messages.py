@@ -246,8 +246,7 @@ async def get(request: ApiRequest) -> Any:
             return None
         message, left, at = await _got_one(queue, client)
         if message is not None and at is not queue:
-            # The queue has moved. Messages it gave before are ready again at its new leader; so is
-            # this one.
+            # The queue has moved: this message and earlier ones are ready again at its new leader.
             at.requeue([message], delivered=False)
             return None
         return message

@@ -83,6 +83,29 @@ def test_message_is_published_routed_delivered_and_acknowledged(
         assert all(record["node"] == ctl_node.name for record in known["records"])
 
 
+@pytest.mark.parametrize("closes", [False, True])
+def test_message_that_is_rolled_back_is_in_no_queue(
+    ctl_node: CtlNode, channel: BlockingChannel, closes: bool
+) -> None:
+    with rule(ctl_node):
+        channel.queue_declare("rolled")
+        back, both = f"back {closes}", f"both {closes}"
+        publish(channel, "rolled", both)
+        channel.tx_select()
+        publish(channel, "rolled", back)
+        publish(channel, "rolled", both)
+        if closes:
+            channel.close()
+        else:
+            channel.tx_rollback()
+            publish(channel, "rolled", "kept")
+            channel.tx_commit()
+            assert life(ctl_node, "kept")["queues"] == {"rolled": "ready"}
+        assert events(ctl_node, back) == ["published", "rolled_back"]
+        assert life(ctl_node, back)["queues"] == {"rolled": "rolled_back"}
+        assert life(ctl_node, both)["queues"] == {"rolled": "ready"}
+
+
 def test_consumer_that_waits_is_handed_a_message(
     ctl_node: CtlNode, channel: BlockingChannel
 ) -> None:

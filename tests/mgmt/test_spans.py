@@ -108,6 +108,14 @@ def test_duplicate_makes_no_span_and_does_not_shorten_one() -> None:
     assert [shape(span) for span in maker.made] == [("queue q", 1, 4, "")]
 
 
+def test_message_that_is_rolled_back_makes_no_span() -> None:
+    maker = Maker()
+    maker.publish("q")
+    maker.record(TraceEvent.ROLLED_BACK, queues=("q",))
+    maker.record(TraceEvent.DELIVERED, "q", no_ack=True)
+    assert maker.made == []
+
+
 def test_queue_that_is_emptied_ends_no_span() -> None:
     maker = Maker()
     maker.publish("q", "other")
