@@ -299,6 +299,9 @@ class StreamLog(PublishConfirms):
         batch = self._store.read_stored(start, self.committed, count_max, bytes_max)
         if batch.lost:
             self._lost(batch.lost, batch.lost_bytes)
+        for message in batch.messages:
+            # The store keeps no note for a stream of what was delivered: every reader gets it anew.
+            message.redelivered = False
         return Peeked(batch.messages, batch.next_position)
 
     def list_positions(self, start: int, end: int, count_max: int) -> Listed:

@@ -20,7 +20,7 @@ from warren.mgmt import quorum_members
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.exchanges import exchange_of
 from warren.mgmt.http.endpoint import Endpoint
-from warren.mgmt.http.errors import BadRequest, ObjectNotFound
+from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.http.slices import Breather
 from warren.mgmt.peers import peers_of
@@ -59,7 +59,7 @@ async def _elsewhere(request: ApiRequest, queue: Queue, path: str, method: str) 
     try:
         return await peers.ask(leader, request, path, parts, method=method)
     except BrokerError as error:
-        raise BadRequest(error.text) from error
+        raise ApiError(503, "unavailable", error.text) from error
 
 
 def _epoch(request: ApiRequest, queue: Queue) -> int:
@@ -120,7 +120,11 @@ def _position(request: ApiRequest, queue: Queue) -> int:
 
 
 def _not_there() -> ObjectNotFound:
-    return ObjectNotFound("not_found", "no such delayed message: it was sent or cancelled")
+    return ObjectNotFound(
+        "not_found",
+        "no such delayed message: it was sent or cancelled, or another node leads the delayed"
+        " messages by now, and lists it with another id",
+    )
 
 
 async def cancel(request: ApiRequest) -> Any:

@@ -185,7 +185,7 @@ def _job(call: Call, action: str, queue: str, *, wait: bool, **given: Any) -> An
     plan: dict[str, Any] = {
         name: list(value) if name == "positions" else value
         for name, value in given.items()
-        if value not in (None, "", ())
+        if value not in (None, ())
     }
     if dry_run:
         plan["dry_run"] = True

@@ -62,11 +62,18 @@ class Found {
   selected = new Set();
   #where;
   #asked = { filter: "", order: "oldest", retained: "false", limit: 20 };
+  #first = null;
+  // The positions that the pages before this one began at.
+  #before = [];
+  #shown = null;
   #next = null;
   #begun = false;
   #summary = el("p", { class: "got-summary", role: "status" });
   #list = el("div", { class: "got" });
-  #more = button("Next page", () => this.#show(this.#next).catch(failed), { hidden: true });
+  #back = button("Previous page", () => this.#show(this.#before.pop()).catch(failed), {
+    hidden: true,
+  });
+  #more = button("Next page", () => this.#goOn().catch(failed), { hidden: true });
   #export = el("a", { download: "messages.jsonl" }, "Export all that the filter finds");
 
   constructor(where) {
@@ -94,11 +101,14 @@ class Found {
             { value: "true", label: "what was acknowledged and is retained" },
           ],
         },
+        { name: "from", label: "From position", hint: "Empty: from the first one." },
         { name: "limit", label: "On a page", type: "number", value: "20", min: 1, required: true },
       ],
-      submit: async (values) => {
-        this.#asked = values;
-        await this.#show(null);
+      submit: async ({ from, ...asked }) => {
+        this.#asked = asked;
+        this.#first = from || null;
+        this.#before = [];
+        await this.#show(this.#first);
       },
     });
     this.element = el(
@@ -106,7 +116,7 @@ class Found {
       {},
       this.#summary,
       this.#list,
-      el("p", {}, this.#more, " ", this.#export),
+      el("p", {}, this.#back, " ", this.#more, " ", this.#export),
     );
   }
 
@@ -120,8 +130,15 @@ class Found {
       await api.get(this.#where, { query: { limit: 1, truncate: 0 } });
       return;
     }
-    await this.#show(null);
+    await this.#show(this.#first);
     this.#begun = true;
+  }
+
+  async #goOn() {
+    const left = this.#shown;
+    await this.#show(this.#next);
+    this.#before.push(left);
+    this.#back.hidden = false;
   }
 
   async #show(from) {
@@ -129,6 +146,8 @@ class Found {
     const query = { ...this.#asked, truncate: SHOWN_BYTES, from };
     const page = await api.get(this.#where, { query });
     this.selected.clear();
+    this.#shown = from;
+    this.#back.hidden = this.#before.length === 0;
     this.#next = page.next;
     this.#more.hidden = page.next === null;
     setText(this.#more, page.messages.length ? "Next page" : "Go on searching");
@@ -182,6 +201,17 @@ function actionForm(where, found, jobs) {
       { name: "queue", label: "To queue", hint: "To move, copy or replay; or else" },
       { name: "exchange", label: "To exchange" },
       { name: "key", label: "Routing key", hint: "Empty: that of each message." },
+      {
+        name: "death",
+        label: "Sent back to where they came from before their",
+        type: "select",
+        options: [
+          { value: "last", label: "last death" },
+          { value: "first", label: "first death" },
+        ],
+      },
+      { name: "first", label: "Replay from offset", type: "number", min: 0, hint: "Or by time:" },
+      { name: "last", label: "Replay up to offset", type: "number", min: 0 },
       { name: "since", label: "Replay since", hint: "As 2026-01-31T08:00:00Z; empty: all." },
       { name: "until", label: "Replay until" },
       { name: "limit", label: "At most", type: "number", min: 1 },
@@ -203,14 +233,17 @@ function actionForm(where, found, jobs) {
 
 function planOf(values, found) {
   const { action, which, queue, exchange, key, since, until, limit, rate, dry } = values;
+  const { death, first, last } = values;
   const [name, back] = action.split("-");
   const plan = { action: name, dry_run: dry };
   if (which === "selected") plan.positions = [...found.selected];
   else if (found.filter) plan.filter = found.filter;
-  if (back) plan.back_to = back;
+  if (back) Object.assign(plan, { back_to: back, death });
   if (queue) plan.to_queue = queue;
   if (exchange) plan.to_exchange = exchange;
   if (key) plan.routing_key = key;
+  if (first) plan.first = Number(first);
+  if (last) plan.last = Number(last);
   if (since) plan.since = since;
   if (until) plan.until = until;
   if (limit) plan.limit = Number(limit);

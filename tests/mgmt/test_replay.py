@@ -162,6 +162,15 @@ def test_replay_needs_permissions_for_both_ends(
     api.put("/permissions/%2F/player", EVERYTHING)
 
 
+def test_messages_of_a_stream_are_never_redelivered(
+    broker: Broker, api: ApiClient, channel: Any
+) -> None:
+    fill(channel, **STREAM)
+    _, page = api.get("/queues/%2F/q/messages")
+    assert not any(row["redelivered"] for row in page["messages"])
+    assert replayed(broker, api, channel, filter="not redelivered") == NUMBERS
+
+
 def test_a_replay_is_in_the_life_of_a_message(broker: Broker, api: ApiClient, channel: Any) -> None:
     """Rules of tracing see jobs; one that selects nothing does not disturb them."""
     fill(channel, bodies=["1"], **STREAM)

@@ -284,6 +284,45 @@ def test_messages_are_looked_at_page_by_page_and_moved(ui: WebUi, channel: Any) 
     ui.check_form()
 
 
+def test_messages_are_looked_at_from_a_position_and_back_again(ui: WebUi, channel: Any) -> None:
+    declare(channel, "pages")
+    for number in range(5):
+        channel.basic_publish("", "pages", b"%d" % number)
+    ui.open("queues", "/", "pages", "messages")
+    page = ui.page
+    look = page.locator("form").filter(has=page.get_by_role("button", name="Look", exact=True))
+    payloads = page.get_by_label("Payload")
+    expect(payloads).to_have_count(5)
+    label = page.get_by_label("Select message").nth(1).get_attribute("id")
+    third = page.locator(f'label[for="{label}"]').inner_text().rpartition(" ")[2]
+    look.get_by_label("From position").fill(third)
+    look.get_by_label("On a page").fill("2")
+    look.get_by_role("button", name="Look", exact=True).click()
+    back = page.get_by_role("button", name="Previous page")
+    expect(payloads).to_have_text(["1", "2"])
+    expect(back).to_be_hidden()
+    page.get_by_role("button", name="Next page").click()
+    expect(payloads).to_have_text(["3", "4"])
+    back.click()
+    expect(payloads).to_have_text(["1", "2"])
+    expect(back).to_be_hidden()
+    ui.check_form()
+
+
+def test_dead_letters_go_back_where_they_came_from_first_or_last(ui: WebUi, channel: Any) -> None:
+    """The page sends which death counts."""
+    declare(channel, "buried")
+    ui.open("queues", "/", "buried", "messages")
+    page = ui.page
+    act = page.locator("form").filter(has=page.get_by_role("button", name="Begin"))
+    act.get_by_label("Action").select_option("redrive-queue")
+    act.get_by_label("Sent back to where they came from").select_option("first")
+    with page.expect_request("**/messages/jobs") as asked:
+        act.get_by_role("button", name="Begin").click()
+    plan = asked.value.post_data_json
+    assert plan == {"action": "redrive", "dry_run": True, "back_to": "queue", "death": "first"}
+
+
 def test_what_is_no_json_is_shown_as_it_came(ui: WebUi) -> None:
     shown = ui.page.evaluate(
         """async () => {
