@@ -328,8 +328,7 @@ def _hand_over(
     envelopes: Sequence[Envelope],
     bodies: Sequence[bytes],
 ) -> bool:
-    """Publish the gathered messages; their routes lead to the same queues. Returns whether to go
-    on.
+    """Publish gathered messages whose routes lead to the same queues. Returns whether to go on.
 
     A persistent message for several queues is stored once; for that, the queues have to get it one
     after the other.
