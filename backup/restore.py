@@ -36,12 +36,12 @@ def restore(
     *,
     alone: bool = False,
 ) -> list[str]:
-    """Make `target` the data directory that was backed up. Raises `BackupRefused`, `BackupDamaged`,
-    OSError.
+    """Make `target` the data directory that was backed up.
 
     The node that starts from it has the identity of the node that was backed up, whatever its name.
     `alone`: a member of a cluster becomes a node without a cluster. Returns the queues, as
-    `vhost/name`, of which that member had no copy.
+    `vhost/name`, of which that member had no copy. Raises `BackupRefused`, `BackupDamaged`,
+    OSError.
     """
     if target.exists() and (not target.is_dir() or set(os.listdir(target)) - NOT_OURS_BUT_HARMLESS):
         raise BackupRefused(f"{target} is not empty")

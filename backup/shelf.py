@@ -1,5 +1,4 @@
-"""The storage of backups and exports: a local directory, or a place that `backup/remote_shelf.py`
-reaches.
+"""The storage of backups and exports: a local directory, or a remote place (`remote_shelf.py`).
 
 Names are relative paths with slashes. A file exists completely or not at all, and when a method
 that wrote it returns, it is durable.
