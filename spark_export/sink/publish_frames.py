@@ -75,8 +75,7 @@ class FrameEncoder:
         self._encode_headers = _headers_encoder(columns.headers_type)
 
     def encode(self, batch: pa.RecordBatch, first_row: int) -> Iterator[EncodedRows]:
-        """The rows of the batch, in one or more portions; `first_row` is the number of the first
-        row.
+        """The rows of the batch, in one or more portions; `first_row` is the first row's number.
 
         Raises `PublishFailed` for a row that cannot be a message, before its portion is sent.
         """

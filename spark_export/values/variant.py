@@ -74,7 +74,7 @@ def encode_variant(value: Any) -> tuple[bytes, bytes]:
 
 
 def parse_json(text: bytes) -> tuple[bytes, bytes]:
-    """The variant of a JSON text: numbers with up to 38 digits keep them all, as decimals.
+    """The variant of a JSON text: numbers of up to 38 digits keep them all, fractions as decimals.
 
     Raises ValueError if the text is not JSON, RecursionError if it is nested too deeply.
     """

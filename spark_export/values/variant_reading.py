@@ -23,10 +23,9 @@ _EPOCH = date(1970, 1, 1)
 
 
 def read_variant(value: bytes, metadata: bytes) -> Any:
-    """The value: None, bool, int, float, `Float32`, `Decimal`, str, bytes, date, `Timestamp`, list
-    or dict.
+    """The value in a VARIANT. Raises ValueError.
 
-    Raises ValueError.
+    It is None, bool, int, float, `Float32`, `Decimal`, str, bytes, date, `Timestamp`, list or dict.
     """
     try:
         return _node(value, 0, _names(metadata), 1)
