@@ -71,7 +71,7 @@ class SocketOptions(NamedTuple):
 
 
 class Acceptor:
-    """The listening sockets of one protocol. Sockets numbered `descriptor_limit` or above are
+    """The listening sockets of one protocol. Sockets from number `descriptor_limit` on are
     refused."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Acceptor:
         return first
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         for listener, pause in self._listening.items():
             if pause is not None:
                 pause.cancel()
@@ -161,8 +161,8 @@ class Acceptor:
             )
 
     def _pause(self, listener: socket.socket, take: Callable[[socket.socket], None]) -> None:
-        """Pause a listener: a socket that is ready and cannot be accepted would wake the loop again
-        and again."""
+        """Pause a listener: its ready socket, which cannot be accepted, would wake the loop without
+        end."""
 
         def go_on() -> None:
             self._listening[listener] = None

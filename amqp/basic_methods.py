@@ -168,7 +168,7 @@ def recover_async(channel: Channel, method: commands.Basic.RecoverAsync) -> Wait
 
 
 def _check_taken_back(channel: Channel, last: int, multiple: bool) -> None:
-    """Raise `Unsupported` for a verdict about messages of a stream: streams take no messages
+    """Raise `Unsupported` for a verdict about messages of a stream, which takes no messages
     back."""
     if channel.has_streams:
         tags = [tag for tag in channel.unacked if tag <= (last or tag)] if multiple else [last]

@@ -21,8 +21,7 @@ PAUSE = "alarm"
 
 
 class PublishingConnection(Protocol):
-    """The part of a connection that alarms concern. `blocked`: an alarm keeps it from being
-    read."""
+    """A connection as alarms see it. `blocked`: an alarm keeps it from being read."""
 
     node: Node
 

@@ -618,8 +618,7 @@ class Channel:
             if queue.has_ready:
                 queue.deliver()
         if self.limit:
-            # After the queues have the messages: those put back go out before those not delivered
-            # yet.
+            # After the queues have the messages: those put back go out before new ones.
             self._settle_limited(limited)
 
     def unsettled(self) -> Iterator[Message]:
@@ -644,8 +643,8 @@ class Channel:
         self.settle(messages, verdict)
 
     async def _requeue_many(self, verdict: Verdict) -> None:
-        """Put messages back in turns. The queues deliver nothing meanwhile, so that these keep
-        their place."""
+        """Put messages back in turns. Queues deliver nothing meanwhile, so that these keep their
+        place."""
         turns = self.connection.node.turns
         queues = list(self.sources)
         tags = list(self.unacked)
@@ -775,15 +774,13 @@ class Channel:
         return blocked
 
     def watch_timeout(self) -> None:
-        """Start checking for messages that the client holds too long, when it may hold the first
-        one."""
+        """Start checking for messages held too long, when the client may hold the first one."""
         if self._timeout_timer is None and self.connection.settings.consumer_timeout_s is not None:
             clock = self.connection.clock
             self._timeout_timer = clock.call_later(CONSUMER_TIMEOUT_TICK_S, self._check_timeout)
 
     def held_for_s(self, delivery_tag: int) -> float:
-        """The least time for which the client has had a delivery, as far as checks have noted
-        it."""
+        """The least time that the client has had a delivery, as far as checks have noted it."""
         now = self.connection.node.clock.now()
         return next((now - at for tag, at in self._handed_out if tag >= delivery_tag), 0.0)
 
@@ -811,8 +808,8 @@ class Channel:
     # Showing
 
     def stats(self) -> MessageStats:
-        """The statistics of this channel. Deliveries are computed from delivery tags and from the
-        messages outstanding."""
+        """The statistics of this channel. Deliveries follow from delivery tags and outstanding
+        messages."""
         confirms, transaction = self.confirms, self.transaction
         judged = transaction.judged if transaction is not None else 0
         taken = len(self.unacked) + judged + self.acked + self.given_back
@@ -885,8 +882,7 @@ class Channel:
         return consumers
 
     async def give_back(self) -> None:
-        """Give unacknowledged messages back to their queues when operations under way have
-        ended."""
+        """Give unacknowledged messages back to their queues, after operations under way."""
         node = self.connection.node
         if self._under_way is not None:
             await self._under_way

@@ -91,7 +91,7 @@ class ChannelConfirms(PublishConfirms):
         self.on_news()
 
     def record_many(self, first_seq: int, answers: Sequence[Sequence[Settlement]]) -> None:
-        """`record` for publishes numbered from `first_seq` on; `answers` has a sequence for each
+        """`record` for publishes from number `first_seq` on; `answers` has a sequence for each
         queue."""
         (answered, *others) = answers
         if not others:

@@ -278,8 +278,7 @@ class Connection:
 
     @property
     def blocked(self) -> bool:
-        """Whether the connection published during an alarm; then it is not read until the alarm is
-        over."""
+        """Whether the connection is not read because it has published during an alarm."""
         return PAUSE in self._pauses
 
     def alarms_changed(self) -> None:
@@ -306,8 +305,7 @@ class Connection:
             else:
                 start = self._complete_frame(data)
                 if self._buffer and start < len(data):
-                    # More than one frame had waited in the buffer, and the last of them is
-                    # incomplete.
+                    # More than one frame had waited, and the last of them is incomplete.
                     data = self._buffer + data[start:]
                     self._buffer = b""
                     start = 0
@@ -479,8 +477,7 @@ class Connection:
             if index == commands.Channel.CloseOk.index:
                 self._closing_channels.discard(number)
             elif index == commands.Channel.Close.index:
-                # Both sides closed at once: the client answers our close after we have answered its
-                # own.
+                # Both sides closed at once: the client answers our close after we answer its own.
                 self._closing_channels.discard(number)
                 self._crossed_closes.add(number)
                 self.send(number, make(commands.Channel.CloseOk))
@@ -732,8 +729,7 @@ class Connection:
         self.send(0, make(commands.Connection.CloseOk))
 
     def _update_secret(self, _: commands.Connection.UpdateSecret) -> None:
-        # Only authentication backends with expiring tokens need the secret, and this broker has
-        # none.
+        # Only login backends with expiring tokens need the secret, and this broker has none.
         self.send(0, make(commands.Connection.UpdateSecretOk))
 
     def _enter(self, transition: Transition) -> None:
@@ -759,8 +755,8 @@ class Connection:
         self._enter(Transition.LOSE)
 
     def _end_channels(self) -> list[Event]:
-        """Leave the node, which tells the other nodes once; then end channels and exclusive
-        queues."""
+        """Leave the node, which tells the other nodes once; then end channels and exclusive queues.
+        Returns the events to wait for."""
         if self._waiting is not None:
             self._waiting.close()
             self._waiting = None
@@ -849,7 +845,7 @@ class Connection:
         if parts:
             self.heartbeat.sent = True
         if self._beat_due:
-            # Parts are complete frames, so a heartbeat may go before the output that waits for a
+            # Parts are complete frames, so a heartbeat may go before output that waits for a
             # commit.
             self._beat_due = False
             parts.insert(0, HEARTBEAT_FRAME)
@@ -870,8 +866,7 @@ class Connection:
     # Back-pressure
 
     def writable(self, writable: bool) -> None:
-        """The socket takes octets again, or has enough for now: its consumers are woken or
-        blocked."""
+        """Wake the consumers, as the socket takes octets again, or block them, as it has enough."""
         self.socket_writable = writable
         for channel in list(self.channels.values()):
             channel.socket_writable(writable)
@@ -897,8 +892,7 @@ class Connection:
         self._read_on()
 
     def resume(self, reason: str) -> None:
-        """Lift one reason to pause. When none is left, serve what was read already, then read
-        more."""
+        """Lift one reason to pause; after the last, serve what was read already, then read more."""
         if reason in self._pauses:
             self._pauses.discard(reason)
             if not self._pauses:

@@ -215,7 +215,7 @@ class ChannelConsumer(Consumer):
         self.queue = queue
 
     def _write(self, delivery_tag: int, envelope: Envelope, body: bytes, redelivered: bool) -> None:
-        """Write a delivery; when an envelope comes a second time, keep the parts that do not
+        """Write a delivery; from an envelope's second time on, keep the parts that do not
         change."""
         channel = self._channel
         if redelivered:
@@ -257,8 +257,7 @@ def _address(envelope: Envelope) -> bytes:
 def delivery_frames(
     channel: int, method: bytes, header: bytes, body: bytes, frame_max: int
 ) -> list[bytes]:
-    """The frames of a method that carries content (basic.return, basic.get-ok) and of its content,
-    in parts."""
+    """The frames of a method (basic.return, basic.get-ok) and its content, in parts."""
     return [
         HEAD.pack(METHOD, channel, len(method)) + method + END,
         *content_frames(channel, header, body, frame_max),

@@ -86,8 +86,7 @@ def reply_to(error: BrokerError) -> tuple[int, str]:
 
 
 def offender(error: BrokerError, method: tuple[int, int]) -> tuple[int, int]:
-    """The class and method id in a close: the offending method's, or 0/0 if no method is to
-    blame."""
+    """The class and method id in a close: the offending method's, or 0/0 if there is none."""
     if isinstance(error, UnexpectedFrame):
         return error.ids
     if isinstance(error, FrameError | InternalFault | TooManyChannels | ConnectionForced):

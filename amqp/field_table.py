@@ -22,8 +22,7 @@ NESTING_MAX = 128
 RabbitMQ has no limit, and no client is known to come near this one."""
 
 WRAPPED_MAX = 8
-"""Levels that the broker may wrap around a table it was given, as the firehose does with
-properties."""
+"""Levels that the broker may wrap around a given table, as the firehose does with properties."""
 
 NAME_BYTES_MAX = 255
 

@@ -44,8 +44,7 @@ def mechanisms(settings: ConnectionSettings, peer: Peer) -> tuple[str, ...]:
 
 
 def greeting(node: Node, offered: tuple[str, ...]) -> bytes:
-    """The frame of connection.start, made once for all peers that are offered the same
-    mechanisms."""
+    """The frame of connection.start, made once for all peers with the same offer."""
     known = node.greetings.get(offered)
     if known is None:
         flags: Table = {name: Field("t", True) for name in CAPABILITIES}
@@ -116,8 +115,7 @@ class Authentication:
 
 
 def agreed(settings: ConnectionSettings, method: commands.Connection.TuneOk) -> Agreed:
-    """The limits in tune-ok. Raises `HandshakeFault` if the client wants more than it was
-    offered."""
+    """The limits in tune-ok. Raises `HandshakeFault` if they exceed the offer."""
     frame_max: int = method.frame_max
     channel_max: int = method.channel_max
     frame_max_ok = frame_max >= FRAME_MIN_SIZE or frame_max == 0

@@ -42,8 +42,8 @@ class HeldOutput:
     def leaving(self, metadata: MetadataStore, written: list[bytes]) -> Iterator[list[Event]]:
         """Hold output written after the block until everything that ends in the block is gone.
 
-        Queues and bindings that a client leaves behind are to be gone when it is told that it has
-        left; other nodes decide on that too. The block adds the events to wait for to the list.
+        A client that is told that it has left must find nothing of what it left behind, such as
+        queues; other nodes decide on that too. The block adds the events to wait for to the list.
         """
         before = metadata.uncommitted()
         left: list[Event] = []

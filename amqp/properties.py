@@ -29,8 +29,7 @@ EXPIRATION_MS_MAX = 315_360_000_000
 
 
 class MalformedProperties(ValueError):
-    """The content header ends before the properties that its flags announce, or its headers are not
-    a table."""
+    """The content header ends before its properties do, or its headers are not a table."""
 
 
 class InvalidExpiration(ValueError):
@@ -117,8 +116,8 @@ _TRACEPARENT = b"\x0btraceparent"
 """The length and the octets of the name, as they are in a table."""
 
 CONTEXT_MAX = 512
-"""The most octets in a header of a trace context: `tracestate` may have that many, `traceparent`
-has 55."""
+"""The most octets in a header of a trace context: `tracestate` may have them, `traceparent` has
+55."""
 
 _FLAGS_AT = 12
 _SHORT = struct.Struct(">H")

@@ -52,9 +52,9 @@ GATHERED_MAX = 512
 SHARED_MAX = 256
 RULED_MAX = 32
 OBSERVED_MAX = 64
-"""The same limit for publishes to several queues, divided by the number of queues: in general, for
-queues that take messages one by one, and for publishes that observers want. Whether the turn is
-over is checked after each batch."""
+"""The same limits for publishes to several queues, for queues that take messages one by one, and
+for publishes that observers want; each is divided by the number of queues. After each batch it is
+checked whether the turn is over."""
 
 DECIDED_MAX = 128
 """Octets of a header that are compared with those of the next one. Headers that are decided by more
@@ -70,8 +70,8 @@ _EXCHANGE_AT = 13
 """The offset of the exchange in the method frame of a publish."""
 
 _CONTENT_HEAD = struct.Struct(">BHIIQH")
-"""Type, channel and payload size of a content header frame; class and weight, body size, the first
-flags word."""
+"""Type, channel, payload size of a content header frame; class and weight, body size, first
+flags."""
 
 _CONTENT_MIN = _CONTENT_HEAD.size + 1 + OVERHEAD + 1
 """The octets of a content header frame without properties and a body frame with one octet."""
@@ -80,8 +80,7 @@ _BODY_SIZE = struct.Struct(">Q")
 _BODY_SIZE_AT = 11
 _DECIDING_AT = 19
 _FLAGS_AT = 12
-"""Offsets of the body size and the flags in the frame of a content header, and of the flags in its
-payload."""
+"""Offsets of body size and flags in the frame of a content header, and of flags in its payload."""
 
 _NOTHING_BEGINS_SO = b"\xff"
 """The value of `start` while there is no header to compare with: no frame has this type."""
@@ -263,8 +262,7 @@ def _same_way(route: Route | None, other: Route) -> bool:
 
 
 class _Like:
-    """Recognises method frames that differ from a given one in the routing key only and lead to the
-    same queues."""
+    """Recognises method frames that differ in the routing key only and lead to the same queues."""
 
     __slots__ = (
         "_before_key",

@@ -54,8 +54,7 @@ QUEUES_AT_ONCE = 200
 """A message for more queues than that is published in several turns."""
 
 QUEUES_BETWEEN_LOOKS = 20
-"""Queues that get a message before the next check whether the turn is over: their limits may cost
-more."""
+"""Queues that get a message between two checks whether the turn is over: limits may cost more."""
 
 ARGUMENTS_AT = HEAD.size + 4
 """The offset of a method's arguments in its frame."""
@@ -254,8 +253,7 @@ class PublishRoutes:
         return source
 
     def _with_facts(self, route: Route, header: bytes, facts: properties.Facts) -> Envelope:
-        """Check the properties, in RabbitMQ's order, and take the routing keys in CC and BCC from
-        them."""
+        """Check the properties, in RabbitMQ's order, and take the routing keys in CC and BCC."""
         if facts.user_id is not None:
             self._check_user_id(facts.user_id)
         expiration_ms = None

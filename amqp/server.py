@@ -30,8 +30,7 @@ from warren.core.node import Node
 log = logging.getLogger("warren.connection")
 
 WRITE_BUFFER_HIGH = 256 * 1024
-"""Octets written to a socket that its peer may leave unread before the connection's consumers are
-blocked."""
+"""Octets that may wait for the peer to read them before the connection's consumers are blocked."""
 
 MUCH_BYTES = 8 * 1024
 MUCH_BYTES_PER_US = 128
@@ -216,8 +215,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._transport.abort()
 
     def fault(self) -> None:
-        """The broker has failed to serve this peer: log that, and end this peer's connection
-        only."""
+        """The broker has failed to serve this peer: log that, and end this connection only."""
         connection = self._connection
         if connection is None:
             log_fault(log, "internal_error")
@@ -421,8 +419,7 @@ class Listener:
                 )
 
     def suspend(self, suspended: bool) -> None:
-        """Let no new clients in, or let them in again; clients that have opened their connection
-        stay."""
+        """Let no new clients in, or let them in again; clients with open connections stay."""
         self._suspended = suspended
         if suspended:
             for protocol in [one for one in self._protocols if one.is_new]:

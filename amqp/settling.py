@@ -42,8 +42,7 @@ def unknown_delivery_tag(delivery_tag: int) -> PreconditionFailed:
 
 
 def check_returnable(channel: ReturningChannel, tags: Iterable[int], methods: str) -> None:
-    """Raise `Unsupported` if one of these messages is of a stream: streams take no messages
-    back."""
+    """Raise `Unsupported` if one of these messages is of a stream, which takes no messages back."""
     if not channel.has_streams:
         return
     unacked = channel.unacked

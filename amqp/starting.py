@@ -40,8 +40,7 @@ OFFER = ConnectionSettings()
 
 
 class StartingProtocol(asyncio.Protocol):
-    """One socket: sends connection.start and connection.tune, and closes the connection that is
-    opened."""
+    """One socket: sends connection.start and connection.tune, and refuses connection.open."""
 
     def __init__(self, properties: Table, describe: Callable[[], str], patience_s: float) -> None:
         self._properties = properties

@@ -35,8 +35,7 @@ KINDS = (
     "parameter",
     "global_parameter",
 )
-"""Bindings are not among these: they are taken when it is known which exchanges and queues
-exist."""
+"""Bindings are taken later, when it is known which exchanges and queues exist."""
 
 FIRST_VERSION = 1
 

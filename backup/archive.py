@@ -57,8 +57,7 @@ class StoredFile(msgspec.Struct, frozen=True):
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """A backup. `created_at` is in seconds since 1970; `new_bytes` were copied, the rest
-    existed."""
+    """A backup. `created_at` is in seconds since 1970; `new_bytes` had to be copied for it."""
 
     id: str
     created_at: float
@@ -219,8 +218,7 @@ class Archive:
         return backup
 
     def _expect_node(self, node_id: str) -> None:
-        """Refuse an archive of another node: backups of two nodes in one archive would be
-        confused."""
+        """Refuse another node's archive: backups of two nodes in one archive would be confused."""
         # Another process may have begun the archive since it was opened.
         self._head = Archive.on(self.shelf, create=True)._head
         if self._head is None:
@@ -242,8 +240,7 @@ class Archive:
     def _store(
         self, file: TakenFile, known: dict[tuple[str, int, int], str]
     ) -> tuple[StoredFile, bool]:
-        """Store the contents of a file; returns the stored file, and whether it had to be
-        copied."""
+        """Store a file's contents; returns the stored file, and whether it had to be copied."""
         sha256 = known.get((file.path, file.size, file.changed_ns))
         if sha256 is None or self.shelf.size(content_name(sha256)) != file.size:
             with file.source.open("rb") as octets:

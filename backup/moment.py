@@ -114,8 +114,7 @@ def moment(
 
 @contextmanager
 def _scratch(store: Path) -> Iterator[Path]:
-    """A directory for the links; the node takes it for a snapshot in use, and does not remove
-    it."""
+    """A directory for the links; the node takes it for a snapshot in use, and keeps it."""
     if not store.is_dir():
         raise BackupRefused(f"{store.parent} has no messages and never had: no node has run there")
     base = store / PINS_DIRECTORY

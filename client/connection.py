@@ -33,8 +33,7 @@ CLOSE_S = 5.0
 
 
 class ConnectionFailed(Exception):
-    """The connection could not be opened, or has ended. `code` is the broker's, 0 if it gave
-    none."""
+    """There is no connection, or it has ended. `code` is the broker's, 0 if it gave none."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -90,8 +89,7 @@ class User(Protocol):
 
 
 async def open_any(targets: Sequence[Target], user: User) -> tuple[Connection, Target]:
-    """Open a connection to the first of these targets that accepts it. Raises
-    `ConnectionFailed`."""
+    """Connect to the first of these targets that accepts. Raises `ConnectionFailed`."""
     failures = []
     for target in targets:
         try:

@@ -292,7 +292,7 @@ class ClientProtocol:
         return self._take_events()
 
     def did_not_listen(self, now: float) -> None:
-        """Restart the timeouts: nothing was read until now, so silence and missing answers mean
+        """Restart the timeouts: nothing was read until now, so the broker's silence means
         nothing."""
         self._last_received = self._asked_at = now
 
@@ -564,8 +564,7 @@ class ClientProtocol:
 
 
 class _Nonsense(Exception):
-    """The broker sent octets that cannot be understood, so the octets after them cannot be
-    either."""
+    """Octets of the broker cannot be understood, so the octets after them cannot be either."""
 
 
 class _Move(NamedTuple):

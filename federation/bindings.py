@@ -21,8 +21,7 @@ EXCHANGE = "exchange"
 HOPS = "hops"
 
 Carried: TypeAlias = Mapping[tuple[str, str], Table]
-"""The arguments of bindings at the upstream, by routing key and fingerprint of the arguments
-here."""
+"""Arguments of bindings at the upstream, by routing key and fingerprint of the arguments here."""
 
 
 class Way(NamedTuple):

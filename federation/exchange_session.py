@@ -264,8 +264,8 @@ class ExchangeSession:
             await asyncio.gather(*asked)
 
     async def _keep_looking(self) -> None:
-        """Raise `ChannelFailed` when an exchange was deleted at the upstream: without it no
-        messages come."""
+        """Raise `ChannelFailed` when an upstream exchange was deleted: without it no messages
+        come."""
         while True:
             await asyncio.sleep(CHECK_S)
             for exchange in (self._wanted.remote_name, self._helper(self._which)):

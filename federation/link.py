@@ -1,5 +1,4 @@
-"""One link: it runs session after session, with a delay between failures, as long as it is
-wanted."""
+"""One link: runs session after session, with a delay between failures, until it is stopped."""
 
 from __future__ import annotations
 
@@ -45,8 +44,8 @@ class NewSession(Protocol):
 
 
 class Link:
-    """One link. `target` returns how to reach an upstream by its URI, and `here` is how to reach
-    this node."""
+    """One link. `target` returns how to reach an upstream by URI; `here` is how to reach this
+    node."""
 
     def __init__(
         self,
@@ -83,8 +82,7 @@ class Link:
         await self._attempts.stop()
 
     async def clean_up(self, session: Cleaning) -> None:
-        """The federation has ended: delete what the link made at the upstream, if that can be
-        reached."""
+        """The federation has ended: delete what the link made at the upstream, if possible."""
         try:
             async with asyncio.timeout(CLEAN_UP_S):
                 await session.clean_up(self._targets())
@@ -97,8 +95,7 @@ class Link:
         log_event(log, logging.WARNING, "federation_left_behind", **self._names(), reason=reason)
 
     def look_again(self) -> None:
-        """Check again: bindings of the exchange here, or consumers of the queue, may have come or
-        gone."""
+        """Check again: bindings of the exchange, or consumers of the queue, may have changed."""
         if self._session is not None:
             self._session.look_again()
 

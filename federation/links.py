@@ -123,15 +123,14 @@ class Links:
         self._ended.clear()
 
     def look_again(self) -> None:
-        """Check all links again: nodes have come or gone, or this node is no longer counted as
-        up."""
+        """Check all links again: nodes have come or gone, or this node no longer counts as up."""
         if self._unwatch:
             self._periodic.start()
 
     # Checks of parameters
 
     def check_upstream(self, vhost: str, name: str, value: Any, user: User | None) -> None:
-        """Raises `ValidationFailed` with every problem of a parameter that the user is setting."""
+        """Raises `ValidationFailed` with every problem of a parameter that the user sets."""
         upstream.check(name, value)
         for uri in upstream.uris(value, vhost):
             self._reach.check(uri, user)
@@ -202,7 +201,7 @@ class Links:
         return LOOK_S
 
     def _look_at_queues(self, _now: float) -> float | None:
-        """Check the links of queues. Returns the seconds until the next check; None without
+        """Check the links of queues. Returns the seconds until the next check, None without
         links."""
         for link in self._all():
             if link.wanted.kind == "queue":
@@ -257,8 +256,7 @@ class Links:
         for link_id, link in list(self._links.get(federated, {}).items()):
             if wanted.get(link_id) != (link.wanted, True):
                 self._end(federated, link_id)
-        # The objects of an ended link at the upstream may still be of use to this node or to
-        # another.
+        # The upstream objects of an ended link may still be of use to this or another node.
         of_use = {(one.id, one.cluster) for one, _ in wanted.values()}
         for link in self._ended.pop(federated, ()):
             if (link.wanted.id, link.wanted.cluster) not in of_use:

@@ -36,8 +36,7 @@ ORIGINAL_CC = "x-original-cc"
 CC = "CC"
 
 EncodeTable: TypeAlias = Callable[[Table], bytes]
-"""The octets of a table, with their length. Raises ValueError for a table that cannot be
-encoded."""
+"""The octets of a table, with their length. Raises ValueError for an invalid table."""
 
 
 class Marker(NamedTuple):

@@ -63,8 +63,7 @@ class Plan:
         return asked[1]
 
     def wanted(self, federated: Federated) -> Iterator[tuple[Wanted, bool]]:
-        """The links that this exchange or queue is to have, each with whether it runs at this
-        node."""
+        """The links that an exchange or queue is to have, and whether each is to run here."""
         vhost = self._node.vhosts.get(federated.vhost)
         if vhost is None or not self.federates(federated.vhost):
             return
@@ -93,8 +92,7 @@ class Plan:
             yield wanted, self._is_here(vhost, federated, record)
 
     def _applied(self, vhost: VirtualHost, federated: Federated) -> Applied | None:
-        """The policies' definition for it; None for exchanges and queues that cannot be
-        federated."""
+        """The policies' definition for it; None if it cannot be federated."""
         name = federated.name
         if federated.kind == "exchange":
             exchange = vhost.exchanges.get(name)

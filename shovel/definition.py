@@ -63,8 +63,7 @@ PROTOCOL: Final = "amqp091"
 
 @dataclass(frozen=True)
 class Source:
-    """The source of messages: a queue, or an exchange with a queue that the shovel makes for
-    itself."""
+    """The source of messages: a queue, or an exchange with a queue of the shovel's own."""
 
     uris: Sequence[Uri]
     queue: str | None

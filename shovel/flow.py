@@ -78,8 +78,7 @@ class Flow:
         transfer: Transfer,
         publish: Callable[[Delivered], int | None],
     ) -> None:
-        """Move messages from now on. `publish` returns the tag, or None for a message that it did
-        not send."""
+        """Move messages from now on. `publish` returns the tag, or None if it sent nothing."""
         self._source, self._destination = source, destination
         self._transfer, self._publish = transfer, publish
         self._over = self._loop.create_future()
@@ -109,8 +108,7 @@ class Flow:
     # As the user of both connections
 
     def received(self, connection: Connection, events: Sequence[Event]) -> None:
-        """Take messages of the source, and the answers of the destination to those published
-        there."""
+        """Take the source's messages, and the destination's answers to publishes."""
         self._carefully(lambda: self._receive(events))
 
     def writable(self, connection: Connection) -> None:

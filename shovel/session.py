@@ -45,8 +45,8 @@ class Observer(Protocol):
 
 
 class Session:
-    """One session. `remaining`: how many messages are still to be moved; None: as `definition`
-    says."""
+    """One session. `remaining`: the number of messages still to be moved; None: see
+    `definition`."""
 
     def __init__(
         self,
@@ -157,8 +157,8 @@ class Session:
         self._observer.counted(messages)
 
     def _prefetch(self) -> int:
-        """The prefetch count. It is at most the number of messages to be moved: the others are for
-        other consumers."""
+        """The prefetch count, at most the number of messages to be moved: others may consume the
+        rest."""
         if self._definition.destination.redrive is not None:
             # Messages that are left stay unacked, and must not keep others from being delivered.
             return 0
@@ -192,8 +192,7 @@ class Session:
 
 
 async def _declare(connection: Connection, queue: str, arguments: dict[str, Any] | Any) -> Any:
-    """Find the queue, or make a durable one; the arguments of an existing queue are not
-    compared."""
+    """Find the queue, or make a durable one; arguments of an existing queue are not compared."""
     try:
         return await connection.ask(CHANNEL, commands.Queue.Declare, queue=queue, passive=True)
     except ChannelFailed as failure:

@@ -63,8 +63,7 @@ class Shovels:
         self._clock = clock
         self._random = random
         self._running: dict[Key, _Running] = {}
-        # Workers that close their connections, by key of their shovel: its next worker waits for
-        # them.
+        # Workers that are stopping, by key of their shovel: its next worker waits for them.
         self._stopping: dict[Key, asyncio.Task[None]] = {}
         self._periodic = Periodic(clock, self._look)
         self._unwatch: Callable[[], None] | None = None
@@ -95,7 +94,7 @@ class Shovels:
     # Checks of parameters
 
     def check(self, _vhost: str, name: str, value: Any, user: User | None) -> None:
-        """Raises `ValidationFailed` with every problem of a parameter that the user is setting."""
+        """Raises `ValidationFailed` with every problem of a parameter that the user sets."""
         definitions.check(name, value)
         for uri in definitions.uris(value):
             self._reach.check(uri, user)

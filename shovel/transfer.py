@@ -102,8 +102,7 @@ class Transfer:
             self._unacked[message.delivery_tag] = False
 
     def next(self) -> Delivered | None:
-        """The message to publish now, or None. Call `published`, `skipped` or `leave` with it
-        afterwards."""
+        """The message to publish now, or None; `published`, `skipped` or `leave` must follow."""
         if self._refused:
             if self._pause_over and not (self._in_order and self._in_flight):
                 self._try_again()

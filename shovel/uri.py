@@ -53,8 +53,7 @@ class TlsQuery:
     """The name that the certificate must have; None if the name is not checked."""
 
     def context(self) -> ssl.SSLContext:
-        """A TLS context with these settings; reads the files. Raises OSError, `ssl.SSLError` among
-        them."""
+        """A TLS context; reads the files. Raises OSError, `ssl.SSLError` among them."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.verify and self.server_name is not None
         context.verify_mode = ssl.CERT_REQUIRED if self.verify else ssl.CERT_NONE
@@ -84,8 +83,7 @@ class Uri:
 
 
 def parse_uri(text: Any, vhost: str = "/") -> Uri:
-    """The URI in a text; `vhost` is the virtual host of a URI without a path. Raises
-    `InvalidUri`."""
+    """The parsed URI; `vhost` is for a URI without a path. Raises `InvalidUri`."""
     if not isinstance(text, str):
         raise InvalidUri(text, "unable_to_parse_uri")
     try:

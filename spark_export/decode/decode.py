@@ -301,8 +301,7 @@ class _UnitDecoder:
         return "an envelope whose parts do not fill it"
 
     def _located(self, messages: _Messages, troubles: dict[int, Trouble]) -> _Messages:
-        """Find the properties; messages that end before their properties are added to
-        `troubles`."""
+        """Find the properties; messages that end too early are added to `troubles`."""
         if not self._properties or not len(messages):
             return messages
         located = locate(messages.data, messages.header_at, messages.body_at, self._properties)
@@ -558,8 +557,7 @@ def _redelivered(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
 
 
 def _expires_at(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
-    """The times of expiry; null for never. Expired messages are there until the queue removes
-    them."""
+    """Times of expiry; null for never. Expired messages stay until the queue removes them."""
     expires_us = np.ascontiguousarray(messages.entries["expires_us"])
     return arrow_columns.timestamps(expires_us, (expires_us != 0) & (not decoder.unit.retained))
 

@@ -28,8 +28,7 @@ TABLES_KEPT = 4096
 
 
 class Tables(NamedTuple):
-    """The decoded column. `broken` are the rows whose table cannot be read, with the reasons; they
-    are null."""
+    """The decoded column. `broken`: rows whose table cannot be read, and why; they are null."""
 
     column: pa.Array
     broken: dict[int, str]
@@ -43,8 +42,8 @@ class HeaderTables:
         self._kept: dict[bytes, Any] = {}
 
     def decode(self, raw: pa.BinaryArray) -> Tables:
-        """Decode tables; `raw` has the fields of each without its length, null for messages without
-        one."""
+        """Decode tables; `raw` has the fields of each without its length, null where there is
+        none."""
         encoded = raw.dictionary_encode()
         rendered = [self._rendered(octets) for octets in encoded.dictionary.to_pylist()]
         failed = [at for at, value in enumerate(rendered) if isinstance(value, TableBroken)]

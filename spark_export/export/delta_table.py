@@ -101,8 +101,7 @@ def _has(table: deltalake.DeltaTable, job: str, batch: int) -> bool:
 
 
 def _with_day(schema: pa.Schema) -> pa.Schema:
-    """The columns of the table: the day is in none of its files, but the table's log has it for
-    each."""
+    """The columns of the table: the day is in its log, for each file, but not in the files."""
     return schema.append(pa.field(DAY, pa.date32()))
 
 

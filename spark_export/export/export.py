@@ -413,8 +413,7 @@ def export_share(tasks: Sequence[ExportTask]) -> list[ExportedFile]:
 
 
 def _cause(failure: BaseException) -> BaseException:
-    """The error of ours with which a task ended, which Spark passes on as text; otherwise
-    `failure`."""
+    """The error of ours with which a task ended, made from Spark's text; or `failure`."""
     told = OWN_ERROR.search(str(failure))
     kind = getattr(errors, told[1], None) if told is not None else None
     if told is None or kind is None:
@@ -440,8 +439,7 @@ def _finished(context: Any, group: str) -> int:
 
 
 def check_destination(data_directory: Path, destination: Where) -> None:
-    """Raise `OptionRefused` for a place in the data directory, `ShelfRefused` for an unusable
-    place."""
+    """Raise `OptionRefused` for a place in the data directory, `ShelfRefused` if unusable."""
     if shelf_of(destination).is_inside(data_directory):
         raise OptionRefused(
             f"{destination} is in the data directory {data_directory}, which is the node's alone"

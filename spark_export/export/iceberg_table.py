@@ -130,8 +130,7 @@ def _has(table: Table, job: str, batch: int) -> bool:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turn errors into `TableRefused`; a catalog may raise any error of the library that reaches
-    it."""
+    """Turn errors into `TableRefused`; a catalog may raise any error of its own library."""
     try:
         yield
     except SparkExportError:
@@ -161,8 +160,7 @@ def _same(kind: pa.DataType, known: pa.DataType) -> bool:
 
 
 def _location(place: str) -> str:
-    """The place for Iceberg, without the query of a URL: such options belong to the catalog's
-    configuration."""
+    """The place for Iceberg, without a URL's query: such options are the catalog's."""
     if "://" not in place:
         return f"file://{os.path.abspath(place)}"
     parts = urlsplit(place)

@@ -35,8 +35,8 @@ DAY = "date"
 
 @dataclass(frozen=True)
 class TableChoice:
-    """The kind of a table, and its name in a catalog: Iceberg tables have one, Delta tables have
-    none."""
+    """The kind of a table, and its name in a catalog, which Iceberg tables have and Delta tables
+    lack."""
 
     format: str
     name: str | None = None
@@ -76,8 +76,7 @@ class LakeTable(Protocol):
     """A table that exists, or is made by the first `append`. Methods raise `TableRefused`."""
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise `TableRefused` if the table exists and does not have these columns with these
-        types."""
+        """Raise `TableRefused` if the table exists and its columns differ from these."""
 
     def has(self, job: str, batch: int) -> bool:
         """Whether this batch of the job, or a later one, is in the table."""

@@ -159,8 +159,7 @@ def staging_folder(export: str) -> str:
 
 
 def lock_name(export: str) -> str:
-    """The name of the file that the process writing an export locks; no export's name begins with a
-    dot."""
+    """The lock of the process that writes the export; no export's name begins with a dot."""
     return f"{STAGING_DIRECTORY}/.{export}.lock"
 
 
@@ -209,8 +208,7 @@ def write_manifest(destination: Where, manifest: Manifest) -> None:
 
 
 def read_manifest(destination: Where, export: str) -> Manifest:
-    """The manifest of an export. Raises `StoreRefused` if it is missing or cannot be read,
-    OSError."""
+    """The manifest of an export. Raises `StoreRefused` if it is missing or unreadable, OSError."""
     shelf = shelf_of(destination)
     shown = f"{shelf.shown}/{manifest_name(export)}"
     try:
@@ -234,8 +232,7 @@ def _decode(fields: Any, path: str) -> Manifest:
 
 
 def list_manifests(destination: Where) -> list[Manifest]:
-    """All manifests, in the order in which the exports were finished. Raises `StoreRefused`,
-    OSError."""
+    """All manifests, in the order of finishing. Raises `StoreRefused`, OSError."""
     names = shelf_of(destination).names(MANIFESTS_DIRECTORY)
     found = [
         read_manifest(destination, name.removeprefix(f"{MANIFESTS_DIRECTORY}/")[: -len(".json")])
@@ -246,8 +243,7 @@ def list_manifests(destination: Where) -> list[Manifest]:
 
 
 def find_manifest(destination: Where, export: str | None) -> Manifest:
-    """The manifest of this export, or of the newest if it is None. Raises `StoreRefused`,
-    OSError."""
+    """The manifest of this export, or the newest for None. Raises `StoreRefused`, OSError."""
     if export is not None:
         return read_manifest(destination, check_export_id(export))
     manifests = list_manifests(destination)
@@ -257,8 +253,7 @@ def find_manifest(destination: Where, export: str | None) -> Manifest:
 
 
 def chain(destination: Where, manifest: Manifest) -> list[Manifest]:
-    """The manifests of the export and its bases, the full one first. Raises `StoreRefused`,
-    OSError."""
+    """The export and its bases, the full one first. Raises `StoreRefused`, OSError."""
     links = {manifest.export: manifest}
     since = manifest.since
     while since is not None:

@@ -157,8 +157,7 @@ def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]
 
 
 class Written(NamedTuple):
-    """The contents of a file. Times are microseconds since 1970, None if no message in it has
-    one."""
+    """The contents of a file. Times are microseconds since 1970, None if no message has one."""
 
     rows: int
     bytes: int

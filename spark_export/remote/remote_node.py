@@ -89,8 +89,7 @@ class _Answer(NamedTuple):
 
 
 class _Connections(threading.local):
-    """The connections of this thread. Connections opened before the process was forked are not
-    used."""
+    """The connections of this thread. Those opened before the process was forked are not used."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -133,8 +132,7 @@ def _answered(
 
 
 def _check_octets(response: HTTPResponse, octets: bytes) -> None:
-    """Raise HTTPException if the octets are not those that were sent, or if that cannot be
-    checked."""
+    """Raise HTTPException if these are not the octets sent, or if that cannot be checked."""
     headers = response.headers
     if "Content-Length" not in headers and "Transfer-Encoding" not in headers:
         if response.status != 204:

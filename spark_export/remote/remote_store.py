@@ -123,8 +123,7 @@ class RemoteSnapshot:
 
 
 class RemoteStore:
-    """The nodes of a cluster, or one node without a cluster; `entries` are the addresses asked
-    first."""
+    """The nodes of a cluster, or one node without; `entries` are the addresses asked first."""
 
     snapshot_every_s = 1.0
     """A node serves its clients while it makes a snapshot, so streams ask less often."""
@@ -302,7 +301,7 @@ class RemoteCursor:
             self._ask(client, "leave_cursor")
 
     def taken(self) -> str:
-        """Take the cursor at every present node too; returns its holder. Raises `CursorInUse`,
+        """Take it at all running nodes; returns the holder. Raises `CursorInUse`,
         `StoreRefused`."""
         self._take()
         return self._holder

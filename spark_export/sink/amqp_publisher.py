@@ -126,8 +126,7 @@ class AmqpPublisher:
     # Portions
 
     def _may_publish(self) -> bool:
-        """Whether there is enough room: if every confirm were followed by a write, each would have
-        one message."""
+        """Whether there is enough room: a write after every confirm would have one message each."""
         if self._outgoing or self._protocol.blocked is not None:
             return False
         if self._max_in_flight is None:
@@ -135,8 +134,7 @@ class AmqpPublisher:
         return self._protocol.unconfirmed <= self._max_in_flight // 2
 
     def _fitting(self, rows: EncodedRows, first: int) -> int:
-        """The end of the rows to send next: those that may be in flight, up to `WRITE_BYTES`, one
-        at least."""
+        """The end of the rows to send next: up to `WRITE_BYTES` and the room, one row at least."""
         octets_end = int(rows.offsets[first]) + WRITE_BYTES
         end = max(first + 1, bisect_right(rows.offsets, octets_end) - 1)
         if self._max_in_flight is not None:
@@ -146,8 +144,8 @@ class AmqpPublisher:
     # Reading and writing
 
     def _run_until(self, done: Callable[[], bool]) -> None:
-        """Write and read until `done`. Raises `PublishFailed` after a failure, whether it is done
-        or not."""
+        """Write and read until `done`. Raises `PublishFailed` after a failure, even if it is
+        done."""
         while True:
             self._exchange()
             if self._protocol.failure is not None:
@@ -205,8 +203,8 @@ class AmqpPublisher:
         self._protocol.receive_eof(reason)
 
     def _wait(self, deadline: float | None) -> None:
-        """Wait until the socket is ready to be read, or to be written if there is output, or until
-        the deadline."""
+        """Wait until the socket can be read, or written if there is output, or until the
+        deadline."""
         events = select.POLLIN | (select.POLLOUT if self._outgoing else 0)
         self._poll.register(self._socket, events)
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():

@@ -40,8 +40,7 @@ Numbers: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 
 ENCODED_BYTES: Final = 8 << 20
-"""The approximate size of a portion to encode: a few calls of numpy and Arrow cost nothing beside
-it."""
+"""The approximate size of a portion: beside it, a few calls of numpy and Arrow cost nothing."""
 
 _MANDATORY = 1
 _METHOD_FIXED = 9
@@ -49,8 +48,7 @@ _METHOD_FIXED = 9
 
 
 class _Part(NamedTuple):
-    """A property in the rows: which rows have it (None: all), its pieces, and its length in each
-    row."""
+    """A property in the rows: which have it (None: all), its pieces, its length in each."""
 
     present: Mask | None
     pieces: tuple[Octets | pa.Array, ...]
@@ -369,8 +367,7 @@ def _short_string(name: pa.Array | bytes) -> tuple[Octets | pa.Array, ...]:
 
 
 def _in_several_frames(body: pa.Array, lengths: Numbers, most: int) -> pa.Array:
-    """The bodies, with frame ends and frame headers inside those that are too long for one
-    frame."""
+    """The bodies; those too long for one frame get frame ends and frame headers inside."""
     values = body.to_pylist()
     for number in np.flatnonzero(lengths > most):
         value = values[number]
@@ -392,8 +389,7 @@ def _encoded_rows(joined: pa.Array, first_row: int) -> EncodedRows:
 # Headers
 
 _HeadersEncoder: TypeAlias = Callable[[pa.Array, Callable[[int, str], PublishFailed]], pa.Array]
-"""Encodes the inside of the header table of each row; the second argument makes the error of a
-row."""
+"""Encodes the inside of the header table of each row, given a maker of errors for a row."""
 
 
 def _headers_encoder(headers_type: DataType | None) -> _HeadersEncoder:

@@ -101,8 +101,7 @@ class Patience(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """The rows `first` to `end` (exclusive) of `rows`, which have the delivery tags from `tag`
-    on."""
+    """Rows `first` to `end` (exclusive) of `rows`, with the delivery tags from `tag` on."""
 
     tag: int
     rows: EncodedRows
@@ -211,8 +210,7 @@ class PublisherProtocol:
                 )
             if now - self._last_sent >= self.heartbeat_s / 2:
                 self._to_send.append(heartbeat.Heartbeat().marshal())
-                # Noted now, not when it leaves: otherwise a socket that takes nothing would collect
-                # many.
+                # Noted now, not when it leaves: a socket that takes nothing would collect many.
                 self._last_sent = now
         patience_s = self._patience_now()
         if patience_s is not None and now - self._last_progress >= patience_s:
@@ -351,8 +349,7 @@ class PublisherProtocol:
         )
 
     def _known(self, tag: int, multiple: bool) -> bool:
-        """Whether the broker may name this tag: alone, if it is unconfirmed; as "all up to", if it
-        was used."""
+        """Whether the broker may name this tag: alone, if unconfirmed; as "all up to", if used."""
         if multiple:
             return 0 <= tag < self._next_tag
         return self._first_unconfirmed <= tag < self._next_tag and tag not in self._confirmed_ahead

@@ -43,8 +43,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> MessageWriter:
-    """The writer for `df.write`. Raises `OptionRefused` for options and columns that cannot be
-    used."""
+    """The writer for `df.write`. Raises `OptionRefused` for what cannot be published."""
     if overwrite:
         raise OptionRefused('what is published stays: write with mode("append")')
     parsed = SinkOptions.parse(options)
@@ -56,8 +55,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> MessageStreamWriter:
-    """The writer for `df.writeStream`. Raises `OptionRefused` for options and columns that cannot
-    be used."""
+    """The writer for `df.writeStream`. Raises `OptionRefused` for what cannot be published."""
     if overwrite:
         raise OptionRefused('what is published stays: write with outputMode("append")')
     parsed = SinkOptions.parse(options)

@@ -380,8 +380,7 @@ def hand_over(path: Path, store: Path) -> None:
 
 
 def writable(directory: Path) -> Path:
-    """Make a directory, with its parents, and check that this user may write there. Raises
-    OSError."""
+    """Make a directory, with its parents; check that it can be written to. Raises OSError."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not os.access(directory, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))

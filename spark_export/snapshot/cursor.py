@@ -1,5 +1,4 @@
-"""Cursors of streams (`persist/snapshots/cursors.py`): taking one for a single stream, listing,
-ending."""
+"""Taking, listing and ending cursors of streams (`persist/snapshots/cursors.py`)."""
 
 from __future__ import annotations
 
@@ -138,8 +137,7 @@ def end_cursor(pins: Path, name: str) -> bool:
 
 
 def _lock(path: Path, lock: ExitStack, wait_s: float) -> None:
-    """Lock the directory of a cursor, and make it if it is missing. Raises `CursorInUse`,
-    OSError."""
+    """Lock a cursor's directory; made if it is missing. Raises `CursorInUse`, OSError."""
     until = time.monotonic() + wait_s
     while True:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

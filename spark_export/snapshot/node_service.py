@@ -71,8 +71,7 @@ class ReadableQueues:
         return self.selector.retained
 
     def select(self, queues: Iterable[Key], vhosts: Iterable[str] = ()) -> list[Key]:
-        """The chosen queues led here. Those led elsewhere are known too, but their messages are at
-        their leader."""
+        """The chosen queues led here; messages of the others are at their leaders."""
         stored = set(queues)
         return [key for key in self.chosen() if key in self.here and key in stored]
 
