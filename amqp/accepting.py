@@ -1,9 +1,10 @@
 """Accepts connections, as long as there are file descriptors for them.
 
-The loop's own servers accept whatever comes, until the process has no descriptor left for its
-files. Here a socket whose number is too high (`core/resources/descriptors.py`) is closed at once,
-which the log says once until there was room again. When the system itself has none left, the
-listener pauses."""
+The servers of the event loop accept connections until the process has no descriptor left for its
+files. Here a socket whose number is too high (`core/resources/descriptors.py`) is closed at once;
+the log says so once, until there is room again. When the system itself has no descriptors left, the
+listener pauses.
+"""
 
 from __future__ import annotations
 
@@ -22,30 +23,31 @@ from warren.core.log_line import log_event
 log = logging.getLogger("warren.connection")
 
 ACCEPTED_A_TURN = 16
-"""Connections taken in one turn of the loop from one listener; each costs some 50 µs."""
+"""Connections accepted from one listener in one turn of the loop; each costs some 50 µs."""
 
 PAUSE_S = 0.1
-"""After an accept that failed; the connections wait in the kernel."""
+"""The pause after an accept that failed; connections wait in the kernel."""
 
 ANY = "::"
 ANY_IPV4 = "0.0.0.0"
 
 SAME_PORT_TRIES = 20
-"""So often a free port of IPv6 is tried that somebody else may have with IPv4."""
+"""How many free ports of IPv6 are tried, as other programs may use the same port of IPv4."""
 
 OVER_S = 10.0
-"""There is room again when nothing was refused for so long."""
+"""If no connection was refused for so long, there is room again."""
 
 
 Introduce: TypeAlias = Callable[[socket.socket], Awaitable[Callable[[], asyncio.BaseProtocol]]]
-"""Reads what comes before TLS. Raises ValueError for what makes no sense, OSError."""
+"""Reads the octets before TLS and returns the protocol factory. Raises ValueError for octets that
+make no sense, and OSError."""
 
 
 class SocketOptions(NamedTuple):
-    """What accepted sockets are set to; None leaves a size to the system.
+    """The options set on accepted sockets; None leaves a size to the system.
 
-    `linger_s` is how long closing a socket waits for what is unsent. With `shared_ports` other
-    processes of this broker listen at the same ports, and the kernel deals connections out.
+    `linger_s` is how long closing a socket waits for unsent output. With `shared_ports` other
+    processes of this broker listen at the same ports, and the kernel distributes the connections.
     """
 
     nodelay: bool = True
@@ -69,7 +71,8 @@ class SocketOptions(NamedTuple):
 
 
 class Acceptor:
-    """The listening sockets of one protocol. Sockets numbered `descriptor_limit` are refused."""
+    """The listening sockets of one protocol. Sockets from number `descriptor_limit` on are
+    refused."""
 
     def __init__(
         self, descriptor_limit: int, *, backlog: int, sockets: SocketOptions | None = None
@@ -94,10 +97,8 @@ class Acceptor:
     ) -> int:
         """Accept connections for protocols that `factory` makes; port 0 picks a free one.
 
-        With `introduce`, that is asked for the factory of each connection, before TLS begins.
-
-        The host `::` is every address of the machine, of IPv6 and of IPv4. Returns the port;
-        raises OSError.
+        With `introduce`, that returns the factory for each connection, before TLS begins. The host
+        `::` is every address of the machine, of IPv6 and of IPv4. Returns the port; raises OSError.
         """
 
         self._loop = asyncio.get_running_loop()
@@ -117,7 +118,7 @@ class Acceptor:
         return first
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         for listener, pause in self._listening.items():
             if pause is not None:
                 pause.cancel()
@@ -160,7 +161,8 @@ class Acceptor:
             )
 
     def _pause(self, listener: socket.socket, take: Callable[[socket.socket], None]) -> None:
-        """A socket that is ready and cannot be accepted would wake the loop again and again."""
+        """Pause a listener: its ready socket, which cannot be accepted, would wake the loop without
+        end."""
 
         def go_on() -> None:
             self._listening[listener] = None
@@ -189,7 +191,7 @@ class Acceptor:
                 ssl_handshake_timeout=tls_handshake_timeout_s if tls is not None else None,
             )
         except (OSError, ValueError) as error:
-            # The client is gone, or does not speak TLS, or no PROXY protocol before it.
+            # The client is gone, or does not speak TLS or the PROXY protocol as expected.
             connection.close()
             log_event(log, logging.DEBUG, "connection_not_begun", reason=error)
         except BaseException:
@@ -198,9 +200,9 @@ class Acceptor:
 
 
 async def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
-    """Sockets for an address, as `Acceptor.listen` has them. Raises OSError.
+    """Sockets bound to an address, in the sense of `Acceptor.listen`. Raises OSError.
 
-    Where they are `shared`, others of the same user that are so may have the same address.
+    If they are `shared`, other shared sockets of the same user may have the same address.
     """
     if host in ("", ANY):
         return _bind_everywhere(port, shared)
@@ -211,9 +213,9 @@ async def bind(host: str, port: int, *, shared: bool = False) -> list[socket.soc
 
 
 def _bind_everywhere(port: int, shared: bool) -> list[socket.socket]:
-    """Sockets at one port of all addresses; where the machine has no IPv6, of IPv4 alone.
+    """Sockets at one port of all addresses; on a machine without IPv6, of IPv4 only.
 
-    There is a socket for each kind of address, so that IPv4 clients have IPv4 addresses.
+    Each kind of address has its own socket, so that IPv4 clients have IPv4 addresses.
     """
     for _ in range(SAME_PORT_TRIES - 1 if port == 0 else 0):
         try:
@@ -241,11 +243,11 @@ def _bind_both(port: int, shared: bool) -> list[socket.socket]:
 
 
 NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-"""What a machine says whose kernel lacks IPv6, or whose administrator has switched it off."""
+"""The errors of a machine whose kernel lacks IPv6, or whose administrator has switched it off."""
 
 
 def _bind_all(addresses: list[tuple[int, tuple[object, ...]]], shared: bool) -> list[socket.socket]:
-    """Sockets bound to all of these. Raises OSError; then none is left open."""
+    """Sockets bound to all of these addresses. If it raises OSError, no socket is left open."""
     bound: list[socket.socket] = []
     try:
         for family, address in dict.fromkeys(addresses):
@@ -253,7 +255,7 @@ def _bind_all(addresses: list[tuple[int, tuple[object, ...]]], shared: bool) -> 
                 listener = socket.socket(family, socket.SOCK_STREAM)
             except OSError as error:
                 if error.errno == errno.EAFNOSUPPORT and len(addresses) > 1:
-                    # A machine without IPv6 may have names with addresses of both kinds.
+                    # On a machine without IPv6, a name may still have addresses of both kinds.
                     continue
                 raise
             bound.append(listener)

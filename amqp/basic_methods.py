@@ -1,4 +1,4 @@
-"""basic.* but publish (amqp_semantics.md section 5)."""
+"""basic.*, except publish (amqp_semantics.md section 5)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def qos(channel: Channel, method: commands.Basic.Qos) -> None:
     if method.global_:
         channel.set_limit(method.prefetch_count)
     else:
-        # As in RabbitMQ, this also ends a limit of the whole channel.
+        # As in RabbitMQ, this also removes the limit of the whole channel.
         channel.prefetch = method.prefetch_count
         channel.set_limit(0)
 
@@ -76,7 +76,7 @@ async def consume(channel: Channel, method: commands.Basic.Consume) -> None:
         channel.watch_timeout()
     if not method.nowait:
         channel.reply(make(commands.Basic.ConsumeOk, consumer_tag=tag))
-    # The queue may have moved meanwhile, and be another object now.
+    # The queue may have moved meanwhile; then it is another object.
     consumer.queue.deliver()
 
 
@@ -96,7 +96,7 @@ def cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
 
 
 def cancel_ok(_channel: Channel, _method: commands.Basic.CancelOk) -> None:
-    """Our basic.cancel asks for no answer, but some clients give one."""
+    """The broker's own basic.cancel asks for no answer, but some clients give one."""
 
 
 def get(channel: Channel, method: commands.Basic.Get) -> Waiting[None] | None:
@@ -156,7 +156,7 @@ def reject(channel: Channel, method: commands.Basic.Reject) -> None:
 def recover(channel: Channel, method: commands.Basic.Recover) -> Waiting[None] | None:
     _check_recover(method.requeue)
     check_returnable(channel, channel.unacked, "basic.recover")
-    # RabbitMQ answers first, and redelivers then.
+    # As in RabbitMQ, the answer comes first, and the redeliveries follow.
     channel.reply(make(commands.Basic.RecoverOk))
     return channel.requeue_all()
 
@@ -168,7 +168,8 @@ def recover_async(channel: Channel, method: commands.Basic.RecoverAsync) -> Wait
 
 
 def _check_taken_back(channel: Channel, last: int, multiple: bool) -> None:
-    """Raise `Unsupported` if a verdict is about messages of a stream, which takes nothing back."""
+    """Raise `Unsupported` for a verdict about messages of a stream, which takes no messages
+    back."""
     if channel.has_streams:
         tags = [tag for tag in channel.unacked if tag <= (last or tag)] if multiple else [last]
         check_returnable(channel, tags, "basic.nack and basic.reject")
@@ -190,7 +191,7 @@ def _consume_replies(channel: Channel, tag: str, method: commands.Basic.Consume)
 
 
 def _priority(arguments: Table) -> int:
-    """The consumer's x-priority, which is valid."""
+    """The consumer's x-priority, which has been checked before."""
     priority = arguments.get(PRIORITY)
     number: int = 0 if priority is None else priority.value
     return number

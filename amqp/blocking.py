@@ -1,9 +1,10 @@
-"""Whether alarms keep a connection from publishing, and what its client is told of it.
+"""Blocks connections that publish during an alarm, and tells their clients.
 
 Answerable for amqp_semantics.md section 1.7. A connection that publishes while a resource runs
-short is not read from any more, up to the frame that makes it wait: that frame stays unread. As
-long as the shortage is small only queues that grow make their publishers wait
-(`core/resources/growth.py`), and the reason that the client is told names the queue."""
+short is no longer read; the frame that makes it wait stays unread. As long as the shortage is
+small, only growing queues make their publishers wait (`core/resources/growth.py`), and the reason
+told to the client names the queue.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ PAUSE = "alarm"
 
 
 class PublishingConnection(Protocol):
-    """A connection, as alarms concern it. `blocked`: an alarm keeps it from being read."""
+    """A connection as alarms see it. `blocked`: an alarm keeps it from being read."""
 
     node: Node
 
@@ -38,7 +39,7 @@ class PublishingConnection(Protocol):
 
 
 class PublishingChannel(Protocol):
-    """A channel that has got a publish during an alarm."""
+    """A channel on which a publish arrives during an alarm."""
 
     @property
     def connection(self) -> PublishingConnection: ...
@@ -52,10 +53,10 @@ class PublishingChannel(Protocol):
 
 
 class Blocking:
-    """What alarms mean for one connection, which is given to each call: it has this object.
+    """The blocking of one connection, which holds this object and passes itself to each call.
 
-    While it is blocked `since` is the time, in seconds since 1970, and `queue` the one that grows,
-    or None when it would have to wait whatever its queue is.
+    While the connection is blocked, `since` is the time at which that began, in seconds since 1970.
+    `queue` is then the growing queue, or None if every publish has to wait.
     """
 
     __slots__ = ("_is_told", "queue", "since")
@@ -66,12 +67,12 @@ class Blocking:
         self.queue: Queue | None = None
 
     def holds_back(self, channel: PublishingChannel, header: bytes) -> bool:
-        """Whether the publish with this content header, of which a frame has come during an alarm,
-        has to wait. If so, no more is read from the connection."""
+        """Whether the publish with this content header, of which a frame came during an alarm, has
+        to wait. If so, the connection is no longer read."""
         connection = channel.connection
         node = connection.node
         grown: Queue | None = None
-        # What a transaction publishes grows in memory until its commit, wherever it goes.
+        # Messages published in a transaction take memory until its commit, whatever their queue.
         if not node.alarms.all_wait and channel.transaction is None:
             holds_back = node.growth.holds_back
             grown = next(filter(holds_back, channel.leads_to(header)), None)
@@ -86,7 +87,7 @@ class Blocking:
         return True
 
     def alarms_changed(self, connection: PublishingConnection) -> None:
-        """An alarm was raised or cleared, or is worse, or not so bad any more."""
+        """An alarm was raised or cleared, or has become more or less severe."""
         alarms = connection.node.alarms
         if not alarms.reason():
             self._is_free(connection)
@@ -99,13 +100,13 @@ class Blocking:
                 self._tell(connection)
 
     def growth_changed(self, connection: PublishingConnection) -> None:
-        """Other queues than before have grown."""
+        """The set of queues that grow has changed."""
         if self.queue is not None and not connection.node.growth.holds_back(self.queue):
-            # The frame that waits is looked at again.
+            # The frame that waits is examined again.
             connection.resume(PAUSE)
 
     def _tell(self, connection: PublishingConnection) -> None:
-        """Say why, if there is a reason a client is told: flow control is none."""
+        """Tell the client the reason, if there is one to tell: flow control is not told."""
         reason = connection.node.alarms.reason()
         if not reason or self._is_told or "connection.blocked" not in connection.capabilities:
             return
@@ -122,5 +123,5 @@ class Blocking:
 
 
 def _short(text: str) -> str:
-    """The text, cut off where a short string would be too long."""
+    """The text, cut to the length of a short string."""
     return text.encode()[:255].decode(errors="ignore")

@@ -19,7 +19,7 @@ _SHORT_NAMES = {
 
 
 def distinguished_name(certificate: dict[str, Any]) -> str | None:
-    """The subject as RFC 4514 writes it, most specific name first."""
+    """The subject in the notation of RFC 4514, most specific name first."""
     names = [
         f"{_SHORT_NAMES.get(name, name)}={_escaped(value)}"
         for part in certificate.get("subject", ())
@@ -46,11 +46,12 @@ NAME_TYPES = {
     "uri": "URI",
     "other_name": "othername",
 }
-"""What Python calls the types of alternative names, by their names in the configuration."""
+"""Python's names for the types of alternative names, by their names in the configuration."""
 
 
 def alternative_name(certificate: dict[str, Any], kind: str | None, index: int) -> str | None:
-    """One of the subject's alternative names of that type, or of any; the first has index 0."""
+    """The subject's alternative name with this index, from 0, among those of type `kind`, or among
+    all if `kind` is None."""
     wanted = None if kind is None else NAME_TYPES[kind]
     names = [
         str(name)
@@ -63,7 +64,8 @@ def alternative_name(certificate: dict[str, Any], kind: str | None, index: int) 
 def login_name(
     source: str, name_type: str | None = None, name_index: int = 0
 ) -> Callable[[dict[str, Any]], str | None]:
-    """What finds the user's name in a certificate; `source` is a value of `ssl_cert_login_from`."""
+    """The function that finds the user's name in a certificate; `source` is a value of
+    `ssl_cert_login_from`."""
     if source == "distinguished_name":
         return distinguished_name
     if source == "common_name":
@@ -73,7 +75,7 @@ def login_name(
 
 
 def _escaped(value: str) -> str:
-    """RFC 4514 section 2.4."""
+    """The value, escaped as in RFC 4514 section 2.4."""
     escaped = "".join(f"\\{letter}" if letter in '",+;<>\\' else letter for letter in value)
     if escaped[:1] in (" ", "#"):
         escaped = f"\\{escaped}"

@@ -1,4 +1,4 @@
-"""A channel: content on its way in, messages on their way out, and what is unacknowledged.
+"""A channel: content on its way in, messages on their way out, and unacknowledged messages.
 
 Answerable for delivery tags, prefetch, confirms and for handing publishes to queues. Each AMQP
 method is a function in `exchange_methods.py`, `queue_methods.py`, `basic_methods.py` or
@@ -63,22 +63,23 @@ if TYPE_CHECKING:
     from warren.core.vhosts.vhost import VirtualHost
 
 CONSUMER_TIMEOUT_TICK_S = 60.0
-"""How often the oldest unacknowledged message is looked at (amqp_semantics.md section 5.4)."""
+"""The time between checks of the age of the oldest unacknowledged message (amqp_semantics.md
+section 5.4)."""
 
 MESSAGE_SIZE_CAP = 536_870_912
-"""No configuration allows larger messages."""
+"""The largest message that any configuration allows."""
 
 NO_ROUTE = 312
 
 SOURCES_MAX = 64
-"""Queues noted before it is looked which of them are deleted."""
+"""Queues noted as sources of messages before the deleted ones are removed from the notes."""
 
 JUDGE_IDS = (60, 120)
-"""basic.nack, for an error in what came of it."""
+"""The ids of basic.nack, named in the close for an error in settling many messages."""
 
 
 class Content(Enum):
-    """What the next frame of a channel must be."""
+    """The kind of frame that must come next on a channel."""
 
     METHOD = auto()
     HEADER = auto()
@@ -94,9 +95,9 @@ ACK = Verdict.ACK
 
 
 class Getter:
-    """Holds what basic.get fetched from one queue.
+    """The holder of messages that basic.get fetched from one queue.
 
-    A limit of the channel counts it only if it was outstanding when the limit was set.
+    A limit of the channel counts them only if they were outstanding when the limit was set.
     """
 
     __slots__ = ("limited", "queue")
@@ -166,7 +167,7 @@ class Channel:
         self._body_left = 0
         self._body = bytearray()
         self._size_max = min(connection.settings.max_message_size, MESSAGE_SIZE_CAP)
-        # Heads of frames of its content, with the end of the frame before.
+        # The heads of its content frames, each with the end of the frame before.
         self.header_heads = FrameHeads(HEADER_FRAME, number, before=END)
         self.body_heads = FrameHeads(BODY_FRAME, number, before=END)
         # Deliveries
@@ -176,16 +177,16 @@ class Channel:
         self.prefetch = connection.settings.default_prefetch
         self.limit = 0
         self.limited_unacked = 0
-        # Who waits for room under the limit, in turn, and who does not.
+        # The consumers that wait for room under the limit, in turn; and those that do not.
         self._limited: list[ChannelConsumer] = []
         self._unlimited: dict[ChannelConsumer, None] = {}
         self._lowest_unacked = 1
         self._handed_out: deque[tuple[int, float]] = deque()
         self._timeout_timer: Timer | None = None
         self._held_cancels: list[Method] | None = None
-        # Happens when what goes on though the channel may end is over.
+        # Happens when the operation ends that `see_through` finishes even if the channel ends.
         self._under_way: Event | None = None
-        # The queues of which it may have messages, and whether a stream was among them.
+        # The queues whose messages it may hold, and whether a stream was among them.
         self.sources: dict[ConsumedQueue, None] = {}
         self._sources_max = SOURCES_MAX
         self.has_streams = False
@@ -194,7 +195,7 @@ class Channel:
         self.transaction: Transaction | None = None
         self.reply_consumer: ReplyConsumer | None = None
         self.last_queue: str | None = None
-        # Counted since the channel was opened; `stats` says what becomes of them.
+        # Counters since the channel was opened; `stats` makes statistics of them.
         self.published = 0
         self.returned = 0
         self.dropped = 0
@@ -210,7 +211,7 @@ class Channel:
     def receive(self, method: Method) -> Waiting[None] | None:
         """Serve a method other than basic.publish.
 
-        Returns what has to be gone through before anything else is served, where that may wait.
+        If that has to wait, returns the coroutine to run before anything else is served.
         """
         handle = HANDLERS.get(type(method))
         if handle is None:
@@ -231,13 +232,13 @@ class Channel:
         access.check_resource(connection.user, self.vhost.name, kind, name, permission)
 
     def asking(self) -> Asking:
-        """Whose permissions count for declarations and bindings, and where."""
+        """The user whose permissions count for declarations and bindings, and the virtual host."""
         connection = self.connection
         assert connection.user is not None
         return Asking(connection.node.access, connection.user, self.vhost)
 
     def audit(self, action: str, **what: object) -> None:
-        """Note that the user did this; for deletions and purges."""
+        """Write to the audit log that the user did this; for deletions and purges."""
         connection = self.connection
         audit(
             connection.user_name,
@@ -251,9 +252,9 @@ class Channel:
         self.connection.send(self.number, method)
 
     def reply_durably(self, method: Method | None, durable: bool = True) -> None:
-        """Reply once the definitions written so far are on disk; None where nowait was asked.
+        """Reply once the definitions written so far are on disk; `method` is None for nowait.
 
-        What is about a transient entity alone (`durable` false) is answered at once.
+        A reply about a transient entity only (`durable` false) is sent at once.
         """
         if method is not None:
             if durable:
@@ -279,7 +280,7 @@ class Channel:
         return self.expects is METHOD
 
     def begin_publish(self, method: bytes) -> None:
-        """The whole method frame of a publish."""
+        """Take the whole method frame of a publish; its content must follow."""
         self._method = method
         self.expects = HEADER
 
@@ -307,7 +308,7 @@ class Channel:
             raise self._unexpected_content()
         self._body_left -= len(payload)
         if self._body_left > 0:
-            # What is too large is refused when it is complete, but not kept until then.
+            # A message that is too large is refused when it is complete, but not kept until then.
             if payload and self._body_size <= self._size_max:
                 self._body += payload
             return
@@ -317,7 +318,7 @@ class Channel:
             )
         self.expects = METHOD
         if self._body:
-            # It stays what it is: to copy a hundred megabytes takes tens of milliseconds.
+            # The body stays a bytearray: copying a hundred megabytes takes tens of milliseconds.
             self._body += payload
             payload, self._body = cast(bytes, self._body), bytearray()
         if self._body_size > self._size_max:
@@ -326,12 +327,12 @@ class Channel:
 
     @property
     def header(self) -> bytes:
-        """The content header of the publish of which more is to come."""
+        """The content header of the publish that is arriving."""
         return self._header
 
     def leads_to(self, header: bytes) -> Sequence[Queue]:
-        """The queues of the publish with this content header, of which not all has come yet; none
-        for one that will be refused."""
+        """The queues of the publish with this content header, which is still arriving; none if the
+        publish will be refused."""
         routes = self.connection.routes
         if routes is None or self.expects is METHOD:
             return ()
@@ -347,11 +348,12 @@ class Channel:
 
     @property
     def body_size_max(self) -> int:
-        """Larger messages are refused."""
+        """The largest body accepted, in octets."""
         return self._size_max
 
     def publish(self, method: bytes, header: bytes, body: bytes) -> None:
-        """A publish: the whole method frame, the payload of the content header, and the body."""
+        """Publish a message, given as the whole method frame, the payload of the content header,
+        and the body."""
         if len(body) > self._size_max:
             raise self._too_large(len(body))
         try:
@@ -368,7 +370,8 @@ class Channel:
         self.hand_over(*addressed, body)
 
     def _addressed(self, method: bytes, header: bytes) -> tuple[Route, tuple[Queue, ...], Envelope]:
-        """Where a publish goes. Raises `Unfinished` if finding that takes more than a turn."""
+        """The route, queues and envelope of a publish. Raises `Unfinished` if finding them takes
+        more than a turn."""
         routes, replies = self.connection.routes, self.reply_consumer
         assert routes is not None
         route = routes.route(method)
@@ -378,7 +381,7 @@ class Channel:
     def hand_over(
         self, route: Route, queues: tuple[Queue, ...], envelope: Envelope, body: bytes
     ) -> None:
-        """Publish to these queues."""
+        """Publish to these queues, by way of the open transaction if there is one."""
         connection = self.connection
         routes = connection.routes
         assert routes is not None
@@ -389,7 +392,7 @@ class Channel:
         if route.is_observed:
             routes.vhost.observation.published(self.traced_as(), envelope, body, queues)
         if (route.is_reply or envelope.copies) and not route.exchange_name:
-            # Direct replies go to channels, by way of the default exchange alone.
+            # Direct replies go to channels, and only through the default exchange.
             self.vhost.reply(envelope, body, envelope.routing_keys)
         if self.transaction is not None:
             self.transaction.publish(route, envelope, queues, body)
@@ -430,7 +433,7 @@ class Channel:
         )
 
     def unroutable(self, route: Route, envelope: Envelope, body: bytes) -> None:
-        """A publish that reached no queue is returned if it is mandatory."""
+        """Return a publish that reached no queue if it is mandatory; otherwise drop it."""
         self.vhost.observation.unroutable(envelope, route.mandatory)
         if route.mandatory:
             self.returned += 1
@@ -477,7 +480,7 @@ class Channel:
     # Acknowledging
 
     def ack(self, delivery_tag: int, multiple: bool) -> None:
-        """basic.ack: the hot one of the verdicts."""
+        """Serve basic.ack, the most frequent verdict."""
         if multiple or self.transaction is not None:
             self.judge(delivery_tag, multiple, ACK)
             return
@@ -495,7 +498,7 @@ class Channel:
             self._settle_limited(1)
 
     def judge(self, delivery_tag: int, multiple: bool, verdict: Verdict) -> None:
-        """ack, nack and reject of one message, or of all up to a tag.
+        """Ack, nack or reject one message, or all up to a tag.
 
         Raises `PreconditionFailed` for a tag that is not outstanding.
         """
@@ -514,7 +517,7 @@ class Channel:
             self.settle(messages, verdict)
 
     async def _judge_many(self, tags: Sequence[int], verdict: Verdict) -> None:
-        """`judge` so many messages that others must have their turn in between."""
+        """`judge` for many messages; other work of the node has its turn in between."""
         turns = self.connection.node.turns
         for at in range(0, len(tags), SETTLED_AT_ONCE):
             await turns.pause()
@@ -526,9 +529,9 @@ class Channel:
                 self.settle(list(taken.values()), verdict)
 
     def see_through(self, waiting: Waiting[None]) -> Waiting[None]:
-        """Go on with an operation to its end, though the channel may end meanwhile.
+        """Run an operation to its end, even if the channel ends meanwhile.
 
-        What a channel that ends gives back to queues is given back after that.
+        When the channel ends, it gives its messages back to the queues only after that.
         """
 
         async def to_its_end() -> None:
@@ -542,17 +545,17 @@ class Channel:
         return outliving(to_its_end())
 
     def _candidates(self, first: int, last: int) -> Sequence[int]:
-        """The tags between two that may be outstanding, in ascending order.
+        """The tags from `first` to `last` that may be outstanding, in ascending order.
 
-        Counting up costs each tag once; but where few are outstanding among many, those few are
-        looked through instead.
+        Counting up visits each tag once; but if few of many tags are outstanding, only those few
+        are looked through.
         """
         if last - first > 2 * len(self.unacked):
             return [tag for tag in self.unacked if tag <= last]
         return range(first, last + 1)
 
     def _judged(self, delivery_tag: int, multiple: bool) -> tuple[int, int]:
-        """The first and last tag a verdict is about."""
+        """The first and last tag that a verdict applies to."""
         if delivery_tag == 0 and multiple:
             last = self.last_delivery_tag
         elif delivery_tag in self.unacked:
@@ -565,7 +568,7 @@ class Channel:
         return first, last
 
     def _take(self, tags: Iterable[int]) -> dict[int, Message]:
-        """Remove what is outstanding of these tags, by tag."""
+        """Remove those of these messages that are outstanding; returns them by tag."""
         pop = self.unacked.pop
         return {tag: message for tag in tags if (message := pop(tag, None)) is not None}
 
@@ -603,7 +606,7 @@ class Channel:
                 limited += len(held)
         for queue, of_queue in by_queue.items():
             if verdict is Verdict.REQUEUE or verdict is Verdict.ABANDON:
-                # A ready message must not keep the connection alive that once held it.
+                # A ready message must not keep the connection alive that held it before.
                 for message in of_queue:
                     message.holder = NOBODY
                 (queue.requeue if verdict is Verdict.REQUEUE else queue.abandoned)(of_queue)
@@ -615,11 +618,11 @@ class Channel:
             if queue.has_ready:
                 queue.deliver()
         if self.limit:
-            # After the queues: what was put back comes before what has not been handed out yet.
+            # After the queues have the messages: those put back go out before new ones.
             self._settle_limited(limited)
 
     def unsettled(self) -> Iterator[Message]:
-        """What it has got and no queue has heard a verdict of."""
+        """Messages that the channel has got and whose verdict has reached no queue yet."""
         yield from self.unacked.values()
         if self.transaction is not None:
             yield from self.transaction.judged_messages()
@@ -635,12 +638,13 @@ class Channel:
 
     def _requeue(self, tags: Iterable[int], verdict: Verdict) -> None:
         messages = list(self._take(tags).values())
-        # Others may have been delivered meanwhile.
+        # Other messages may have been delivered meanwhile.
         self._lowest_unacked = next(iter(self.unacked), self.last_delivery_tag + 1)
         self.settle(messages, verdict)
 
     async def _requeue_many(self, verdict: Verdict) -> None:
-        """Meanwhile the queues deliver nothing, so that what comes back keeps its place."""
+        """Put messages back in turns. Queues deliver nothing meanwhile, so that these keep their
+        place."""
         turns = self.connection.node.turns
         queues = list(self.sources)
         tags = list(self.unacked)
@@ -656,9 +660,10 @@ class Channel:
     # Prefetch and back-pressure
 
     def set_limit(self, limit: int) -> None:
-        """basic.qos with global: one limit for all consumers of the channel; 0 for none.
+        """basic.qos with global: one limit for all consumers of the channel; 0 removes it.
 
-        What is outstanding now counts, basic.get included; later only what consumers get.
+        Messages outstanding now count, including those of basic.get; later only deliveries to
+        consumers count.
         """
         if not limit and not self.limit:
             return
@@ -693,7 +698,7 @@ class Channel:
             self._unlimited[consumer] = None
 
     def may_have_from(self, queue: ConsumedQueue) -> None:
-        """Note a queue that may hand out messages here; those that are deleted are forgotten."""
+        """Note a queue that may hand out messages here; deleted queues are removed now and then."""
         sources = self.sources
         if queue in sources:
             return
@@ -704,7 +709,7 @@ class Channel:
             self._sources_max = max(SOURCES_MAX, 2 * len(self.sources))
 
     def count_limited(self, count: int) -> None:
-        """Messages were handed to a consumer while the channel has a limit."""
+        """Count messages handed to a consumer while the channel has a limit."""
         self.limited_unacked += count
         if self._limit_reached:
             self._stop_at_limit()
@@ -720,9 +725,10 @@ class Channel:
         self._unlimited.clear()
 
     def _go_on_below_limit(self) -> None:
-        """Wake those the limit holds back, in turn, until it is reached again.
+        """Wake the consumers that the limit holds back, in turn, until it is reached again.
 
-        Whose queue has nothing for them come last: mostly the limit is reached before.
+        Consumers whose queue has nothing for them come last: usually the limit is reached before
+        them.
         """
         for consumer in [held for held in self._limited if held.queue.has_ready]:
             if self._limit_reached:
@@ -744,7 +750,7 @@ class Channel:
         self._block_all(Blocked.SOCKET, not writable)
 
     def hold_back(self, held_back: bool) -> None:
-        """Too much waits for a commit to be written, or no longer so."""
+        """Block the consumers because too much output waits for a commit, or unblock them."""
         self._block_all(Blocked.COMMITS, held_back)
 
     def _block_all(self, reason: int, blocked: bool) -> None:
@@ -757,7 +763,7 @@ class Channel:
             consumer.queue.deliver()
 
     def initially_blocked(self) -> int:
-        """Why a new consumer of this channel would get nothing at first."""
+        """The reasons (`Blocked`) why a new consumer of this channel gets nothing at first."""
         blocked = 0
         if self._limit_reached:
             blocked |= Blocked.CHANNEL_LIMIT
@@ -768,13 +774,13 @@ class Channel:
         return blocked
 
     def watch_timeout(self) -> None:
-        """Start looking for messages the client holds too long, from the first it may hold."""
+        """Start checking for messages held too long, when the client may hold the first one."""
         if self._timeout_timer is None and self.connection.settings.consumer_timeout_s is not None:
             clock = self.connection.clock
             self._timeout_timer = clock.call_later(CONSUMER_TIMEOUT_TICK_S, self._check_timeout)
 
     def held_for_s(self, delivery_tag: int) -> float:
-        """How long the client has had a delivery at least, as far as checks have noted it."""
+        """The least time that the client has had a delivery, as far as checks have noted it."""
         now = self.connection.node.clock.now()
         return next((now - at for tag, at in self._handed_out if tag >= delivery_tag), 0.0)
 
@@ -802,7 +808,8 @@ class Channel:
     # Showing
 
     def stats(self) -> MessageStats:
-        """What passed. Deliveries are worked out from their tags and from what is outstanding."""
+        """The statistics of this channel. Deliveries follow from delivery tags and outstanding
+        messages."""
         confirms, transaction = self.confirms, self.transaction
         judged = transaction.judged if transaction is not None else 0
         taken = len(self.unacked) + judged + self.acked + self.given_back
@@ -823,7 +830,7 @@ class Channel:
     # Ending
 
     def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
-        """The queue of a consumer is gone: tell the client, if it understands."""
+        """The queue of a consumer is gone: tell the client if it has the capability."""
         del self.consumers[consumer.tag]
         if "consumer_cancel_notify" not in self.connection.capabilities:
             return
@@ -835,7 +842,7 @@ class Channel:
 
     @contextmanager
     def cancels_later(self) -> Iterator[None]:
-        """Tell of cancelled consumers at the end, after the reply written meanwhile."""
+        """Send the cancels of consumers at the end, after the reply written meanwhile."""
         held: list[Method] = []
         self._held_cancels = held
         yield
@@ -844,18 +851,18 @@ class Channel:
             self.reply(method)
 
     def tell(self, method: Method) -> None:
-        """Reply to something that took time, if the channel is still there."""
+        """Reply to a request that took time, if the channel still exists."""
         if self.connection.channels.get(self.number) is self:
             self.reply(method)
 
     def traced_as(self) -> TracedClient:
-        """Who this is to observers."""
+        """This client, as observers are told of it."""
         connection = self.connection
         return TracedClient(connection.peer.name, self.number, connection.user_name)
 
     def stop(self) -> None:
-        """End timers, direct replies and confirms. The queues know no consumer of the channel any
-        more; `give_back` must follow."""
+        """End timers, direct replies and confirms. The queues must have removed the channel's
+        consumers before; `give_back` must follow."""
         self.connection.node.giving_back[self] = None
         if self._timeout_timer is not None:
             self._timeout_timer.cancel()
@@ -875,7 +882,7 @@ class Channel:
         return consumers
 
     async def give_back(self) -> None:
-        """What the client has not acknowledged goes back, when what is under way is over."""
+        """Give unacknowledged messages back to their queues, after operations under way."""
         node = self.connection.node
         if self._under_way is not None:
             await self._under_way
@@ -887,6 +894,6 @@ class Channel:
         del node.giving_back[self]
         self.vhost.count_past(self.stats())
         node.channel_closed(self.connection)
-        # Both know the channel; without them it is in no cycle.
+        # Both refer to the channel; without them it is in no reference cycle.
         self.confirms = None
         self.transaction = None

@@ -1,7 +1,7 @@
 """Publisher confirms of one channel: which publishes are settled, and how that is reported.
 
-Reports are gathered and written when the connection flushes: everything below the oldest publish
-still open goes out as one acknowledgement, what is settled above it one by one
+Reports are gathered and written when the connection flushes. One basic.ack with `multiple` covers
+all publishes below the oldest open one; publishes settled above it are reported one by one
 (amqp_semantics.md section 6).
 """
 
@@ -47,7 +47,7 @@ class ChannelConfirms(PublishConfirms):
         self._settled: list[int] = []
         self._nacked: list[int] = []
         self._refusals = 0
-        # Those above the oldest publish still open that were answered one by one.
+        # Publishes above the oldest open one that were answered one by one.
         self._alone: set[int] = set()
         self.on_news = on_news
 
@@ -57,19 +57,19 @@ class ChannelConfirms(PublishConfirms):
         return self.issued
 
     def number_many(self, count: int) -> int:
-        """The number of the first of so many publishes."""
+        """Number `count` publishes; returns the number of the first."""
         first = self.issued + 1
         self.issued += count
         return first
 
     @property
     def confirmed(self) -> int:
-        """How many were acknowledged, or are about to be."""
+        """The number of publishes that were acknowledged, or are about to be."""
         return self.issued - len(self._open) - self._refusals
 
     @property
     def unconfirmed(self) -> int:
-        """How many are neither acknowledged nor refused."""
+        """The number of publishes neither acknowledged nor refused."""
         return len(self._open)
 
     @property
@@ -78,7 +78,7 @@ class ChannelConfirms(PublishConfirms):
         return not (self._open or self._nacked or self._settled)
 
     def record(self, publish_seq: int, answers: tuple[Settlement, ...]) -> None:
-        """What the queues answered to a publish; no answers if it reached none."""
+        """Note what the queues answered to a publish; `answers` is empty if it reached no queue."""
         if REJECTED in answers:
             self._nacked.append(publish_seq)
             self._refusals += 1
@@ -91,7 +91,8 @@ class ChannelConfirms(PublishConfirms):
         self.on_news()
 
     def record_many(self, first_seq: int, answers: Sequence[Sequence[Settlement]]) -> None:
-        """`record` for publishes numbered from here on, with what each of their queues answered."""
+        """`record` for publishes from number `first_seq` on; `answers` has a sequence for each
+        queue."""
         (answered, *others) = answers
         if not others:
             count = len(answered)
@@ -131,7 +132,7 @@ class ChannelConfirms(PublishConfirms):
         self.on_news()
 
     def refuse(self, publish_seq: int) -> None:
-        """A queue may not have this publish: refused, whatever the other queues answer."""
+        """A queue refuses this publish: it is nacked, whatever the other queues answer."""
         if publish_seq in self._refused:
             self.settle(publish_seq)
             return
@@ -143,11 +144,11 @@ class ChannelConfirms(PublishConfirms):
         self.on_news()
 
     def close(self) -> None:
-        """The channel is gone: what is settled from now on is nobody's news."""
+        """The channel is gone: publishes settled from now on are not reported."""
         self.on_news = _nobody
 
     def report(self, channel: int) -> bytes:
-        """The frames that say what became settled since the last report."""
+        """The frames that report the publishes settled since the last report."""
         frames = []
         oldest_unsettled = min(
             next(iter(self._open), self.issued + 1), min(self._nacked, default=self.issued + 1)
@@ -155,7 +156,7 @@ class ChannelConfirms(PublishConfirms):
         upto = oldest_unsettled - 1
         last = upto
         while last in self._alone:
-            # It was named already, and so was everything between it and `upto`.
+            # These publishes were reported one by one, and so was everything from here to `upto`.
             last -= 1
         if last > self._reported:
             multiple = _MULTIPLE if last - self._reported > 1 else 0
@@ -171,7 +172,7 @@ class ChannelConfirms(PublishConfirms):
             self._alone.add(seq)
         self._settled.clear()
         self._nacked.clear()
-        # Everything below has been answered by now, one way or another.
+        # Every publish up to here has been answered by now, with an ack or a nack.
         self._reported = next(iter(self._open), self.issued + 1) - 1
         if self._alone and self._reported == self.issued:
             self._alone.clear()
@@ -179,4 +180,4 @@ class ChannelConfirms(PublishConfirms):
 
 
 def _nobody() -> None:
-    """Who wants to know of a channel that is gone."""
+    """Stands in for `on_news` of a channel that is gone."""

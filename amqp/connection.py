@@ -1,18 +1,18 @@
 """One peer of the broker: bytes in, bytes out.
 
 Answerable for the handshake, cutting the stream into frames, heartbeats, blocking by alarms, the
-close handshakes, and for turning errors into the closes that AMQP demands. What the methods of a
-channel mean is `channel.py`'s; sockets are `server.py`'s.
+close handshakes, and for turning errors into the closes that AMQP demands. The meaning of channel
+methods is in `channel.py`; sockets are in `server.py`.
 
-The shell calls `receive_data`, `connection_lost` and `writable`; the connection calls the shell
-to be flushed, paused or cut. `receive_data` never raises for what a peer did.
+The shell calls `receive_data`, `connection_lost` and `writable`; the connection calls the shell to
+be flushed, paused or cut. `receive_data` never raises for what a peer did.
 
 Reading is one loop over one buffer. Two kinds of frames are recognised by their octets: publishes
-that are there with all their content, which go many at a time (`publish_stream.py`), and basic.ack.
-Everything else goes through pamqp's methods.
+that have arrived with all their content, which are served many at a time (`publish_stream.py`), and
+basic.ack. All other frames are decoded to pamqp's methods.
 
-Durable definitions: a reply that promises durability holds the output of the connection until
-the commit is on disk (`hold_output`); what is written later stands behind it.
+Durable definitions: a reply that promises durability holds the output of the connection until the
+commit is on disk (`hold_output`); output written later stands behind it.
 """
 
 from __future__ import annotations
@@ -108,16 +108,17 @@ CLOSE_TIMEOUT_S = 30.0
 """The longest a peer may take to finish a close handshake."""
 
 METHOD_US = 30
-"""What a method costs, as `core/scheduling/turns.py` counts it; what it changes comes on top."""
+"""The cost of a method, in the microseconds of `core/scheduling/turns.py`; the changes that it
+makes are counted on top."""
 
 LITTLE_US = 50
-"""What a connection may cost although the turn is over."""
+"""The cost that a connection may cause, after the turn is over, before it has to wait."""
 
 READ_US = 500
-"""What reading on costs at least: who had to wait for a turn mostly has sent much."""
+"""The least cost counted for reading on: a connection that had to wait has mostly sent much."""
 METHODS_A_TURN = 100
-"""Methods, publishes that come whole not counted, after which others have their turn; some
-milliseconds even of queue.declare."""
+"""Methods served before others have their turn, not counting publishes served by `publish_stream`;
+some milliseconds even of queue.declare."""
 
 _BASIC_PUBLISH = 60 << 16 | 40
 _BASIC_ACK = 60 << 16 | 80
@@ -127,7 +128,7 @@ _TAG_AND_BITS = struct.Struct(">QB")
 
 
 class Shell(Protocol):
-    """What a connection asks of whoever owns its socket."""
+    """What a connection asks of the owner of its socket."""
 
     def request_flush(self) -> None:
         """Call `take_output` once this turn is over."""
@@ -142,7 +143,7 @@ class Shell(Protocol):
         ...
 
     def close(self) -> None:
-        """Write what is left, then end the socket."""
+        """Write the remaining output, then end the socket."""
         ...
 
     def abort(self) -> None:
@@ -150,7 +151,7 @@ class Shell(Protocol):
         ...
 
     def fault(self) -> None:
-        """The exception in hand is a fault of ours: log it, and end this connection."""
+        """The exception being handled is a fault of the broker: log it, and end this connection."""
         ...
 
 
@@ -207,7 +208,7 @@ class Connection:
         self.pid = node.number_client()
         self.connected_at = node.clock.wall_time()
         self.mechanism = ""
-        # Octets, and how often some were read or written at once; the shell counts.
+        # Octets received and sent, and the number of reads and writes; the shell counts them.
         self.received_octets = 0
         self.received_count = 0
         self.sent_octets = 0
@@ -262,7 +263,7 @@ class Connection:
         return len(self.channels) + len(self._closing_channels)
 
     def unacked_of(self, queue: Queue) -> list[Message]:
-        """What its channels have got from the queue and not settled."""
+        """The messages that its channels have got from the queue and not settled."""
         return [
             message
             for channel in self.channels.values()
@@ -277,21 +278,21 @@ class Connection:
 
     @property
     def blocked(self) -> bool:
-        """Whether it published during an alarm, and is not read from until that is over."""
+        """Whether the connection is not read because it has published during an alarm."""
         return PAUSE in self._pauses
 
     def alarms_changed(self) -> None:
-        """An alarm was raised or cleared, or is worse, or not so bad any more."""
+        """An alarm was raised or cleared, or has become more or less severe."""
         self.blocking.alarms_changed(self)
 
     def growth_changed(self) -> None:
-        """Other queues than before hold their publishers back."""
+        """The set of queues that hold their publishers back has changed."""
         self.blocking.growth_changed(self)
 
     # Reading
 
     def receive_data(self, data: bytes) -> None:
-        """Take octets from the peer and do what they ask for."""
+        """Take octets from the peer and serve them."""
         self.heartbeat.heard = True
         self._receive(data)
 
@@ -304,7 +305,7 @@ class Connection:
             else:
                 start = self._complete_frame(data)
                 if self._buffer and start < len(data):
-                    # More than one frame had waited there, and the last of them is not whole.
+                    # More than one frame had waited, and the last of them is incomplete.
                     data = self._buffer + data[start:]
                     self._buffer = b""
                     start = 0
@@ -323,9 +324,10 @@ class Connection:
             self._buffer = data[end:]
 
     def _complete_frame(self, data: bytes) -> int:
-        """Serve the frame begun in the buffer; returns how much of `data` that took.
+        """Serve the frame begun in the buffer; returns how many octets of `data` belong to it.
 
-        Large frames arrive in pieces, and joining all that arrives to them would copy it twice.
+        Large frames arrive in pieces: joining the frame with all that has arrived would copy it
+        twice.
         """
         begun, self._buffer = self._buffer, b""
         _, _, size = HEAD.unpack_from(begun)
@@ -338,11 +340,11 @@ class Connection:
         return missing
 
     def _read_frames(self, data: bytes, pos: int) -> int:
-        """Serve the whole frames in `data` from `pos` on; returns where the rest begins."""
+        """Serve the complete frames in `data` from `pos` on; returns the offset of the rest."""
         end = len(data)
         channels = self.channels
         turns = self.node.turns
-        # A connection waits for what it has cost itself, where that is more than a little.
+        # A connection waits only if it has itself caused more than a little cost in this turn.
         left_us = turns.left_us - LITTLE_US
         methods_left = METHODS_A_TURN
         while True:
@@ -407,7 +409,7 @@ class Connection:
                 return pos
 
     def _frame(self, kind: int, number: int, payload: bytes) -> None:
-        """A frame that no open channel takes."""
+        """Serve a frame of channel 0 or of a channel that is not open, or of an unknown type."""
         state = self.state
         if state is State.CLOSED or state is State.FAILED:
             return
@@ -443,7 +445,7 @@ class Connection:
             self.go_through(waiting, channel, (method.index >> 16, method.index & 0xFFFF))
 
     def go_through(self, waiting: Waiting[None], channel: Channel, method: tuple[int, int]) -> None:
-        """Go on with a method; while it waits, nothing else of the peer is read."""
+        """Go on with a method; while it waits, nothing else is read from the peer."""
         try:
             awaited = waiting.send(None)
         except StopIteration:
@@ -453,7 +455,7 @@ class Connection:
         awaited.then(self.clock.guarded(lambda: self._go_on(waiting, channel, method)))
 
     def _go_on(self, waiting: Waiting[None], channel: Channel, method: tuple[int, int]) -> None:
-        """What a method waited for has happened."""
+        """The event that a method waited for has happened."""
         if self._waiting is not waiting:
             return
         self._waiting = None
@@ -467,7 +469,7 @@ class Connection:
             self._refuse(channel.number, error, method)
 
     def _unopened_channel(self, kind: int, number: int, payload: bytes) -> None:
-        """A frame on a channel that is not open, or that waits for its close-ok."""
+        """Serve a frame on a channel that is not open, or that waits for its close-ok."""
         index = _LONG.unpack_from(payload)[0] if kind == METHOD and len(payload) >= 4 else 0
         if number in self._closing_channels:
             if index == _CHANNEL_OPEN:
@@ -475,7 +477,7 @@ class Connection:
             if index == commands.Channel.CloseOk.index:
                 self._closing_channels.discard(number)
             elif index == commands.Channel.Close.index:
-                # Both sides closed at once: the client will answer ours after we answer its own.
+                # Both sides closed at once: the client answers our close after we answer its own.
                 self._closing_channels.discard(number)
                 self._crossed_closes.add(number)
                 self.send(number, make(commands.Channel.CloseOk))
@@ -530,7 +532,7 @@ class Connection:
             self._fail(error.text)
 
     def close_channel(self, number: int, error: ChannelFault, ids: tuple[int, int]) -> None:
-        """Close a channel for something the peer did, or failed to do in time."""
+        """Close a channel for an error of the peer, which may be a failure to act in time."""
         channel = self.channels.pop(number, None)
         if channel is None:
             return
@@ -552,14 +554,14 @@ class Connection:
         )
 
     def force_close(self, reason: str) -> None:
-        """End the connection because an operator, or the node, says so."""
+        """End the connection at the wish of an operator or of the node."""
         if self.state is State.RUNNING:
             self._close(ConnectionForced(reason), NO_IDS)
         elif self.state not in (State.CLOSING, State.CLOSED):
             self._fall_silent()
 
     def lose(self) -> None:
-        """End the socket without a word."""
+        """End the socket without sending a close."""
         self._shell.abort()
 
     def internal_error(self) -> None:
@@ -592,14 +594,14 @@ class Connection:
         self._cut_after(FAILURE_DELAY_S if fatal else self._close_timeout())
 
     def _fail(self, reason: str) -> None:
-        """The handshake goes no further."""
+        """End a handshake that cannot go on."""
         if self.state is not State.FAILED and self.state is not State.CLOSED:
             state = self.state.name.lower()
             self._note(log, logging.WARNING, "handshake_failed", state=state, reason=reason)
         self._fall_silent()
 
     def _fall_silent(self) -> None:
-        """Say nothing more, and cut the socket after a delay."""
+        """Send nothing more, and cut the socket after a delay."""
         if self.state is not State.FAILED:
             self._enter(Transition.FAIL)
             self._cut_after(FAILURE_DELAY_S)
@@ -727,7 +729,7 @@ class Connection:
         self.send(0, make(commands.Connection.CloseOk))
 
     def _update_secret(self, _: commands.Connection.UpdateSecret) -> None:
-        # Only backends with expiring tokens look at the secret, and this broker has none.
+        # Only login backends with expiring tokens need the secret, and this broker has none.
         self.send(0, make(commands.Connection.UpdateSecretOk))
 
     def _enter(self, transition: Transition) -> None:
@@ -738,21 +740,23 @@ class Connection:
     def connection_lost(self) -> None:
         """The socket is gone."""
         if self.state is State.AWAITING_HEADER:
-            # Somebody looks whether the port is open.
+            # The peer only checked whether the port is open.
             self._note(log, logging.DEBUG, "connection_lost", state="awaiting_header")
         elif self.state not in (State.CLOSING, State.CLOSED, State.FAILED):
             state = self.state.name.lower()
             self._note(log, logging.WARNING, "connection_lost", state=state)
         self._stop_timers()
         self._end_channels()
-        # What leads back to us is let go, so that no cycle is left for the collector.
+        # References that lead back to this object are dropped, so that no cycle is left for the
+        # garbage collector.
         self.held.drop()
         self.routes = None
         self._buffer = b""
         self._enter(Transition.LOSE)
 
     def _end_channels(self) -> list[Event]:
-        """Leave the node, which tells the other nodes once; then end channels, exclusive queues."""
+        """Leave the node, which tells the other nodes once; then end channels and exclusive queues.
+        Returns the events to wait for."""
         if self._waiting is not None:
             self._waiting.close()
             self._waiting = None
@@ -767,7 +771,7 @@ class Connection:
         return left
 
     def channel_closed(self, number: int) -> None:
-        """The client closed this channel and it has ended."""
+        """Forget a channel that the client has closed and that has ended."""
         del self.channels[number]
 
     def _stop_timers(self) -> None:
@@ -788,7 +792,7 @@ class Connection:
     def _note(
         self, category: logging.Logger, level: int, event: str, **more: str | int | None
     ) -> None:
-        """Log an event of this connection with what is known of it so far."""
+        """Log an event of this connection with what is known of the connection so far."""
         log_event(
             category,
             level,
@@ -821,7 +825,7 @@ class Connection:
         self._confirming.pop(channel.number, None)
 
     def hold_output(self) -> None:
-        """Hold what is written from now on until the definitions seen so far are on disk."""
+        """Hold output written from now on until the definitions seen so far are on disk."""
         self.held.hold(at_risk(self.node.metadata), self.output)
 
     def take_output(self) -> list[bytes]:
@@ -841,13 +845,14 @@ class Connection:
         if parts:
             self.heartbeat.sent = True
         if self._beat_due:
-            # Parts are whole frames, so a heartbeat may go before what waits for a commit.
+            # Parts are complete frames, so a heartbeat may go before output that waits for a
+            # commit.
             self._beat_due = False
             parts.insert(0, HEARTBEAT_FRAME)
         return parts
 
     def _hold_back(self, held_back: bool) -> None:
-        """Write and read no more while too much waits for a commit."""
+        """Stop writing and reading while too much output waits for a commit."""
         if held_back == self.held_back:
             return
         self.held_back = held_back
@@ -861,7 +866,7 @@ class Connection:
     # Back-pressure
 
     def writable(self, writable: bool) -> None:
-        """The socket takes octets again, or has enough for now: its consumers follow."""
+        """Wake the consumers, as the socket takes octets again, or block them, as it has enough."""
         self.socket_writable = writable
         for channel in list(self.channels.values()):
             channel.socket_writable(writable)
@@ -873,20 +878,21 @@ class Connection:
         self._pauses.add(reason)
 
     def wait_for_turn(self) -> None:
-        """This connection has had its turn (`core/scheduling/turns.py`), or enough of it: read on
-        when it is its turn again."""
+        """Stop reading until it is this connection's turn again: it has had its turn
+        (`core/scheduling/turns.py`), or enough of it."""
         if not self._pauses:
             self.pause("work")
             self.node.turns.soon_for_client(self.clock.guarded(self._go_on_working))
 
     def _go_on_working(self) -> None:
-        # Few go on in a turn: who sends little finds its place between them.
+        # With this cost few connections go on in one turn, so those that send little find a place
+        # between them.
         self.node.turns.spend(READ_US)
         self._pauses.discard("work")
         self._read_on()
 
     def resume(self, reason: str) -> None:
-        """Lift one reason; without any, what was read already is served, then more is read."""
+        """Lift one reason to pause; after the last, serve what was read already, then read more."""
         if reason in self._pauses:
             self._pauses.discard(reason)
             if not self._pauses:
@@ -904,7 +910,7 @@ class Connection:
 
 
 def _method_ids(kind: int, data: bytes, pos: int) -> tuple[int, int]:
-    """Class and method of a frame; those of basic.publish where it is content."""
+    """Class and method id of a frame; those of basic.publish for a content frame."""
     if kind == METHOD and len(data) >= pos + 11:
         ids: tuple[int, int] = struct.unpack_from(">HH", data, pos + 7)
         return ids

@@ -1,8 +1,8 @@
-"""Deliveries: a consumer that writes what it is handed to its connection.
+"""Deliveries: a consumer that writes the messages handed to it to its connection.
 
-A delivery is three frames, written in parts: what depends on exchange and routing key, and the
-heads of frames, are kept from delivery to delivery. Where messages share an envelope, all but the
-delivery tag and the body is one part.
+A delivery is three frames, written in parts. The parts that depend on exchange and routing key, and
+the heads of frames, are kept from delivery to delivery. For messages that share an envelope, all
+but the delivery tag and the body is one kept part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PREFETCH = Blocked.PREFETCH
 
 
 class DeliveringConnection(Protocol):
-    """A connection, as deliveries are written to it. `flush_requested`: it is flushed soon."""
+    """The part of a connection that deliveries use. `flush_requested`: it will be flushed soon."""
 
     output: list[bytes]
     frame_max: int
@@ -42,7 +42,7 @@ class DeliveringConnection(Protocol):
 
 
 class DeliveringChannel(Protocol):
-    """A channel, as its consumers know it."""
+    """The part of a channel that its consumers use."""
 
     number: int
     last_delivery_tag: int
@@ -57,7 +57,7 @@ class DeliveringChannel(Protocol):
     def connection(self) -> DeliveringConnection: ...
 
     def count_limited(self, count: int) -> None:
-        """Messages were handed to a consumer while the channel has a limit."""
+        """Count messages handed to a consumer while the channel has a limit."""
         ...
 
     def may_have_from(self, queue: ConsumedQueue) -> None:
@@ -77,7 +77,7 @@ def short_string(text: str) -> bytes:
 
 
 class Outdated:
-    """Holds what a consumer had got before its queue moved to another leader."""
+    """The holder of messages that a consumer got before its queue moved to another leader."""
 
     __slots__ = ("limited", "queue")
 
@@ -86,7 +86,7 @@ class Outdated:
         self.limited = True
 
     def settled(self, count: int) -> None:
-        """The new leader counts anew."""
+        """Nothing to do: the new leader counts anew."""
 
 
 class ChannelConsumer(Consumer):
@@ -127,7 +127,7 @@ class ChannelConsumer(Consumer):
 
     @property
     def channel(self) -> DeliveringChannel:
-        """The channel it was subscribed on."""
+        """The channel on which it was subscribed."""
         return self._channel
 
     def send(self, envelope: Envelope, body: bytes, redelivered: bool) -> None:
@@ -215,7 +215,8 @@ class ChannelConsumer(Consumer):
         self.queue = queue
 
     def _write(self, delivery_tag: int, envelope: Envelope, body: bytes, redelivered: bool) -> None:
-        """Write a delivery; when its envelope comes a second time, keep what does not change."""
+        """Write a delivery; from an envelope's second time on, keep the parts that do not
+        change."""
         channel = self._channel
         if redelivered:
             channel.redelivered += 1
@@ -256,7 +257,7 @@ def _address(envelope: Envelope) -> bytes:
 def delivery_frames(
     channel: int, method: bytes, header: bytes, body: bytes, frame_max: int
 ) -> list[bytes]:
-    """A method that carries content (basic.return, basic.get-ok), with its content, in parts."""
+    """The frames of a method (basic.return, basic.get-ok) and its content, in parts."""
     return [
         HEAD.pack(METHOD, channel, len(method)) + method + END,
         *content_frames(channel, header, body, frame_max),

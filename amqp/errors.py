@@ -1,6 +1,6 @@
-"""Reply codes: what the broker's errors are called on the wire (amqp_semantics.md section 0.1).
+"""Reply codes: the broker's errors on the wire (amqp_semantics.md section 0.1).
 
-The errors that only the wire knows are here too: broken frames, methods out of order.
+Errors that only the wire can cause are defined here too: broken frames, methods out of order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from warren.core.errors import (
 )
 
 REPLY_TEXT_MAX = 255
-"""A short string; a longer text is cut and ends in three dots."""
+"""The longest short string, in octets; a longer text is cut and ends in three dots."""
 
 
 NO_IDS = (0, 0)
@@ -37,11 +37,11 @@ class FrameError(ConnectionFault):
 
 
 class FatalFrameError(FrameError):
-    """Nothing after this frame can be read: the socket is cut soon."""
+    """A frame after which the stream cannot be read on: the socket is cut soon."""
 
 
 class ChannelError(ConnectionFault):
-    """A method came when it must not come."""
+    """A method came in a state in which it is not allowed."""
 
 
 class TooManyChannels(NotAllowed):
@@ -49,7 +49,7 @@ class TooManyChannels(NotAllowed):
 
 
 class UnexpectedFrame(ConnectionFault):
-    """A frame of another type was due; `ids` are those of the method that owns the content."""
+    """A frame of another type was expected; `ids` are those of the method that owns the content."""
 
     def __init__(self, text: str, ids: tuple[int, int] = NO_IDS) -> None:
         super().__init__(text)
@@ -86,7 +86,7 @@ def reply_to(error: BrokerError) -> tuple[int, str]:
 
 
 def offender(error: BrokerError, method: tuple[int, int]) -> tuple[int, int]:
-    """Class and method id a close names: the offending method's, or 0/0 where none is to blame."""
+    """The class and method id in a close: the offending method's, or 0/0 if there is none."""
     if isinstance(error, UnexpectedFrame):
         return error.ids
     if isinstance(error, FrameError | InternalFault | TooManyChannels | ConnectionForced):
@@ -95,7 +95,7 @@ def offender(error: BrokerError, method: tuple[int, int]) -> tuple[int, int]:
 
 
 def short_text(text: str) -> str:
-    """The text, cut to what a short string holds, and without octets that are no UTF-8."""
+    """The text, cut to the length of a short string; octets that are not UTF-8 are replaced."""
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     raw = text.encode()
     if len(raw) <= REPLY_TEXT_MAX:

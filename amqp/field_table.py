@@ -1,8 +1,8 @@
-"""Field tables as bytes, faithfully: what is decoded is encoded again with the same wire types.
+"""Field tables as bytes: decoded values are encoded again with the same wire types.
 
 A table is a 32-bit length and that many bytes of pairs; a pair is a short string name, the letter
 of a type and the value. The types are those of amqp_semantics.md section 0, which are RabbitMQ's
-and not the letters of AMQP 4.2.1. Two departures from the input, both RabbitMQ's: `L` is read as
+and not the letters of AMQP 4.2.1. Two things are changed, as RabbitMQ changes them: `L` is read as
 `l`, since both are a signed 64-bit integer and `L` is never sent, and a boolean is sent as 0 or 1.
 Of two pairs with one name the later counts.
 
@@ -18,17 +18,17 @@ from typing import Any
 from warren.core.field import Field, Table
 
 NESTING_MAX = 128
-"""Tables and arrays within each other. Each level costs two frames of Python's stack, of 1000;
+"""The deepest nesting of tables and arrays. Each level costs two frames of Python's stack, of 1000;
 RabbitMQ has no limit, and no client is known to come near this one."""
 
 WRAPPED_MAX = 8
-"""Levels the broker may wrap around a table it was given, as the firehose does with properties."""
+"""Levels that the broker may wrap around a given table, as the firehose does with properties."""
 
 NAME_BYTES_MAX = 255
 
 
 class TableError(ValueError):
-    """The bytes are no field table, or the table cannot be written as one."""
+    """The bytes are not a field table, or the table cannot be written as one."""
 
 
 def decode_table(data: bytes, offset: int) -> tuple[Table, int]:
@@ -43,7 +43,7 @@ def decode_fields(data: bytes) -> Table:
 
 
 def encode_table(table: Table) -> bytes:
-    """The table with its length prefix, its fields in the order they have there."""
+    """The table as bytes with its length prefix, its fields in their order."""
     out = bytearray()
     try:
         _write_table(out, table, 1)
@@ -84,7 +84,7 @@ _VOID = ord("V")
 
 
 def _span(data: bytes, offset: int, end: int) -> tuple[int, int]:
-    """Where the contents behind the 32-bit length at `offset` start and end."""
+    """The start and end of the contents behind the 32-bit length at `offset`."""
     start = offset + 4
     if start > end:
         raise TableError(f"a length at byte {offset} runs past the end at byte {end}")

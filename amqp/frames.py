@@ -1,9 +1,9 @@
-"""Frames on the wire (AMQP 0-9-1 section 4.2.3): their bytes, and what is wrong with bad ones.
+"""Frames on the wire (AMQP 0-9-1 section 4.2.3): their octets, and the error texts for bad ones.
 
     octet type | short channel | long payload size | payload | octet 0xCE
 
-Cutting a stream into frames is `Connection.receive_data`'s, in one loop with the reading of
-publishes and acknowledgements; here is what it and the writers share.
+`Connection` cuts the stream into frames itself, in one loop with the reading of publishes and
+acknowledgements; this module has what it shares with the writers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from warren.core.erlang_text import binary_text
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 OLD_PROTOCOL_HEADER = b"AMQP\x01\x01\x00\x09"
-"""What some old clients send for 0-9-1; RabbitMQ serves it."""
+"""The header that some old clients send for 0-9-1; RabbitMQ serves them."""
 
 METHOD = 1
 HEADER = 2
@@ -34,7 +34,7 @@ HEAD = struct.Struct(">BHI")
 """Type, channel and payload size."""
 
 HEADS_MAX = 256
-"""Sizes of which heads are kept."""
+"""Heads kept in a `FrameHeads`, each for one size."""
 
 HEARTBEAT_FRAME = HEAD.pack(HEARTBEAT, 0, 0) + END
 
@@ -46,9 +46,9 @@ def frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 
 class FrameHeads(dict[int, bytes]):
-    """The first octets of frames of one type and channel, by how long what follows them is.
+    """The first octets of frames of one type and channel, by the number of octets that follow them.
 
-    Messages are of few sizes: to find a head costs a third of packing it.
+    Messages have few different sizes: looking a head up costs a third of packing it.
     """
 
     __slots__ = ("_after", "_before", "_channel", "_kind", "_more")
@@ -56,8 +56,8 @@ class FrameHeads(dict[int, bytes]):
     def __init__(
         self, kind: int, channel: int, *, before: bytes = b"", after: bytes = b"", more: int = 0
     ) -> None:
-        """`before` always stands before such a head. `after` begins the payload; `more` octets of
-        it are not counted."""
+        """`before` precedes every head. `after` begins the payload. The size in a lookup counts
+        neither it nor `more` further octets of the payload."""
         self._kind = kind
         self._channel = channel
         self._before = before
@@ -73,15 +73,15 @@ class FrameHeads(dict[int, bytes]):
 
 
 def content_frames(channel: int, header: bytes, body: bytes, frame_max: int) -> list[bytes]:
-    """Header frame and body frames of at most `frame_max`, in parts; an empty body has no frame.
+    """A header frame, and body frames of at most `frame_max`, in parts; an empty body has no frame.
 
-    The octets of the body are not copied: it may be a hundred megabytes.
+    The octets of the body are not copied: a body may have a hundred megabytes.
     """
     room = frame_max - OVERHEAD if frame_max else len(body) or 1
     parts = [frame(HEADER, channel, header)]
     octets = memoryview(body)
     for start in range(0, len(body), room):
-        # Who writes them takes whatever has octets.
+        # The code that writes the parts takes any object with octets.
         piece = cast(bytes, octets[start : start + room])
         parts += (HEAD.pack(BODY, channel, len(piece)), piece, END)
     return parts

@@ -1,4 +1,4 @@
-"""The clock of one connection: what fails in its callbacks ends the connection, not the node."""
+"""The clock of one connection: a failing callback ends the connection, not the node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from warren.core.ports import Clock, Timer
 
 
 class GuardedClock:
-    """Implements `core.ports.Clock`. `fault` is called with the exception in hand."""
+    """Implements `core.ports.Clock`. `fault` is called while the exception is handled."""
 
     __slots__ = ("_clock", "_fault")
 
@@ -29,12 +29,12 @@ class GuardedClock:
         return self._clock.call_soon(self.guarded(callback))
 
     def guarded(self, callback: Callable[[], None]) -> Guarded:
-        """The callback, to be called by others."""
+        """The callback guarded, for callers other than this clock."""
         return Guarded(callback, self._fault)
 
 
 class Guarded:
-    """A callback that never raises."""
+    """A callback that never raises: it calls `fault` instead."""
 
     __slots__ = ("_fault", "callback")
 

@@ -1,4 +1,4 @@
-"""Which function serves which method of a channel."""
+"""The functions that serve the methods of a channel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from warren.amqp.channel import Channel
 
 Handler: TypeAlias = "Callable[[Channel, Any], Waiting[None] | None]"
-"""It returns what is to be waited for before the connection is read on, if anything is."""
+"""If serving the method has to wait, the handler returns a coroutine: the connection is read on
+when it has ended."""
 
 HANDLERS: Mapping[type[Method], Handler] = {
     AccessRequest: mode.access_request,

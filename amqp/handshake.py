@@ -1,7 +1,7 @@
-"""What a connection begins with: greeting, login, and what client and broker agree on.
+"""The beginning of a connection: greeting, login, and the limits that client and broker agree on.
 
-Section 1 of amqp_semantics.md. `Connection` is the state machine; here is what its states up to
-open decide. Nothing here writes to a socket.
+Section 1 of amqp_semantics.md. `Connection` is the state machine; this module makes the decisions
+of its states before RUNNING. It writes to no socket.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from warren.core.field import Field, Table
 from warren.core.node import Node
 
 FROM_WITHIN = ("EXTERNAL",)
-"""The login mechanism of who connects from within the node and is admitted already."""
+"""The login mechanism of clients within the node, which are admitted already."""
 
 NO_FRAME_MAX = 1 << 32
-"""The size of frames where neither side has set a limit."""
+"""The maximum size of frames if neither side has set a limit."""
 
 
 class HandshakeFault(Exception):
-    """The handshake goes no further; the text says why, to the log."""
+    """The handshake cannot go on; the text is the reason, for the log."""
 
 
 class Agreed(NamedTuple):
-    """What tune and tune-ok have settled; octets and seconds."""
+    """The limits agreed on in tune and tune-ok; octets and seconds."""
 
     channel_max: int
     frame_max: int
@@ -39,12 +39,12 @@ class Agreed(NamedTuple):
 
 
 def mechanisms(settings: ConnectionSettings, peer: Peer) -> tuple[str, ...]:
-    """The login mechanisms that the peer is offered."""
+    """The login mechanisms that this peer is offered."""
     return FROM_WITHIN if peer.admitted is not None else sasl.offered(settings.mechanisms, peer.tls)
 
 
 def greeting(node: Node, offered: tuple[str, ...]) -> bytes:
-    """The frame of connection.start, made once for all peers that are offered the same."""
+    """The frame of connection.start, made once for all peers with the same offer."""
     known = node.greetings.get(offered)
     if known is None:
         flags: Table = {name: Field("t", True) for name in CAPABILITIES}
@@ -62,7 +62,7 @@ def greeting(node: Node, offered: tuple[str, ...]) -> bytes:
 
 
 def capabilities_of(client_properties: Table) -> frozenset[str]:
-    """What the client says it can do, by name."""
+    """The names of the capabilities that the client claims."""
     capabilities = client_properties.get("capabilities")
     if capabilities is None or capabilities.kind != "F":
         return frozenset()
@@ -71,7 +71,7 @@ def capabilities_of(client_properties: Table) -> frozenset[str]:
 
 
 class Authentication:
-    """One login by one mechanism. Raises `HandshakeFault` for one that was not offered."""
+    """One login by one mechanism. Raises `HandshakeFault` for a mechanism that was not offered."""
 
     def __init__(
         self, mechanism: str, node: Node, settings: ConnectionSettings, peer: Peer
@@ -84,9 +84,10 @@ class Authentication:
         self._exchange = sasl.Exchange(mechanism)
 
     def respond(self, response: Any) -> User | sasl.Challenge:
-        """The user, or what to ask the client next.
+        """The user, or the next challenge to the client.
 
-        Raises `LoginRefused`, and `HandshakeFault` for what is not a response of the mechanism.
+        Raises `LoginRefused`; also `HandshakeFault` for octets that are not a response of the
+        mechanism.
         """
         peer = self._peer
         try:
@@ -100,7 +101,7 @@ class Authentication:
             raise HandshakeFault(f"not a response of {self.mechanism}") from None
 
     def refusal(self) -> commands.Connection.Close:
-        """What clients are told that can be told."""
+        """The close for clients that understand it: those with `authentication_failure_close`."""
         return make(
             commands.Connection.Close,
             reply_code=403,
@@ -114,7 +115,7 @@ class Authentication:
 
 
 def agreed(settings: ConnectionSettings, method: commands.Connection.TuneOk) -> Agreed:
-    """Raises `HandshakeFault` where the client wants more than it was offered."""
+    """The limits in tune-ok. Raises `HandshakeFault` if they exceed the offer."""
     frame_max: int = method.frame_max
     channel_max: int = method.channel_max
     frame_max_ok = frame_max >= FRAME_MIN_SIZE or frame_max == 0

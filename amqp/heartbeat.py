@@ -1,7 +1,7 @@
 """Heartbeats (amqp_semantics.md section 1.5).
 
-We send one each half interval in which nothing else was sent. The peer is given up after two
-whole intervals in which nothing came, unless it is us who do not read.
+We send a heartbeat after each half interval in which nothing else was sent. A peer is given up
+after two whole intervals in which nothing came from it, except intervals in which we do not read.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ SILENT_CHECKS_MAX = 2
 
 
 class Heartbeat:
-    """The two monitors of a connection.
+    """The two monitors of a connection, for sending and for receiving.
 
-    The connection sets `heard` and `sent` when octets come and go. `send` is to write a heartbeat
-    frame; `is_reading` says whether the peer could be heard at all; `give_up` ends the connection.
+    The connection sets `heard` and `sent` when octets come and go. `send` writes a heartbeat frame;
+    `is_reading` says whether the connection is being read; `give_up` ends it.
     """
 
     __slots__ = (
@@ -52,7 +52,7 @@ class Heartbeat:
         self._receiving: Timer | None = None
 
     def start(self, interval_s: int) -> None:
-        """Begin with the interval negotiated; 0 means no heartbeats in either direction."""
+        """Begin with the negotiated interval; 0 means no heartbeats in either direction."""
         self._interval_s = interval_s
         if interval_s:
             # The replies of the handshake do not count: the first heartbeat goes out in any case.
@@ -89,4 +89,4 @@ class Heartbeat:
 
 
 def _nothing() -> None:
-    """Stands for a callback that is not wanted any more."""
+    """Stands in for a callback that is no longer wanted."""

@@ -1,8 +1,8 @@
 """Output that waits for definitions to be on disk.
 
 A reply such as queue.declare-ok for a durable queue promises that the queue survives a crash. The
-reply is written at once, but stands behind a gate until the commit is done; so does everything
-written after it, which keeps the order.
+reply is written at once, but stands behind a gate until the commit is done. Output written after it
+stands behind the gate too, which keeps the order.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from warren.core.ports import Commit, MetadataStore
 from warren.core.scheduling.waiting import Event
 
 HELD_OCTETS_MAX = 256 * 1024
-"""Octets that may wait before the peer is read no further; some 8,000 replies."""
+"""Octets that may wait; with more, nothing is read from the peer. Some 8,000 replies."""
 
 
 class HeldOutput:
-    """The gates of one connection, and what stands behind each. `wake` asks for a flush."""
+    """The gates of one connection, and the output behind each. `wake` asks for a flush."""
 
     __slots__ = ("_gate", "_octets", "_segments", "_wake")
 
@@ -40,10 +40,10 @@ class HeldOutput:
 
     @contextmanager
     def leaving(self, metadata: MetadataStore, written: list[bytes]) -> Iterator[list[Event]]:
-        """Hold what is written after the block until what ends in it is gone, which takes other
-        nodes to decide: what a client leaves behind is gone when it hears that it has left.
+        """Hold output written after the block until everything that ends in the block is gone.
 
-        What happens elsewhere is added to the list.
+        A client that is told that it has left must find nothing of what it left behind, such as
+        queues; other nodes decide on that too. The block adds the events to wait for to the list.
         """
         before = metadata.uncommitted()
         left: list[Event] = []
@@ -57,7 +57,7 @@ class HeldOutput:
             event.then(self._wake)
 
     def hold(self, commit: Commit | None, written: list[bytes]) -> None:
-        """Hold what is written after `written` until the commit is done, if there is one."""
+        """Hold output written after `written` until the commit, if there is one, is done."""
         if commit is None:
             return
         if self._gate is None:
@@ -65,7 +65,7 @@ class HeldOutput:
         self._gate = commit
 
     def release(self, written: list[bytes]) -> list[bytes]:
-        """Take what was written, and return what may go out by now, in order."""
+        """Take the output written, and return the output that may go out by now, in order."""
         gate = self._gate
         self._append(written)
         self._gate = None
@@ -78,7 +78,7 @@ class HeldOutput:
         return released
 
     def drop(self) -> None:
-        """The connection is gone: forget what was held, and the connection."""
+        """The connection is gone: forget the held output and the connection."""
         self._gate = None
         self._segments.clear()
         self._wake = _nothing
@@ -92,4 +92,4 @@ class HeldOutput:
 
 
 def _nothing() -> None:
-    """Stands for a callback that is not wanted any more."""
+    """Stands in for a callback that is no longer wanted."""

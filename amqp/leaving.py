@@ -1,7 +1,8 @@
-"""Channels that end: their consumers leave the queues, those of a connection all at once.
+"""The end of channels: their consumers leave the queues, those of one connection all at once.
 
-A queue looks through all its consumers for those that leave. A connection may have thousands of
-channels with a consumer of the same queue each. What these give back goes back in turns.
+A queue looks through all its consumers for those that leave, and a connection may have thousands of
+channels, each with a consumer of the same queue. The messages that channels give back are given
+back in turns.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Event, Waiting, run
 
 GIVE_BACK_US = 40
-"""What the end of a channel costs, besides the messages it gives back."""
+"""The cost of ending a channel, without the messages that it gives back, in the microseconds of
+`core/scheduling/turns.py`."""
 
 
 class EndingChannel(Protocol):
@@ -25,16 +27,16 @@ class EndingChannel(Protocol):
         ...
 
     def stop(self) -> None:
-        """End timers, direct replies and confirms, when the queues know no consumer of it."""
+        """End timers, direct replies and confirms. The queues have removed its consumers before."""
         ...
 
     def give_back(self) -> Waiting[None]:
-        """What the client has not acknowledged goes back."""
+        """Give unacknowledged messages back to their queues."""
         ...
 
 
 def end_all(channels: Sequence[EndingChannel], turns: Turns) -> list[Event]:
-    """End channels that are closed, or whose connection ends. Returns what `leave` does."""
+    """End channels that are closed, or whose connection ends. Returns the events of `leave`."""
     left = leave([one for channel in channels for one in channel.without_consumers()], turns)
     for channel in channels:
         channel.stop()
@@ -46,13 +48,14 @@ async def _give_back(channels: Sequence[EndingChannel], turns: Turns) -> None:
     for channel in channels:
         turns.spend(GIVE_BACK_US)
         await turns.pause()
-        # One that waits for something under way does not hold up the next ones.
+        # A channel that waits for an operation under way does not hold up the next ones.
         run(channel.give_back(), lambda result: result())
 
 
 def leave(consumers: list[Consumer], turns: Turns) -> list[Event]:
-    """Have the queues forget consumers that their channels have forgotten. Returns what happens
-    when the auto-delete queues of other nodes are gone that have lost their last consumer."""
+    """Remove consumers from their queues; their channels have forgotten them before. Returns an
+    event for each auto-delete queue of another node that has lost its last consumer: it happens
+    when the queue is gone."""
     by_queue: dict[ConsumedQueue, list[Consumer]] = {}
     for consumer in consumers:
         by_queue.setdefault(consumer.queue, []).append(consumer)

@@ -1,16 +1,17 @@
-"""AMQP methods as payloads of method frames, described by pamqp, encoded here.
+"""AMQP methods as payloads of method frames: pamqp describes them, this module encodes them.
 
 pamqp 4 names the methods, their arguments and the wire type of each (`__slots__` and the class
-attributes `_name`); instances of its classes are what the rest of Warren passes around. Its own
-marshalling is not used: it refuses names that RabbitMQ takes (a narrow pattern, 127 characters),
-wants ticket 0, loses the types of table fields and knows no access.request (amqp_semantics.md
-section 0). So instances are made here without `__init__` and `validate`.
+attributes `_name`); the rest of Warren passes instances of its classes around. Its own marshalling
+is not used: it refuses names that RabbitMQ takes (a narrow pattern, 127 characters), requires
+ticket 0, loses the types of table fields and lacks access.request (amqp_semantics.md section 0). So
+instances are made here without `__init__` and `validate`.
 
-Values: short strings are `str` (what is not UTF-8 is refused, as by RabbitMQ), long strings
-`bytes`, tables `core.field.Table`, bits `bool`, the rest `int`. The encoder also takes `str` for a
-long string and `bytes` for a short one.
+Values: short strings are `str` (octets that are not UTF-8 are refused, as by RabbitMQ), long
+strings `bytes`, tables `core.field.Table`, bits `bool`, all others `int`. The encoder also takes
+`str` for a long string and `bytes` for a short one.
 
-Publish, deliver, ack and content frames do not come this way; `frames.py` has the short one.
+Publish, deliver, ack and content frames do not pass through here: they have shorter ways, which
+begin in `frames.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ M = TypeVar("M", bound=base.Frame)
 
 
 class UnknownMethod(ValueError):
-    """No method has these numbers."""
+    """No method has this class id and method id."""
 
     def __init__(self, class_id: int, method_id: int) -> None:
         super().__init__(f"no method has class {class_id} and method {method_id}")
@@ -39,7 +40,7 @@ class UnknownMethod(ValueError):
 
 
 class MalformedMethod(ValueError):
-    """The payload is shorter or longer than its arguments, or a table in it is no table."""
+    """The payload is shorter or longer than its arguments, or a table in it is not a table."""
 
     def __init__(self, payload: bytes) -> None:
         super().__init__(f"cannot decode a method payload of {len(payload)} bytes")
@@ -47,13 +48,13 @@ class MalformedMethod(ValueError):
 
 
 class MalformedText(MalformedMethod):
-    """A short string that is not UTF-8; RabbitMQ takes no other in methods."""
+    """A short string is not UTF-8; RabbitMQ refuses such strings in methods, too."""
 
 
 class AccessRequest(base.Frame):
-    """access.request of AMQP 0-8, which old clients still send and RabbitMQ grants."""
+    """access.request of AMQP 0-8, which old clients still send and RabbitMQ answers."""
 
-    # In the order of the wire.
+    # The order is that on the wire.
     __slots__: ClassVar[list[str]] = [  # noqa: RUF023
         "realm",
         "exclusive",
@@ -120,8 +121,8 @@ METHODS: Mapping[int, type[Method]] = {
 def decode_method(payload: bytes) -> Method:
     """The method in the payload of a method frame.
 
-    Raises `UnknownMethod`, `MalformedMethod` or its `MalformedText`. Bytes after the last argument
-    are an error, as in RabbitMQ; unused bits of a bit octet are not.
+    Raises `UnknownMethod`, `MalformedMethod` or its subclass `MalformedText`. As in RabbitMQ, bytes
+    after the last argument are an error, and set bits that mean nothing in a bit octet are not.
     """
     if len(payload) < 4:
         raise MalformedMethod(payload)
@@ -168,13 +169,13 @@ def make(kind: type[M], /, **arguments: Any) -> M:
 
 
 def method_id(method: Method | type[Method]) -> tuple[int, int]:
-    """Class id and method id, as connection.close and channel.close report them."""
+    """The class id and method id, as connection.close and channel.close report them."""
     return method.index >> 16, method.index & 0xFFFF
 
 
 class _Argument(NamedTuple):
-    """How one argument is read and written. Neighbouring bits share an octet: the first of them
-    writes it, the others add to it, and only the last one moves the reader on."""
+    """The reader and the writer of one argument. Neighbouring bits share an octet: the first of
+    them writes it, the others add to it, and only the last one moves the reader on."""
 
     read: Callable[[bytes, int], tuple[Any, int]]
     write: Callable[[bytearray, Any], None]

@@ -1,4 +1,4 @@
-"""channel.*, confirm.*, tx.* and access.request: what a channel is and what mode it is in."""
+"""channel.*, confirm.*, tx.* and access.request: the life of a channel and its mode."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def clean_name(name: str) -> str:
 
 
 def checked_new_name(kind: str, name: str) -> str:
-    """The name, unless it starts with what is reserved for the broker: then `AccessRefused`."""
+    """The name. Raises `AccessRefused` if it starts with the prefix reserved for the broker."""
     if name.startswith(RESERVED_PREFIX):
         raise AccessRefused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
     return name

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and what the node offers it."""
+"""The client at the other end of a connection, and the settings that the node offers it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CAPABILITIES = (
     "per_consumer_qos",
     "publisher_confirms",
 )
-"""What connection.start says the broker can do (amqp_semantics.md section 1.2)."""
+"""The broker's capabilities in connection.start (amqp_semantics.md section 1.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The addresses of a socket. `certificate_name` is the user its TLS certificate names,
-    `session` what TLS agreed on; None without TLS. `admitted` is who connects from within the
-    node, and needs no password."""
+    """The addresses of a socket and the identity of the client. `certificate_name` is the user
+    named by its TLS certificate, `session` what TLS agreed on; None without TLS. `admitted` is the
+    user of a client within the node, which needs no password."""
 
     host: str
     port: int
@@ -48,7 +48,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """What the node offers its peers; the defaults are RabbitMQ's.
+    """The settings that the node offers its peers; the defaults are RabbitMQ's.
 
     `consumer_timeout_s` None: messages may stay unacknowledged for ever.
     """
@@ -64,6 +64,6 @@ class ConnectionSettings:
 
 
 def client_name(properties: Table) -> str | None:
-    """The name the client gave its connection."""
+    """The name that the client gave its connection, or None."""
     name = properties.get("connection_name")
     return to_text(name.value) if name is not None and name.kind == "S" else None

@@ -1,16 +1,16 @@
-"""A lazy view of raw content headers, and the few edits a broker makes to them.
+"""A lazy view of raw content headers, and the few edits that a broker makes to them.
 
-The payload of a content header frame, as it came and as it is stored and delivered:
+The payload of a content header frame, as received, stored and delivered:
 
     class id u16 = 60 | weight u16 | body size u64 | flags u16 | property bytes
 
-The flags word says which properties follow, in the order of the table `PROPERTIES`, high bit
-first. Its lowest bit says that another flags word follows (4.2.6.1); no property of the class
-lives there, so such words are stepped over and kept.
+The flags word says which properties follow, in the order of the table `PROPERTIES`, high bit first.
+Its lowest bit says that another flags word follows (4.2.6.1); no property of the class uses such
+words, so they are skipped and kept.
 
-`scan` finds what publishing needs without decoding the headers table. Edits copy every property
-that is not changed byte by byte, so types and order survive (amqp_semantics.md section 0); a
-headers table that is replaced comes out sorted by key. Nothing here checks the class id.
+`scan` finds the properties that publishing needs without decoding the headers table. Edits copy
+every unchanged property byte by byte, so types and order survive (amqp_semantics.md section 0); a
+replaced headers table is sorted by key. Nothing here checks the class id.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ EXPIRATION_MS_MAX = 315_360_000_000
 
 
 class MalformedProperties(ValueError):
-    """The content header ends before what its flags announce, or its headers are no table."""
+    """The content header ends before its properties do, or its headers are not a table."""
 
 
 class InvalidExpiration(ValueError):
-    """The `expiration` property is no time to live; `reason` is RabbitMQ's word for why."""
+    """The `expiration` property is not a time to live; `reason` is RabbitMQ's word for why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -41,8 +41,8 @@ class InvalidExpiration(ValueError):
 
 
 class Facts(NamedTuple):
-    """What publishing asks of the properties. `headers` is the span of the encoded table, its
-    length prefix included: (offset, number of bytes)."""
+    """The properties that publishing needs. `headers` is the span of the encoded table, its length
+    prefix included: (offset, number of bytes)."""
 
     delivery_mode: int | None = None
     priority: int | None = None
@@ -54,12 +54,12 @@ class Facts(NamedTuple):
 
 NO_FACTS: Final = Facts()
 
-# Most messages say nothing else, and creating a tuple costs as much as reading all the rest.
+# Most messages have no other property, and creating a tuple costs as much as all of the reading.
 _DELIVERY_MODE_ONLY: Final = {mode: Facts(delivery_mode=mode) for mode in (1, 2)}
 
 
 class Keep(Enum):
-    """The default of what `replace` may change."""
+    """The default of the arguments of `replace`: the property stays as it is."""
 
     UNCHANGED = "unchanged"
 
@@ -113,10 +113,11 @@ _AFTER_TIMESTAMP = 0x003C
 _AFTER_EXPIRATION = 0x00FC
 
 _TRACEPARENT = b"\x0btraceparent"
-"""The name as it stands in a table."""
+"""The length and the octets of the name, as they are in a table."""
 
 CONTEXT_MAX = 512
-"""Octets of a header of a trace context: `tracestate` may have so many, `traceparent` has 55."""
+"""The most octets in a header of a trace context: `tracestate` may have them, `traceparent` has
+55."""
 
 _FLAGS_AT = 12
 _SHORT = struct.Struct(">H")
@@ -124,10 +125,10 @@ _LONG = struct.Struct(">I")
 
 
 def scan(header: bytes) -> Facts:
-    """The facts of a content header; `NO_FACTS` itself when it has none of them.
+    """The facts of a content header; `NO_FACTS` itself if it has none of them.
 
-    Raises `MalformedProperties` if the header ends before its properties do. The headers table
-    is stepped over, not read.
+    Raises `MalformedProperties` if the header ends before its properties do. The headers table is
+    skipped, not read.
     """
     # One line per property and no loop: this runs for each publish with properties of its own.
     try:
@@ -189,28 +190,29 @@ def scan(header: bytes) -> Facts:
 
 
 UNUSUAL: Final = -1
-"""What `ordinary` says of properties that have to be looked at by `scan`."""
+"""The result of `ordinary` for properties that `scan` has to examine."""
 
 PERSISTENT: Final = 0x100
 PRIORITY: Final = 0xFF
-"""In what `ordinary` finds."""
+"""The bits of the priority in the result of `ordinary`; `PERSISTENT` is another bit."""
 
 _UNUSUAL_FLAGS = _EXPIRATION | _USER_ID | _CONTINUED
 _REPLY_TO_ONLY = len(b"amq.rabbitmq.reply-to")
 
 
 def ordinary(header: bytes, flags: int) -> tuple[int, int]:
-    """What publishing has to know of properties that ask for nothing else, and how many octets of
-    the header decide it.
+    """Priority and persistence from ordinary properties, and how many octets decide them.
 
-    The first is the `PRIORITY`, and whether the message is `PERSISTENT`; `UNUSUAL` where `scan` has
-    to be asked: the properties are malformed, or they may have an expiration, a user id, a direct
-    reply address, CC or BCC. Another header of the same size, of which as many octets at the start
-    are the same, but for the size of the body, gets the same answer: what stands behind are texts
-    and times that nobody looks at.
+    The first number has the bits of `PRIORITY`, and `PERSISTENT` if the message is. It is `UNUSUAL`
+    if `scan` has to be asked: the properties are malformed, or may have an expiration, a user id, a
+    direct reply address, CC or BCC.
 
-    `flags` is the first flags word. This runs for each publish whose properties are not like those
-    of the one before.
+    The second number is how many octets at the start of the header decide the first. Another header
+    of the same size gets the same answer if it begins with the same octets, the body size excepted:
+    the octets after them are texts and times that publishing does not read.
+
+    `flags` is the first flags word. This runs for each publish whose properties differ from those
+    of the publish before.
     """
     if flags & _UNUSUAL_FLAGS:
         return UNUSUAL, 0
@@ -224,7 +226,7 @@ def ordinary(header: bytes, flags: int) -> tuple[int, int]:
         if flags & _HEADERS:
             start = offset
             offset += 4 + _LONG.unpack_from(header, offset)[0]
-            # One octet is searched for much faster than two.
+            # Searching for one octet is much faster than for two.
             if header.find(b"C", start, offset) > 0 and _may_have_copies(header, start, offset):
                 return UNUSUAL, 0
         if flags & _DELIVERY_MODE:
@@ -271,7 +273,7 @@ def ordinary(header: bytes, flags: int) -> tuple[int, int]:
 def _may_have_copies(header: bytes, start: int, end: int) -> bool:
     """Whether the headers between these offsets may name CC or BCC.
 
-    A name in a table is its length and its octets: most tables need not be decoded.
+    A name in a table is its length and its octets, so most tables need not be decoded.
     """
     return header.find(b"\x02CC", start, end) > 0 or header.find(b"\x03BCC", start, end) > 0
 
@@ -296,8 +298,8 @@ def headers(header: bytes) -> Table:
 
 
 def property_bytes(header: bytes, name: str) -> bytes | None:
-    """The bytes of one property by its name in `PROPERTIES`: of a short string without its
-    length, of the others as they are on the wire. None when it is absent."""
+    """The bytes of one property by its name in `PROPERTIES`; None if it is absent. A short string
+    comes without its length, the others as they are on the wire."""
     flag, wire_type = _BY_NAME[name]
     span = _locate(header).get(flag)
     if span is None:
@@ -307,8 +309,8 @@ def property_bytes(header: bytes, name: str) -> bytes | None:
 
 
 def identity(header: bytes) -> bytes | None:
-    """The octets of `message_id`, or else of `correlation_id`; None of a header that has neither,
-    or is malformed. This runs for each message of a queue in which lives are recorded."""
+    """The octets of `message_id`, or else of `correlation_id`; None if the header has neither or is
+    malformed. This runs for each message of a queue that records the lives of messages."""
     try:
         (flags,) = _SHORT.unpack_from(header, _FLAGS_AT)
         if flags & _CONTINUED or not flags & (_MESSAGE_ID | _CORRELATION_ID):
@@ -359,9 +361,9 @@ def replace(
     reply_to: bytes | Keep | None = UNCHANGED,
     expiration: bytes | Keep | None = UNCHANGED,
 ) -> bytes:
-    """The header with these properties set, or removed where None; the others stay as they are.
+    """The header with these properties set, or removed if None; the others stay as they are.
 
-    The table given comes out sorted by key.
+    A given table is sorted by key.
     """
     changes: dict[int, bytes | None] = {}
     if headers is not UNCHANGED:
@@ -378,7 +380,7 @@ def encode_properties(
 ) -> bytes:
     """A header with these properties, by their names in the specification.
 
-    Raises ValueError for one that does not exist, or whose value is not of its type.
+    Raises ValueError for a property that does not exist, or whose value is not of its type.
     """
     unknown = values.keys() - _BY_NAME.keys()
     if unknown:
@@ -426,7 +428,7 @@ class AmqpContentCodec:
     """`core.ports.ContentCodec` for AMQP 0-9-1 content headers."""
 
     def headers(self, header: bytes) -> Table:
-        """The headers; none where the table inside is broken, which publishing does not check."""
+        """The headers; empty if the table is broken, which publishing does not check."""
         try:
             return headers(header)
         except MalformedProperties:
@@ -451,7 +453,7 @@ class AmqpContentCodec:
         return table
 
     def content_header(self, body_size: int, headers: Table) -> bytes:
-        """A header with no property but these headers."""
+        """A header whose only property is these headers."""
         bare = struct.pack(">HHQH", 60, 0, body_size, 0)
         return replace(bare, headers=headers)
 
@@ -468,7 +470,7 @@ class AmqpContentCodec:
         return octets.decode("utf-8", "replace")
 
     def trace_context(self, header: bytes) -> tuple[str, str]:
-        # Most messages have none, and their headers need not be decoded.
+        # Most messages have no trace context, and their headers need not be decoded.
         if header.find(_TRACEPARENT) < 0:
             return "", ""
         table = self.headers(header)
@@ -479,7 +481,7 @@ class AmqpContentCodec:
 
 
 def _context_text(table: Table, name: str) -> str:
-    """A header of a trace context, if it is a text and no longer than it may be."""
+    """A header of a trace context as text; empty if it is not ASCII text or too long."""
     field = table.get(name)
     if field is None or field.kind != "S" or len(field.value) > CONTEXT_MAX:
         return ""
@@ -515,7 +517,7 @@ def _after_flags(header: bytes) -> int:
 
 
 def _locate(header: bytes) -> dict[int, tuple[int, int]]:
-    """Where the properties are that the header has: flag to (start, end)."""
+    """The positions of the properties in the header: flag to (start, end)."""
     spans: dict[int, tuple[int, int]] = {}
     try:
         (flags,) = _SHORT.unpack_from(header, _FLAGS_AT)
@@ -567,7 +569,8 @@ def _rewrite(header: bytes, changes: Mapping[int, bytes | None]) -> bytes:
 
 
 def _sorted_by_key(table: Table) -> Table:
-    # By the bytes of the names: code points would order escaped bytes and astral planes otherwise.
+    # Sorted by the bytes of the names: code points would put escaped bytes and astral planes in
+    # another order.
     return dict(sorted(table.items(), key=lambda pair: pair[0].encode("utf-8", "surrogateescape")))
 
 

@@ -1,7 +1,7 @@
-"""The PROXY protocol, versions 1 and 2: who is behind the load balancer.
+"""The PROXY protocol, versions 1 and 2: the address of the client behind a load balancer.
 
-Loaded only where a listener is configured for it. Reading the header is the library's; finding
-where it ends, so that what follows stays AMQP, is ours.
+Loaded only if a listener is configured for it. A library reads the header; this module finds its
+end, so that the octets after it stay AMQP.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from proxyprotocol.detect import ProxyProtocolDetect
 from proxyprotocol.result import ProxyResultIPv4, ProxyResultIPv6
 
 HEADER_MAX = 4096
-"""Octets a header may take: version 2 with many extensions stays far below."""
+"""The longest header in octets: headers of version 2 with many extensions stay far below."""
 
 _SIGNATURE_V2 = b"\r\n\r\n\x00\r\nQUIT\n"
 _LINE_V1_MAX = 107
@@ -18,14 +18,14 @@ _PARSER = ProxyProtocolDetect()
 
 
 class InvalidHeader(ValueError):
-    """This is not a PROXY header."""
+    """The octets are not a PROXY header."""
 
 
 def read_proxy_header(data: bytes) -> tuple[tuple[str, int] | None, bytes] | None:
-    """Host and port of the client, and what follows the header.
+    """The host and port of the client, and the octets after the header.
 
-    The address is None when the balancer speaks for itself; all is None while the header goes on.
-    Raises `InvalidHeader`.
+    The address is None when the balancer speaks for itself. Returns None while the header is
+    incomplete. Raises `InvalidHeader`.
     """
     end = _end_of_header(data)
     if end is None:

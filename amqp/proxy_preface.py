@@ -1,7 +1,7 @@
 """Reads a PROXY header from a socket before TLS begins on it.
 
-A balancer says who the client is in the clear, and passes on the client's TLS untouched. What
-follows the header must be left in the socket, for TLS to find it there.
+A balancer sends the client's address unencrypted, and passes on the client's TLS untouched. The
+octets after the header must stay in the socket, where TLS reads them.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 ProxyReader: TypeAlias = Callable[[bytes], tuple[tuple[str, int] | None, bytes] | None]
-"""`proxy_header.read_proxy_header`: the client's address and what follows the header, or None
-while the header is incomplete. Raises ValueError for what is no PROXY header."""
+"""`proxy_header.read_proxy_header`: the client's address and the octets after the header, or None
+while the header is incomplete. Raises ValueError for octets that are not a PROXY header."""
 
 PEEKED_MAX = 4096
-"""Octets looked at in one go; a header is shorter."""
+"""Octets peeked at in one go; a header is shorter."""
 
 
 class Closed(OSError):
-    """The peer ended before its header did."""
+    """The peer ended the connection before its header was complete."""
 
 
 async def read_preface(connection: socket.socket, read: ProxyReader) -> tuple[str, int] | None:
     """The client's address, or None when the balancer speaks for itself.
 
-    Raises ValueError for what is no PROXY header, OSError.
+    Raises ValueError for octets that are not a PROXY header, and OSError.
     """
     header = b""
     while True:
@@ -36,7 +36,7 @@ async def read_preface(connection: socket.socket, read: ProxyReader) -> tuple[st
             raise Closed("the connection ended in its PROXY header")
         found = read(header + seen)
         if found is None:
-            # All of it is of the header.
+            # All these octets belong to the header.
             header += connection.recv(len(seen))
             continue
         source, rest = found

@@ -1,23 +1,24 @@
 """Publishes that come with all their content, one behind the other: the path most messages take.
 
-A publish is three frames: the method, the content header, the body. Where all of it is in the
-buffer, and nothing about it is unusual, it is recognised by its octets, without decoding a method:
+A publish is three frames: the method, the content header, the body. If all of it is in the buffer
+and it is an ordinary publish, it is recognised by its octets, without decoding a method:
 
-- the octets of the method frame name the route, which was found when they came first; one that
-  differs from the last one in its routing key alone goes the same way if it leads to the same
+- the octets of the method frame name the route, which was found when they came first; a frame that
+  differs from the last one in its routing key only has the same route if the key leads to the same
   queues, so keys of a topic exchange may all be different;
-- the content header is stepped through once, for what publishing has to know of it; one that is
-  the same as the last one, in all octets that decide this, is not stepped through again;
+- the content header is stepped through once for the properties that publishing needs; a header that
+  equals the last one in all octets that decide these is not stepped through again;
 - then the body is cut out, and the publish is gathered with those before it.
 
-What was gathered goes to the queues when the next publish goes elsewhere, when nothing more can be
-taken, or when there is enough. So a queue and its consumers have many messages at a time to deal
-with, which costs each of them less.
+The publishes gathered go to the queues when the next publish has other queues, when no further
+publish can be taken, or when there are enough of them. So a queue and its consumers get many
+messages at a time, which costs less for each.
 
-Whatever else there may be is left alone, before anything of it was done, and goes the general way
-(`Connection`, `Channel.publish`), where it is answered as it should be: what is not whole, not
-allowed, malformed or too large; bodies of several frames or of none; headers that route; CC and
-BCC, user ids, expirations and direct replies; tracing and alarms.
+All other publishes are left alone, before any part of them is carried out, and go the general way
+(`Connection`, `Channel.publish`), which answers them properly: publishes that are incomplete, not
+allowed, malformed or too large; those with a body of several frames, or an empty one; those with
+headers that route, CC and BCC, user ids, expirations or direct replies; and publishes that are
+traced, or come during an alarm.
 """
 
 from __future__ import annotations
@@ -42,44 +43,47 @@ if TYPE_CHECKING:
     from warren.amqp.connection import Connection
 
 ALONE_US = 5
-"""What it costs to hand over a publish by itself, as `core/scheduling/turns.py` counts it."""
+"""The cost of handing over a publish by itself, in the microseconds of
+`core/scheduling/turns.py`."""
 
 GATHERED_MAX = 512
-"""Publishes that are gathered before their queue gets them."""
+"""Publishes gathered at most before their queue gets them."""
 
 SHARED_MAX = 256
 RULED_MAX = 32
 OBSERVED_MAX = 64
-"""The same for publishes to several queues, counted in each, to queues that take them one by one,
-and for those that observers look at: afterwards it is looked whether the turn is over."""
+"""The same limits for publishes to several queues, for queues that take messages one by one, and
+for publishes that observers want; each is divided by the number of queues. After each batch it is
+checked whether the turn is over."""
 
 DECIDED_MAX = 128
-"""Octets of a header that are compared with those of the next. Where more decide, as with the
-headers table of a task, they hardly ever are the same."""
+"""Octets of a header that are compared with those of the next one. Headers that are decided by more
+octets, such as those with the headers table of a task, are hardly ever the same."""
 
 PUBLISH_MIN = 40
-"""Octets of the shortest publish: its three frames take more."""
+"""A lower limit of the octets of a publish: its three frames take more."""
 
 _METHOD_HEAD = struct.Struct(">BHII")
-"""Type, channel, payload size; class and method."""
+"""Type, channel and payload size of a method frame; class and method."""
 
 _EXCHANGE_AT = 13
-"""Where the exchange stands in the method frame of a publish."""
+"""The offset of the exchange in the method frame of a publish."""
 
 _CONTENT_HEAD = struct.Struct(">BHIIQH")
-"""Type, channel, payload size; class and weight, body size, the first flags word."""
+"""Type, channel, payload size of a content header frame; class and weight, body size, first
+flags."""
 
 _CONTENT_MIN = _CONTENT_HEAD.size + 1 + OVERHEAD + 1
-"""Octets of a content header frame without properties, and of a body frame with one octet."""
+"""The octets of a content header frame without properties and a body frame with one octet."""
 
 _BODY_SIZE = struct.Struct(">Q")
 _BODY_SIZE_AT = 11
 _DECIDING_AT = 19
 _FLAGS_AT = 12
-"""Where the body size stands in the frame; the flags, in the frame and in its payload."""
+"""Offsets of body size and flags in the frame of a content header, and of flags in its payload."""
 
 _NOTHING_BEGINS_SO = b"\xff"
-"""What `start` is while there is no header to compare with: no frame is of this type."""
+"""The value of `start` while there is no header to compare with: no frame has this type."""
 
 _BASIC_PUBLISH = 60 << 16 | 40
 _BASIC = 60 << 16
@@ -87,10 +91,10 @@ _HEADER_MIN = 14
 
 
 def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> int:
-    """Serve publishes from `pos` on; returns where the first begins that is left.
+    """Serve publishes from `pos` on; returns the offset of the first that is not served.
 
-    It may leave off because the turn is over. If it returns `pos`, the general way is to go
-    on with one frame.
+    It may stop because the turn is over. If it returns `pos`, the general way has to serve the next
+    frame.
     """
     routes = connection.routes
     assert routes is not None
@@ -191,7 +195,7 @@ def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> 
                 bodies.append(data[body_at:stop])
                 pos = stop + 1
             else:
-                # Who sends the same header twice may send it many times.
+                # A client that sends the same header twice may send it many times.
                 head = data[pos:body_at]
                 head_size = len(head)
                 first = len(bodies)
@@ -219,7 +223,7 @@ def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> 
 def _recognise(
     connection: Connection, data: bytes, pos: int, end: int, known: Mapping[bytes, Route]
 ) -> tuple[bytes, Channel, Route] | None:
-    """The method frame there, its channel and its route; None unless it begins a publish that
+    """The method frame at `pos`, its channel and its route; None unless it begins a publish that
     may be served here."""
     if end - pos < _METHOD_HEAD.size:
         return None
@@ -237,7 +241,7 @@ def _recognise(
         try:
             route = connection.routes.resolve(method)
         except (BrokerError, Unfinished):
-            # It is raised once more where it is answered, or waited for.
+            # The error is raised again by the general way, which answers it or waits.
             return None
     if (
         not route.queues
@@ -258,7 +262,7 @@ def _same_way(route: Route | None, other: Route) -> bool:
 
 
 class _Like:
-    """Method frames like one, but for the routing key, if they lead to the same queues."""
+    """Recognises method frames that differ in the routing key only and lead to the same queues."""
 
     __slots__ = (
         "_before_key",
@@ -287,7 +291,7 @@ class _Like:
         self._tail = method[-2:]
 
     def key_of(self, data: bytes, pos: int, end: int) -> tuple[bytes, str] | None:
-        """The method frame there, and its routing key."""
+        """The method frame at `pos` and its routing key; None if it is not such a frame."""
         if end - pos < PUBLISH_MIN + self._fixed:
             return None
         channel, size, before_key, key_octets = self._unpack(data, pos)
@@ -311,8 +315,8 @@ class _Like:
 
 @cache
 def _until_key(exchange_octets: int) -> Callable[..., tuple[bytes, int, bytes, int]]:
-    """Unpacks a method frame up to the routing key, into type and channel, size, class to exchange,
-    and octets of the key."""
+    """A function that unpacks a method frame up to the routing key: type and channel, size, the
+    octets from class to exchange, and the length of the key."""
     return struct.Struct(f">3sI{7 + exchange_octets}sB").unpack_from
 
 
@@ -322,10 +326,10 @@ def _hand_over(
     envelopes: Sequence[Envelope],
     bodies: Sequence[bytes],
 ) -> bool:
-    """Publish what was gathered, by any of its routes. Returns whether there may be more.
+    """Publish gathered messages whose routes lead to the same queues. Returns whether to go on.
 
-    A message for several queues that is kept on disk is there once, for which they have to
-    get it one after the other.
+    A persistent message for several queues is stored once; for that, the queues have to get it one
+    after the other.
     """
     turns, topology = channel.connection.node.turns, channel.vhost.topology
     generation = topology.generation
@@ -373,14 +377,14 @@ def _hand_over(
 
 
 def _has_room(quotas: VhostQuotas, route: Route, octets: int) -> bool:
-    """Whether the quotas have room for all publishes that may stand in so many octets."""
+    """Whether the quotas have room for as many publishes as that many octets may contain."""
     assert route.queues
     most = Stock(octets // PUBLISH_MIN, octets)
     return quotas.has_room(dict.fromkeys(route.queues, most))
 
 
 def _room(route: Route) -> int:
-    """How many publishes are gathered that go this way."""
+    """How many publishes of this route are gathered at most."""
     queues = route.queues
     assert queues
     if any([queue.one_by_one for queue in queues]):

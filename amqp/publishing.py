@@ -1,4 +1,4 @@
-"""What a publish resolves to, found once and kept while nothing changes.
+"""The routes of publishes, found once and kept while nothing changes.
 
 The octets of the method frame are the key of a cache for each connection: permission, exchange,
 routing key and target queues follow from them alone. A change of topology or permissions
@@ -38,25 +38,26 @@ from warren.core.vhosts.reply_to import REPLY_TO, REPLY_TO_PREFIX
 from warren.core.vhosts.vhost import VirtualHost
 
 ROUTES_MAX = 4096
-"""Routes kept per connection; a publisher of more distinct routing keys starts anew."""
+"""Routes kept per connection; beyond that number the cache is emptied and begins anew."""
 
 SOURCES_MAX = 256
-"""The same of exchanges."""
+"""Exchanges kept per connection, by their names as sent."""
 
 QUEUE_US = 2
-"""What each queue costs that a message is published to, as `core/scheduling/turns.py` counts it."""
+"""The cost of publishing a message to one queue, in the microseconds of
+`core/scheduling/turns.py`."""
 
 ROUTE_US = 5
-"""What it costs to find a route, as `core/scheduling/turns.py` counts it."""
+"""The cost of finding a route, in the same microseconds."""
 
 QUEUES_AT_ONCE = 200
-"""A message for more queues is published in turns."""
+"""A message for more queues than that is published in several turns."""
 
 QUEUES_BETWEEN_LOOKS = 20
-"""Queues that get it before it is looked whether the turn is over: limits may cost more."""
+"""Queues that get a message between two checks whether the turn is over: limits may cost more."""
 
 ARGUMENTS_AT = HEAD.size + 4
-"""Where the arguments of a method begin in its frame."""
+"""The offset of a method's arguments in its frame."""
 
 MALFORMED_TEXT = "Malformed UTF-8 in shortstr"
 
@@ -65,14 +66,14 @@ _IMMEDIATE = 2
 
 
 class Route(Struct, frozen=True, eq=False):
-    """Where publishes with the same arguments go.
+    """The destination of publishes with the same arguments.
 
-    `queues` is None when more than the routing key decides, and every message is routed for
-    itself. `is_reply`: it leads to a consumer of amq.rabbitmq.reply-to. `address` is what stands in
-    methods for exchange and routing key. `is_observed`: somebody may want to hear of what goes this
-    way. `by_key` are the queues for another routing key of the same exchange, where nothing else
-    depends on the key; only of topic exchanges, whose keys may all differ. It may raise
-    `Unfinished`.
+    `queues` is None when more than the routing key decides, so that every message is routed by
+    itself. `is_reply`: it leads to a consumer of amq.rabbitmq.reply-to. `address` has the octets of
+    exchange and routing key as methods carry them. `is_observed`: observers may want these
+    publishes. `by_key` returns the queues for another routing key of the same exchange, if nothing
+    else depends on the key; it exists for topic exchanges only, whose keys may all differ, and may
+    raise `Unfinished`.
     """
 
     exchange: Exchange
@@ -87,10 +88,11 @@ class Route(Struct, frozen=True, eq=False):
 
 
 class _Source(Struct, frozen=True, eq=False):
-    """An exchange to which the user may publish, as a connection named it.
+    """An exchange to which the user may publish, under the name that the connection sent.
 
-    `clean`: the connection named it as it is. `checks_keys`: each routing key needs a permission of
-    its own. `queues` are those for a routing key. `has_many_keys`: nothing but these depends on it.
+    `clean`: the name sent is the exchange's name exactly. `checks_keys`: each routing key needs a
+    permission of its own. `queues` returns the queues for a routing key. `has_many_keys`: only the
+    queues depend on the key, and keys may all differ.
     """
 
     exchange: Exchange
@@ -123,11 +125,11 @@ class PublishRoutes:
         self._generation = vhost.topology.generation
         self._routes: dict[bytes, Route] = {}
         self._sources: dict[bytes, _Source] = {}
-        # By the queues of a route, whether somebody wants to hear of it.
+        # Whether observers want the publishes of a route, by its queues.
         self._observed: dict[tuple[Queue, ...] | None, bool] = {}
 
     def known(self) -> Mapping[bytes, Route]:
-        """The routes that are good until the topology changes."""
+        """The routes found so far, which are valid until the topology changes."""
         if self._generation != self._topology.generation:
             self._routes.clear()
             self._sources.clear()
@@ -138,13 +140,13 @@ class PublishRoutes:
     def route(self, method: bytes) -> Route:
         """The route of a basic.publish, given as its whole frame.
 
-        Raises what the client is to be told: no permission, no such exchange; and `Unfinished` if
-        finding the queues takes more than a turn.
+        Raises the errors to report to the client, such as no permission and no such exchange; and
+        `Unfinished` if finding the queues takes more than a turn.
         """
         return self.known().get(method) or self.resolve(method)
 
     def resolve(self, method: bytes) -> Route:
-        """`route` for one that is not `known`."""
+        """`route` for a frame that is not in `known`."""
         route = self.route_of(method[ARGUMENTS_AT:-1])
         self._node.turns.spend(ROUTE_US)
         if len(self._routes) >= ROUTES_MAX:
@@ -157,7 +159,7 @@ class PublishRoutes:
         """The envelope for a content header.
 
         `reply_address` stands in for the pseudo queue amq.rabbitmq.reply-to. Raises
-        `PreconditionFailed` for properties that cannot be.
+        `PreconditionFailed` for properties that are not allowed.
         """
         try:
             facts = properties.scan(header)
@@ -205,7 +207,7 @@ class PublishRoutes:
             self._node.access.check_topic(self._user, self.vhost.name, name, routing_key, "write")
         queues = source.queues(routing_key)
         is_reply = not name and routing_key.startswith(REPLY_TO_PREFIX)
-        # Behind the reserved short, before the bits.
+        # The octets between the reserved short and the bits.
         address = arguments[2:end] if source.clean else b""
         mandatory = bool(bits & _MANDATORY)
         is_observed = self.vhost.observation.is_needed and self._is_observed(queues)
@@ -215,7 +217,7 @@ class PublishRoutes:
         )
 
     def _is_observed(self, queues: tuple[Queue, ...] | None) -> bool:
-        """Whether somebody may want to hear of what goes to these queues."""
+        """Whether observers may want the publishes to these queues."""
         known = self._observed.get(queues)
         if known is None:
             known = self._observed[queues] = self.vhost.observation.observes(
@@ -224,7 +226,7 @@ class PublishRoutes:
         return known
 
     def _source(self, octets: bytes) -> _Source:
-        """The exchange of that name, with what may be said of all publishes to it."""
+        """The exchange of that name, with the facts that hold for all publishes to it."""
         try:
             name = clean_name(octets.decode())
         except UnicodeDecodeError as error:
@@ -251,7 +253,7 @@ class PublishRoutes:
         return source
 
     def _with_facts(self, route: Route, header: bytes, facts: properties.Facts) -> Envelope:
-        """Check the properties, in RabbitMQ's order, and take the routing keys out of them."""
+        """Check the properties, in RabbitMQ's order, and take the routing keys in CC and BCC."""
         if facts.user_id is not None:
             self._check_user_id(facts.user_id)
         expiration_ms = None
@@ -300,14 +302,14 @@ async def publish_to_many(
     publish_seq: int,
     vhost: VirtualHost,
 ) -> None:
-    """Publish to so many queues that others must have their turn in between."""
+    """Publish to many queues; other work of the node has its turn in between."""
     turns = vhost.turns
     if confirms is not None:
-        # Queues may have it safe before the last one gets it.
+        # Some queues may have the message safe before the last queue gets it.
         confirms.record(publish_seq, (PENDING,) * len(queues))
     for at in range(0, len(queues), QUEUES_BETWEEN_LOOKS):
         for queue in queues[at : at + QUEUES_BETWEEN_LOOKS]:
-            # One that is deleted by now is as good as one that has it.
+            # A queue that has been deleted meanwhile counts as one that has the message safe.
             answer = SETTLED
             current = vhost.current(queue)
             if current is not None:

@@ -65,7 +65,8 @@ async def delete(channel: Channel, method: commands.Queue.Delete) -> None:
         count = 0
         if queue is not None:
             queue.check_access(channel.connection)
-            # Half of it would be worse than none, or all, if the client is gone meanwhile.
+            # The deletion must be finished even if the client leaves meanwhile: half a deletion
+            # would be worse than none.
             await outliving(queue.end(if_unused=method.if_unused, if_empty=method.if_empty))
             count = queue.left_ready
             channel.audit("queue_deleted", queue=name, messages=count)
@@ -75,7 +76,7 @@ async def delete(channel: Channel, method: commands.Queue.Delete) -> None:
 
 
 def named_queue(channel: Channel, name: str) -> str:
-    """The name, or that of the queue last declared on this channel where it is empty."""
+    """The name, or if it is empty, the name of the queue last declared on this channel."""
     name = clean_name(name)
     if name:
         return name
@@ -137,7 +138,7 @@ async def _active(channel: Channel, name: str, method: commands.Queue.Declare) -
 
 
 async def _declare_reply_queue(channel: Channel, name: str, nowait: bool) -> None:
-    """The pseudo queues of direct reply-to: declaring one asks whether somebody listens."""
+    """The pseudo queues of direct reply-to: declaring one checks that its consumer exists."""
     if name != REPLY_TO_NAME and not await channel.connection.node.replies.alive(name):
         raise no_queue(name, channel.vhost.name)
     channel.last_queue = name

@@ -12,7 +12,7 @@ from warren.core.node import Node
 
 
 class ReplyChannel(Protocol):
-    """A channel, as replies are written to it."""
+    """What a reply consumer uses of its channel."""
 
     last_delivery_tag: int
 
@@ -22,7 +22,8 @@ class ReplyChannel(Protocol):
 
 
 class ReplyConsumer:
-    """Writes replies to its channel. The delivery tag is the next one, and stays the next one."""
+    """Writes replies to its channel. Each has the next delivery tag, but does not use it up:
+    replies cannot be acknowledged."""
 
     __slots__ = ("_channel", "_replies", "address", "address_octets", "tag")
 

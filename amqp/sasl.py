@@ -1,7 +1,8 @@
 """SASL mechanisms (amqp_semantics.md section 1.3): from a response to a user name and password.
 
-Whether they are right is `core/access/access_control.py`'s to say. A response that does not have
-the form of its mechanism is a `SyntaxFault`, which the client never hears of."""
+`core/access/access_control.py` decides whether these are right. A response that does not have the
+form of its mechanism is a `SyntaxFault`; the client is not told of it.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +20,20 @@ class SyntaxFault(Exception):
 
 
 class Credentials(NamedTuple):
-    """Who wants in. `password` None: the name is proved already, by a certificate."""
+    """The user who logs in. `password` None: a certificate has proved the name already."""
 
     user: str
     password: str | None
 
 
 class Challenge(NamedTuple):
-    """What the client is to answer next."""
+    """The question that the client is to answer next."""
 
     octets: bytes
 
 
 def offered(mechanisms: tuple[str, ...], tls: bool) -> tuple[str, ...]:
-    """The mechanisms for a listener of this kind."""
+    """The mechanisms to offer on a listener with or without TLS."""
     return tuple(name for name in mechanisms if tls or name not in TLS_ONLY)
 
 
@@ -53,7 +54,7 @@ class Exchange:
             case "AMQPLAIN":
                 return _amqplain(response)
             case "EXTERNAL":
-                # Without a certificate there is no name, and no user has the empty one.
+                # Without a certificate the name is empty, and no user has an empty name.
                 return Credentials(certificate_name or "", None)
             case "RABBIT-CR-DEMO":
                 return self._demo(response)

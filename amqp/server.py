@@ -1,8 +1,8 @@
 """The shell around connections: sockets, TLS, the PROXY protocol, writing, back-pressure.
 
-No rule of AMQP is decided here. A protocol object per socket passes octets to its `Connection`
-and writes what that has to say once per turn of the loop: whoever wants to write registers with
-the listener, which flushes them all together.
+No rule of AMQP is decided here. A protocol object per socket passes octets to its `Connection` and
+writes the connection's output once per turn of the loop: protocols with output register with the
+listener, which flushes them all together.
 """
 
 from __future__ import annotations
@@ -30,41 +30,43 @@ from warren.core.node import Node
 log = logging.getLogger("warren.connection")
 
 WRITE_BUFFER_HIGH = 256 * 1024
-"""Octets a socket may owe its reader before its consumers are taken out of their rings."""
+"""Octets that may wait for the peer to read them before the connection's consumers are blocked."""
 
 MUCH_BYTES = 8 * 1024
 MUCH_BYTES_PER_US = 128
-"""From how many octets on what was read counts as work, and how many of them are a microsecond of
-it: the loop would otherwise read megabytes from one publisher at a time, or from a hundred."""
+"""Reading at least `MUCH_BYTES` in one go counts as work: `MUCH_BYTES_PER_US` octets are a
+microsecond. Otherwise the loop would read megabytes from one publisher at a time, or from a
+hundred."""
 
 ABORTED_S = 5.0
-"""The longest that connections which were cut off may take to end when the node stops."""
+"""The time that connections may take to end after they were cut when the node stops."""
 
 LOST_US = 300
-"""What the end of a connection costs, with the line in the log."""
+"""The cost of the end of a connection, including the line in the log."""
 
 OUTPUT_MAX = 16 * 1024 * 1024
-"""Octets a socket may owe its reader before we stop reading from it too. It is far above the
-other limit so that a client that writes and reads in one thread is not locked out."""
+"""Octets written to a socket that its peer may leave unread before we stop reading from it too. The
+limit is far above `WRITE_BUFFER_HIGH`, so that a client that writes and reads in one thread is not
+locked out."""
 
 LARGE_PART = 4096
-"""Average size in octets from which parts are written as they are."""
+"""Average size in octets from which on parts are written without joining them."""
 
 FLUSHES_WHEN_QUIET = 10
-"""So often a second, or less, something is written by a node that has nothing to do."""
+"""An idle node writes to its clients this many times, or less, between two calls of `was_busy`."""
 
 BACKLOG = 4096
-"""Connections the kernel may hold while the loop is busy; thousands reconnect at once."""
+"""Connections that may wait in the kernel while the loop is busy; thousands reconnect at once."""
 
 LOOPBACK = "127.0.0.1"
-"""What a client within the node is said to come from."""
+"""The address shown for a client within the node."""
 
 CERTIFICATE_CHECK_S = 30.0
-"""How often certificate files are looked at for a renewal."""
+"""The time between checks whether certificate files were renewed."""
 
 
 class TlsFiles(NamedTuple):
-    """A TLS context and the files its certificate came from."""
+    """A TLS context and the files of its certificate."""
 
     context: ssl.SSLContext
     certificate: Path
@@ -103,9 +105,9 @@ class AmqpProtocol(asyncio.Protocol):
     ) -> None:
         self._listener = listener
         self._tls = tls
-        # Where the client is, as the balancer said before TLS.
+        # The address of the client that the balancer sent before TLS.
         self._source = source
-        # A client within this process.
+        # The peer, if the client is within this process.
         self._inner = inner
         self._transport: asyncio.Transport
         self._connection: Connection | None = None
@@ -146,7 +148,7 @@ class AmqpProtocol(asyncio.Protocol):
             self.fault()
         self._receiving = False
         if connection.flush_requested:
-            # An answer need not wait for the end of the turn.
+            # Answers are not made to wait for the end of the turn.
             self._listener.flush_now(self)
         if len(data) >= MUCH_BYTES:
             turns = connection.node.turns
@@ -160,7 +162,7 @@ class AmqpProtocol(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         connection = self._connection
         if connection is not None and connection.node.turns.over:
-            # Thousands may be lost in one moment, when a network goes.
+            # Thousands of connections may be lost in one moment, when a network fails.
             connection.node.turns.soon(self._end)
         else:
             self._end()
@@ -205,7 +207,7 @@ class AmqpProtocol(asyncio.Protocol):
 
     @property
     def is_new(self) -> bool:
-        """Whether its client has not logged in yet."""
+        """Whether its client has not opened its connection yet."""
         connection = self._connection
         return connection is None or connection.state in BEFORE_RUNNING
 
@@ -213,7 +215,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._transport.abort()
 
     def fault(self) -> None:
-        """A fault of ours in serving this peer: log it, and end this peer only."""
+        """The broker has failed to serve this peer: log that, and end this connection only."""
         connection = self._connection
         if connection is None:
             log_fault(log, "internal_error")
@@ -227,7 +229,7 @@ class AmqpProtocol(asyncio.Protocol):
             self._transport.abort()
 
     def flush(self) -> None:
-        """Write what the connection has to say."""
+        """Write the output of the connection."""
         connection = self._connection
         if connection is None:
             return
@@ -293,7 +295,7 @@ class AmqpProtocol(asyncio.Protocol):
             self._header_timer = None
 
     def _behind(self, source: tuple[str, int] | None) -> Peer:
-        """The client at that address, or else at the other end of the socket."""
+        """The client at that address, or if it is None, the peer of the socket."""
         peer = self._socket_peer()
         if source is None:
             return peer
@@ -314,9 +316,9 @@ class AmqpProtocol(asyncio.Protocol):
 
 
 class Listener:
-    """The AMQP listeners of a node, and the sockets they accepted.
+    """The AMQP listeners of a node, and the sockets that they accepted.
 
-    `certificate_login` gives the user name of a peer certificate (`ssl.SSLSocket.getpeercert`).
+    `certificate_login` returns the user name for a peer certificate (`ssl.SSLSocket.getpeercert`).
     """
 
     def __init__(
@@ -382,9 +384,9 @@ class Listener:
     async def connect_within(
         self, new_client: Callable[[], asyncio.Protocol], user: User | None
     ) -> None:
-        """Connect a client in this process, through a pair of sockets and no network.
+        """Connect a client in this process, through a pair of sockets without a network.
 
-        It is let in as `user`; where that is None, it has to log in with a password.
+        It is let in as `user`; if that is None, it has to log in with a password.
         """
         here, there = socket.socketpair()
         inner = Peer(LOOPBACK, 0, LOOPBACK, 0, admitted=user)
@@ -403,7 +405,7 @@ class Listener:
         return len(self._protocols)
 
     def reload_certificates(self) -> None:
-        """Use the certificate files as they are now; a file that is no good is only logged."""
+        """Use the certificate files as they are now; a file that cannot be used is only logged."""
         for tls in self._tls:
             try:
                 tls.reload()
@@ -417,14 +419,14 @@ class Listener:
                 )
 
     def suspend(self, suspended: bool) -> None:
-        """Let no new clients in, or let them in again; those that have logged in stay."""
+        """Let no new clients in, or let them in again; clients with open connections stay."""
         self._suspended = suspended
         if suspended:
             for protocol in [one for one in self._protocols if one.is_new]:
                 protocol.abort()
 
     async def stop(self, grace_s: float, reason: str = "shutdown") -> None:
-        """Accept no more, tell every client, and end what is left after the grace period."""
+        """Stop accepting, close all connections, and cut those left after the grace period."""
         if self._certificate_timer is not None:
             self._certificate_timer.cancel()
         self._acceptor.close()
@@ -440,7 +442,7 @@ class Listener:
             await asyncio.sleep(0)
 
     def admit(self, protocol: AmqpProtocol) -> bool:
-        """Count a new socket; False when there are too many, or none are let in."""
+        """Admit a new socket; False if there are too many, or if new clients are not let in."""
         if self._suspended:
             return False
         limit = self._connection_max
@@ -453,14 +455,14 @@ class Listener:
         return True
 
     def admit_inner(self, protocol: AmqpProtocol) -> None:
-        """Count a socket of the node's own; limits are for others."""
+        """Admit a socket of the node's own, to which no limits apply."""
         self._protocols.add(protocol)
 
     def forget(self, protocol: AmqpProtocol) -> None:
         self._protocols.discard(protocol)
 
     def after_handshake_timeout(self, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call back when a peer has had all the time it may take for a handshake."""
+        """Call back when the time that a handshake may take is over."""
         return self._loop.call_later(self.settings.handshake_timeout_s, callback)
 
     def flush_soon(self, protocol: AmqpProtocol) -> None:
@@ -477,7 +479,7 @@ class Listener:
             protocol.abort()
 
     def was_busy(self) -> bool:
-        """Whether clients were written to since this was asked last, heartbeats hardly counted."""
+        """Whether clients were written to since the last call; a few heartbeats do not count."""
         flushes, self._flushes = self._flushes, 0
         return flushes > FLUSHES_WHEN_QUIET
 
@@ -504,7 +506,7 @@ class Listener:
 
 
 def _address(address: Any) -> tuple[str, int]:
-    """Host and port of a socket address; unix sockets have neither."""
+    """The host and port of a socket address; unix sockets have neither."""
     if isinstance(address, tuple):
         return str(address[0]), int(address[1])
     return "unix", 0

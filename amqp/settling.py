@@ -1,5 +1,5 @@
-"""How many messages a channel acknowledges, rejects or requeues before others have their turn, and
-what it refuses to."""
+"""Limits and costs of settling (acknowledging, rejecting or requeueing) messages of a channel, and
+the errors of settling that clients may cause."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from warren.core.errors import PreconditionFailed, Unsupported
 from warren.core.messages.message import Message
 
 SETTLED_AT_ONCE = 2000
-"""Some milliseconds."""
+"""Messages settled in one go, before other clients have their turn; they take some milliseconds."""
 
 SETTLED_US = 2
-"""What one of them costs, as `core/scheduling/turns.py` counts it."""
+"""The cost of settling one of many messages, in the microseconds of `core/scheduling/turns.py`."""
 
 FEW = 64
-"""So few are not worth counting."""
+"""Up to this number of messages, the cost of settling is not counted."""
 
 SETTLED_PER_US = 2
-"""Messages that are acknowledged together in a microsecond."""
+"""Messages settled per microsecond when they are settled together."""
 
 LOOKS_PER_US = 8
-"""Messages that can be looked at in a microsecond."""
+"""Messages that can be examined in a microsecond."""
 
 
 class ReturningChannel(Protocol):
-    """A channel that gives messages back. `has_streams`: some of them may be from streams."""
+    """A channel that gives messages back. `has_streams`: it may hold messages of streams."""
 
     has_streams: bool
     unacked: dict[int, Message]
 
 
 def slice_of(tags: Sequence[int], start: int) -> Sequence[int]:
-    """So many of these as are settled at once, from this one on."""
+    """The slice of these tags, from index `start` on, that is settled in one go."""
     return tags[start : start + SETTLED_AT_ONCE]
 
 
@@ -42,7 +42,7 @@ def unknown_delivery_tag(delivery_tag: int) -> PreconditionFailed:
 
 
 def check_returnable(channel: ReturningChannel, tags: Iterable[int], methods: str) -> None:
-    """Raise `Unsupported` if one of these messages is of a stream, which takes nothing back."""
+    """Raise `Unsupported` if one of these messages is of a stream, which takes no messages back."""
     if not channel.has_streams:
         return
     unacked = channel.unacked

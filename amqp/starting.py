@@ -1,9 +1,9 @@
 """Answers clients while the node still recovers its messages.
 
-A client is taken through the handshake up to connection.open, and then told, by connection.close,
-that the node is starting and how far it is. Earlier in the handshake a close means to clients
-that their password is wrong, and some of them never come back; after open-ok they would think
-that all is well. TLS listeners wait: they accept nobody before the node is there.
+A client is taken through the handshake up to connection.open. Then connection.close tells it that
+the node is starting and how far it is. To clients, a close earlier in the handshake means that
+their password is wrong, and some of them never come back; after open-ok they would think that all
+is well. TLS listeners accept no clients until the node has started.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ CONNECTION_FORCED = 320
 
 START_OK = b"\0\x0a\0\x0b"
 OPEN = b"\0\x0a\0\x28"
-"""Class and method, as they stand in a frame."""
+"""Class and method ids as octets in a frame, as those of `START_OK` are."""
 
 RECEIVED_MAX = 64 * 1024
-"""More than any client says before it is let in."""
+"""Octets accepted from one client; no client sends so many before it is let in."""
 
 PATIENCE_S = 5.0
-"""How long a client may take to say nothing of interest."""
+"""The time after which a client that has not opened its connection is cut."""
 
 STARTING_BACKLOG = 100
-"""Connections the kernel may hold; they are answered quickly."""
+"""Connections that may wait in the kernel; few are enough, as they are answered quickly."""
 
 OFFER = ConnectionSettings()
 
 
 class StartingProtocol(asyncio.Protocol):
-    """One socket: says connection.start and connection.tune, and closes what is opened."""
+    """One socket: sends connection.start and connection.tune, and refuses connection.open."""
 
     def __init__(self, properties: Table, describe: Callable[[], str], patience_s: float) -> None:
         self._properties = properties
@@ -87,7 +87,7 @@ class StartingProtocol(asyncio.Protocol):
             self._say(start)
 
     def _answer(self) -> None:
-        """Answer what is said in whole frames, and nothing else."""
+        """Answer the methods in complete frames that matter, and ignore all others."""
         while len(self._received) >= OVERHEAD:
             end = HEAD.unpack_from(self._received)[2] + OVERHEAD
             if len(self._received) < end:
@@ -125,7 +125,7 @@ class StartingProtocol(asyncio.Protocol):
 
 
 class StartingListener:
-    """Listens in place of the node. `describe` says what the node is busy with."""
+    """Listens in place of the node. `describe` returns what the node is busy with."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The life of a connection as a table: which method is legal when, and what it leads to.
+"""The life of a connection as a table: which method is legal in a state, and the state after it.
 
     AWAITING_HEADER ─protocol header─▶ AWAITING_START_OK ⇄ AWAITING_SECURE_OK
           └▶ AWAITING_TUNE_OK ─▶ AWAITING_OPEN ─▶ RUNNING
@@ -7,8 +7,8 @@
     AWAITING_OPEN ─open refused─▶ CLOSING
     any state before RUNNING ─anything else─▶ FAILED
 
-What is not in the table is an error: before RUNNING the connection fails without a word, the
-socket is cut after a delay (amqp_semantics.md section 1.1); in RUNNING it is a channel error
+A method that is not in the table is an error. Before RUNNING the connection sends nothing more, and
+the socket is cut after a delay (amqp_semantics.md section 1.1); in RUNNING it is a channel error
 (section 1.10). FAILED and CLOSED ignore everything and wait for the socket to end.
 """
 
@@ -33,7 +33,7 @@ class State(Enum):
 
 
 class Transition(Enum):
-    """What happens to a connection, as far as it changes its state."""
+    """The events of a connection that change its state."""
 
     GREET = auto()
     CHALLENGE = auto()
@@ -63,7 +63,7 @@ NEXT: Mapping[tuple[State, Transition], State] = {
     **{(state, Transition.FAIL): State.FAILED for state in State},
     **{(state, Transition.LOSE): State.CLOSED for state in State},
 }
-"""The state after each step; a step that is not here is a fault of the broker."""
+"""The state after each transition; a transition that is not here is a fault of the broker."""
 
 BEFORE_RUNNING = frozenset(State) - {State.RUNNING, State.CLOSING, State.CLOSED}
 

@@ -1,7 +1,7 @@
-"""What TLS agreed on with a client, under the names that RabbitMQ shows it by.
+"""The parameters that TLS agreed on with a client, under the names that RabbitMQ shows.
 
 OpenSSL names a cipher suite in one word, such as ECDHE-RSA-AES256-GCM-SHA384; RabbitMQ shows its
-parts as Erlang names them: `ecdhe_rsa`, `aes_256_gcm`, and `aead` where the cipher needs no hash of
+parts under Erlang's names: `ecdhe_rsa`, `aes_256_gcm`, and `aead` if the cipher needs no hash of
 its own.
 """
 
@@ -25,8 +25,9 @@ SUITE_12 = re.compile(
 
 
 class TlsSession(NamedTuple):
-    """`key_exchange`, `cipher` and `hash` are those of the suite; the rest is of the client's
-    certificate, None where it has shown none."""
+    """The TLS parameters of a connection. `key_exchange`, `cipher` and `hash` are the parts of the
+    suite; `subject`, `issuer` and `validity` describe the client's certificate, and are None
+    without one."""
 
     protocol: str
     key_exchange: str
@@ -38,7 +39,8 @@ class TlsSession(NamedTuple):
 
 
 def tls_session(version: str, suite: str, certificate: dict[str, Any] | None) -> TlsSession:
-    """`version` and `suite` as OpenSSL names them, `certificate` as `getpeercert` gives it."""
+    """The session for `version` and `suite` as OpenSSL names them, and `certificate` as returned by
+    `getpeercert`."""
     found = TlsSession(version.lower(), *suite_parts(suite))
     if not certificate:
         return found
@@ -54,7 +56,7 @@ def tls_session(version: str, suite: str, certificate: dict[str, Any] | None) ->
 
 
 def suite_parts(suite: str) -> tuple[str, str, str]:
-    """Key exchange, cipher and hash; of a suite nobody knows the whole name as the cipher."""
+    """Key exchange, cipher and hash; for an unknown suite the whole name is the cipher."""
     modern = SUITE_13.fullmatch(suite)
     if modern is not None:
         return "any", modern["cipher"].lower(), AEAD

@@ -1,5 +1,5 @@
-"""What becomes of a message that a client got: basic.ack, basic.nack, basic.reject, or none of them
-before its channel closed."""
+"""The fate of a message that a client got: basic.ack, basic.nack, basic.reject, or (`ABANDON`) none
+of them before its channel closed."""
 
 from __future__ import annotations
 

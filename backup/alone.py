@@ -1,8 +1,9 @@
-"""Makes the restored data directory of a member of a cluster that of a node alone.
+"""Turns the restored data directory of a cluster's member into that of a node without a cluster.
 
-A member has a copy of the cluster's definitions, and of queues what it led or mirrored. Out of this
-come the definitions of a node that has these queues and needs no etcd. Queues of which it had no
-copy are there, and empty. What ends with a node, such as exclusive queues, is left out.
+A member has a copy of the cluster's definitions, and the messages of the queues that it led or
+mirrored. From these it makes the definitions of a node that has these queues and needs no etcd.
+Queues of which the member had no copy exist, and are empty. Definitions that end with a node, such
+as exclusive queues, are left out.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ KINDS = (
     "parameter",
     "global_parameter",
 )
-"""Without bindings, which are taken when it is known what they join."""
+"""Bindings are taken later, when it is known which exchanges and queues exist."""
 
 FIRST_VERSION = 1
 
 
 def make_alone(directory: Path) -> list[str]:
-    """Turn the directory, which no node uses, into one of a node alone; one of no cluster stays.
+    """Turn a directory that no node uses into that of a node without a cluster.
 
-    Returns the queues of which there is no copy, as `vhost/name`. Raises `DamagedMetadata` and
-    OSError.
+    The directory of a node without a cluster is left unchanged. Returns the queues of which there
+    is no copy, as `vhost/name`. Raises `DamagedMetadata` and OSError.
     """
     known = read_known_cluster(directory)
     if known is None:
@@ -58,7 +59,7 @@ def make_alone(directory: Path) -> list[str]:
     for stored in read_definitions(directory, "binding", pause=time.sleep):
         _, vhost, source, kind, destination, *_ = stored.key
         ends = {("exchange", vhost, source), (kind, vhost, destination)}
-        # Exchanges that every virtual host has are not in the definitions.
+        # The exchanges that every virtual host has are not in the definitions.
         if all(end in there or _is_predeclared(end) for end in ends):
             definitions.append(stored)
     deleted = read_deleted_queues(directory, pause=time.sleep)

@@ -1,14 +1,15 @@
-"""An archive of backups: what backups are in it, making another one, checking and removing them.
+"""An archive of backups: listing, making, checking and removing them.
 
 It is a directory, or a folder of a remote file system (`backup/shelf.py`):
 
     archive.json            the format, and the id of the node whose backups these are
-    lock                    held (flock) by who changes something
+    lock                    held (flock) by a process that changes something
     backups/ID.json         a backup: when it was made, and its files
-    files/ab/ab12...        what is in files, each once, under its SHA-256
+    files/ab/ab12...        the contents of files, each once, under its SHA-256
 
-A backup is there when its list is, which is written last, so one that was cut off is not there;
-what it has put into `files` is used by the next one, or goes when a backup is removed.
+The list of a backup is written last, and the backup exists once its list does; so a backup that was
+cut off does not exist. The files that it has put into `files` are used by the next backup, or
+removed when a backup is removed.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4}")
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What stands in `archive.json`."""
+    """The contents of `archive.json`."""
 
     format: int
     node_id: str
 
 
 class StoredFile(msgspec.Struct, frozen=True):
-    """A file of a backup: its path in a data directory, its octets and their SHA-256. A file that
-    was not changed since `changed_ns` need not be read again."""
+    """A file of a backup: its path in a data directory, its size and its SHA-256. If the file still
+    has this path, size and `changed_ns`, the next backup need not read it."""
 
     path: str
     size: int
@@ -56,7 +57,7 @@ class StoredFile(msgspec.Struct, frozen=True):
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """`created_at` is in seconds since 1970; `new_bytes` had to be copied, the rest was there."""
+    """A backup. `created_at` is in seconds since 1970; `new_bytes` had to be copied for it."""
 
     id: str
     created_at: float
@@ -66,12 +67,12 @@ class Backup(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Octets of all its files."""
+        """The total size of its files in octets."""
         return sum([file.size for file in self.files])
 
 
 class ArchiveProgress(msgspec.Struct):
-    """How far a backup or a restore is, in octets."""
+    """The progress of a backup or a restore, in octets."""
 
     done: int
     total: int
@@ -81,7 +82,7 @@ Tell = Callable[[ArchiveProgress], None]
 
 
 def silent(_: ArchiveProgress) -> None:
-    """For those who do not want to know."""
+    """Ignores the progress."""
 
 
 class Archive:
@@ -120,14 +121,14 @@ class Archive:
     # Looking
 
     def backups(self) -> list[Backup]:
-        """The oldest first. Raises `BackupDamaged`."""
+        """The backups, oldest first. Raises `BackupDamaged`."""
         names = [name.removeprefix(f"{BACKUPS}/") for name in self.shelf.names(BACKUPS)]
         ids = [name.removesuffix(".json") for name in names if name.endswith(".json")]
         found = [self._read(backup_id) for backup_id in ids if NAME.fullmatch(backup_id)]
         return sorted(found, key=lambda backup: (backup.created_at, backup.id))
 
     def backup(self, backup_id: str | None) -> Backup:
-        """The one with that id, or the latest. Raises `BackupRefused`."""
+        """The backup with this id, or the latest if it is None. Raises `BackupRefused`."""
         found = self.backups()
         if not found:
             raise BackupRefused(f"there is no backup in {self.shelf.shown}")
@@ -146,9 +147,9 @@ class Archive:
             raise BackupDamaged(f"{self.shelf.shown}/{name} cannot be read: {error}") from None
 
     def fetch(self, file: StoredFile, target: Path) -> None:
-        """Make a local file of what was in this one, whole or not at all.
+        """Copy a stored file to a local file, completely or not at all.
 
-        Raises `BackupDamaged` when that is not what was put there, OSError.
+        Raises `BackupDamaged` if the contents are not those that were stored, OSError.
         """
         name = content_name(file.sha256)
         try:
@@ -161,7 +162,7 @@ class Archive:
             raise BackupDamaged(f"{file.path}: {self.shelf.shown}/{name} is not what was put there")
 
     def verify(self, backup: Backup, tell: Tell = silent) -> list[str]:
-        """Read everything; returns what is wrong, a line each."""
+        """Read all files of a backup; returns the problems, one on each line."""
         wrong = []
         progress = ArchiveProgress(0, backup.size)
         for file in backup.files:
@@ -188,7 +189,7 @@ class Archive:
         link: Link = link_or_copy,
         now: Callable[[], float] = time.time,
     ) -> Backup:
-        """Back up a data directory, of a node that runs or not.
+        """Back up a data directory, whether its node runs or not.
 
         Raises `BackupRefused`, OSError.
         """
@@ -217,8 +218,8 @@ class Archive:
         return backup
 
     def _expect_node(self, node_id: str) -> None:
-        """Backups of two nodes in one directory would be taken for each other's."""
-        # Somebody else may have begun it since it was opened.
+        """Refuse another node's archive: backups of two nodes in one archive would be confused."""
+        # Another process may have begun the archive since it was opened.
         self._head = Archive.on(self.shelf, create=True)._head
         if self._head is None:
             self._head = Head(FORMAT, node_id)
@@ -227,11 +228,11 @@ class Archive:
             raise BackupRefused(f"{self.shelf.shown} has the backups of another node")
 
     def _known(self) -> dict[tuple[str, int, int], str]:
-        """The hashes of files that the latest backup has, by path, size and time of change."""
+        """The hashes of the files of the latest backup, by path, size and time of change."""
         try:
             backups = self.backups()
         except BackupDamaged:
-            # Everything is read, then.
+            # Without known hashes, all files are read.
             return {}
         files = backups[-1].files if backups else []
         return {(file.path, file.size, file.changed_ns): file.sha256 for file in files}
@@ -239,7 +240,7 @@ class Archive:
     def _store(
         self, file: TakenFile, known: dict[tuple[str, int, int], str]
     ) -> tuple[StoredFile, bool]:
-        """Have what is in a file; returns it, and whether it had to be copied."""
+        """Store a file's contents; returns the stored file, and whether it had to be copied."""
         sha256 = known.get((file.path, file.size, file.changed_ns))
         if sha256 is None or self.shelf.size(content_name(sha256)) != file.size:
             with file.source.open("rb") as octets:
@@ -256,7 +257,7 @@ class Archive:
         return stored, True
 
     def remove(self, backups: Sequence[Backup]) -> int:
-        """Remove backups, and what only they have; returns how many octets that were."""
+        """Remove backups, and the files that only they use; returns the number of octets freed."""
         with self.shelf.locked():
             for backup in backups:
                 self.shelf.remove(f"{BACKUPS}/{backup.id}.json")
@@ -270,12 +271,12 @@ class Archive:
 
 
 def content_name(sha256: str) -> str:
-    """The name of the file that has this in it."""
+    """The name of the file with these contents."""
     return f"{FILES}/{sha256[:2]}/{sha256}"
 
 
 def _hashed(octets: BinaryIO, size: int | None) -> tuple[str, int]:
-    """SHA-256 of the first octets, or of all, and how many these were."""
+    """The SHA-256 of the first `size` octets, or of all if it is None; and how many were read."""
     hashed, count = hashlib.sha256(), 0
     while size is None or count < size:
         chunk = octets.read(CHUNK if size is None else min(CHUNK, size - count))

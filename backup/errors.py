@@ -1,13 +1,13 @@
-"""What can be wrong with a backup, or with what it is to be made of or put into."""
+"""Errors of backups, of their sources and of the places they are put into."""
 
 
 class BackupRefused(Exception):
-    """It cannot be done; the text says why, for people."""
+    """The operation is refused; the text says why, for people."""
 
 
 class ShelfRefused(BackupRefused):
-    """The place where backups or exports are to be kept cannot be used so."""
+    """The place for backups or exports cannot be used."""
 
 
 class BackupDamaged(BackupRefused):
-    """What the backup directory has is not what was put there."""
+    """The contents of the archive are not those that were put there."""

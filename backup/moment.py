@@ -1,11 +1,11 @@
-"""The files of a data directory, as they are at one moment, while its node works.
+"""The files of a data directory at one moment, while its node works.
 
 The order matters (docs/storage-format.md, section 8). The checkpoint is read first and last: if it
-is the same, no file went that it needs, and what segments have from a later checkpoint that was
-under way is passed over by the start. Log files before the checkpoint are linked before those from
-it on: a file that is gone by then has nothing alive, and the journal that is linked later says so.
-The end of the last file is the moment of the backup. Definitions come after it, so every message
-has its queue, unless a note says that the queue was deleted.
+is the same, no file has gone that it needs. If a later checkpoint was being written, a start
+ignores what it has added to segments. Log files before the checkpoint are linked before those from
+it on: if such a file is already gone, it holds no live records, and the journal, linked later, says
+so. The end of the last file is the moment of the backup. Definitions come after it, so every
+message has its queue, unless a note says that the queue was deleted.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ from warren.persist.recovery.recovery import (
 from warren.persist.snapshots.pins import PINS_DIRECTORY, UNFINISHED, locked
 
 TRIES_MAX = 20
-"""Checkpoints are written every some seconds at most, and all is linked in far less."""
+"""Checkpoints are written every few seconds at most, and linking all files takes far less."""
 
 NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
-"""What linking fails with where it is impossible, and copying may not be."""
+"""The errors of linking where it is impossible and copying may still be possible."""
 
 
 class TakenFile(NamedTuple):
-    """A file of a moment: where it belongs in a data directory, where it is read from, and how
-    much of it counts. What was changed at another moment (`changed_ns`) may be another file."""
+    """A file of a moment: its path in a data directory, the file to read it from, and how many of
+    its octets count. If it was changed at another time than `changed_ns`, it may be another
+    file."""
 
     path: str
     source: Path
@@ -61,7 +62,7 @@ Link = Callable[[Path, Path], None]
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Raises FileNotFoundError, OSError."""
+    """Link the file, or copy it where linking is impossible. Raises FileNotFoundError, OSError."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -71,8 +72,8 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file that may be replaced or written to meanwhile; the copy is no newer than what is
-    in it. Raises FileNotFoundError, OSError."""
+    """Copy a file that may be replaced or written to meanwhile; the copy's time of change is not
+    later than its contents. Raises FileNotFoundError, OSError."""
     with source.open("rb") as read, target.open("wb") as written:
         status = os.fstat(read.fileno())
         shutil.copyfileobj(read, written)
@@ -86,7 +87,7 @@ def moment(
     link: Link = link_or_copy,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[list[TakenFile]]:
-    """The files of a data directory at one moment; they are there until the end of the block.
+    """The files of a data directory at one moment; they exist until the end of the block.
 
     Raises `BackupRefused`, OSError.
     """
@@ -113,7 +114,7 @@ def moment(
 
 @contextmanager
 def _scratch(store: Path) -> Iterator[Path]:
-    """A directory that the node takes for a snapshot on which somebody works."""
+    """A directory for the links; the node takes it for a snapshot in use, and keeps it."""
     if not store.is_dir():
         raise BackupRefused(f"{store.parent} has no messages and never had: no node has run there")
     base = store / PINS_DIRECTORY
@@ -124,7 +125,7 @@ def _scratch(store: Path) -> Iterator[Path]:
         path.mkdir(mode=0o700)
         with locked(path) as ours:
             if not ours:
-                # The node that tidies up was faster.
+                # The node has removed the directory as a leftover before it was locked.
                 continue
             try:
                 yield path
@@ -163,11 +164,11 @@ def _link_all(store: Path, scratch: Path, checkpoint: bytes, link: Link) -> list
         for source in sorted((store / directory).glob("**/*")):
             if source.is_file() and not source.name.endswith(".new"):
                 taken += _linked(store, source, scratch, link, may_be_gone=True)
-    # After those of earlier versions, which are removed when this one is there.
+    # This file comes after those of earlier versions, which are removed once this one exists.
     taken += _linked(store, store / CARDS_FILE, scratch, copy, may_be_gone=True)
     began = _first_of_journal(checkpoint)
     logs = _log_files(store)
-    # A file that is replaced by its next generation meanwhile is there under another name.
+    # A file that its next generation replaces meanwhile is found under another name.
     for source in logs:
         if _number(source) < began:
             taken += _linked(store, source, scratch, link, may_be_gone=True)
@@ -177,14 +178,14 @@ def _link_all(store: Path, scratch: Path, checkpoint: bytes, link: Link) -> list
     journal = [source for source in _log_files(store) if _number(source) >= began]
     for source in journal[:-1]:
         taken += _linked(store, source, scratch, link, may_be_gone=False)
-    # The last one is written to: its copy is the moment.
+    # The last file is being written to: its copy is the moment.
     for source in journal[-1:]:
         taken += _linked(store, source, scratch, copy, may_be_gone=False)
     return taken
 
 
 def _log_files(store: Path) -> list[Path]:
-    """In the order of their numbers, so that the end of the last one is seen last."""
+    """The log files in the order of their numbers, so that the end of the last one is read last."""
     paths = (store / LOG_DIRECTORY).iterdir()
     return sorted([path for path in paths if parse_file_name(path.name) is not None])
 
@@ -196,13 +197,13 @@ def _number(path: Path) -> int:
 
 
 def _first_of_journal(checkpoint: bytes) -> int:
-    """The number of the log file with the checkpoint's place."""
+    """The number of the log file that contains the checkpoint's place."""
     if not checkpoint:
         return 0
     try:
         return file_of(decode_checkpoint(checkpoint).place)
     except Damaged:
-        # The start passes over it and reads the whole journal.
+        # A start ignores the damaged checkpoint and reads the whole journal.
         return 0
 
 

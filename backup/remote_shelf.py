@@ -1,7 +1,7 @@
-"""Files of an archive where pyarrow reaches them: S3, Google Cloud Storage, Azure, HDFS.
+"""Files of an archive in a place that pyarrow reaches: S3, Google Cloud Storage, Azure, HDFS.
 
-Object stores show an object when all of it was sent; elsewhere a file gets its name when it is
-whole. None of them has locks that all can be counted on to keep, so only one process at a time may
+Object stores show an object when all of it was sent; in other file systems a file gets its name
+when it is complete. None of them has locks that work everywhere, so only one process at a time may
 change such an archive. pyarrow is loaded when the first URL is opened: a broker does without it.
 """
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 OBJECT_STORES = ("s3", "gcs", "abfs")
-"""The names pyarrow has for file systems in which a file has its name only when it is whole."""
+"""pyarrow's names of the file systems in which a file appears only when it is complete."""
 
 
 HADOOP_SCHEMES = {"s3a": "s3", "s3n": "s3"}
-"""How Hadoop and Spark call what pyarrow calls otherwise."""
+"""The schemes of Hadoop and Spark for which pyarrow has another name."""
 
 
 @lru_cache(maxsize=16)
 def open_url(url: str) -> RemoteShelf:
-    """The folder that a URL names; opening it may take requests to there, so it is kept.
+    """The folder that a URL names; it is cached, as opening it may take requests to its store.
 
-    Raises `ShelfRefused` for a URL of no such place.
+    Raises `ShelfRefused` for a URL that pyarrow cannot open.
     """
     import pyarrow as pa
     from pyarrow import fs
@@ -51,7 +51,7 @@ def open_url(url: str) -> RemoteShelf:
 
 
 class RemoteShelf:
-    """A folder of a file system. `url` is where it is, as `pyarrow.fs.FileSystem.from_uri` reads
+    """A folder of a file system. `url` is its place, as `pyarrow.fs.FileSystem.from_uri` reads
     it."""
 
     def __init__(self, url: str, file_system: fs.FileSystem, folder: str) -> None:
@@ -129,7 +129,7 @@ class RemoteShelf:
                 hashed.update(chunk)
                 stream.write(chunk)
         except BaseException:
-            # Closing makes an object of what was sent.
+            # Closing makes an object of the octets sent so far.
             stream.close()
             self._files.delete_file(place)
             raise

@@ -1,7 +1,8 @@
 """Puts the files of a backup into an empty directory, from which a node can be started.
 
-Everything is compared with its hash while it is copied. The identity of the node comes last: a
-directory in which the copying was cut off is no data directory, and no node starts from it.
+Every file is compared with its hash while it is copied. The file with the identity of the node is
+copied last: if copying is cut off before, the directory is not a data directory, and no node starts
+from it.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ def restore(
     *,
     alone: bool = False,
 ) -> list[str]:
-    """Make `target` what the data directory was. Raises `BackupRefused`, `BackupDamaged`, OSError.
+    """Make `target` the data directory that was backed up.
 
-    The node that starts from it is the one that was backed up, under whatever name. `alone`: if
-    that was a member of a cluster, it is none any more; returned are the queues, as `vhost/name`,
-    of which it had no copy.
+    The node that starts from it has the identity of the node that was backed up, whatever its name.
+    `alone`: a member of a cluster becomes a node without a cluster. Returns the queues, as
+    `vhost/name`, of which that member had no copy. Raises `BackupRefused`, `BackupDamaged`,
+    OSError.
     """
     if target.exists() and (not target.is_dir() or set(os.listdir(target)) - NOT_OURS_BUT_HARMLESS):
         raise BackupRefused(f"{target} is not empty")

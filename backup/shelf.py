@@ -1,6 +1,7 @@
-"""Where backups and exports are kept: a local directory, or what `backup/remote_shelf.py` reaches.
+"""The storage of backups and exports: a local directory, or a remote place (`remote_shelf.py`).
 
-Names are relative paths with slashes. A file is there whole or not at all, and on return it lasts.
+Names are relative paths with slashes. A file exists completely or not at all, and when a method
+that wrote it returns, it is durable.
 """
 
 from __future__ import annotations
@@ -23,72 +24,72 @@ CHUNK = 1 << 20
 
 
 class Shelf(Protocol):
-    """Files by their names. What is said to raise OSError raises FileNotFoundError for one that is
-    not there."""
+    """Files by their names. Methods documented to raise OSError raise FileNotFoundError for a
+    missing file."""
 
     @property
     def shown(self) -> str:
-        """What people know it by; no password is in it."""
+        """The place, as people know it; without passwords."""
 
     @property
     def local(self) -> Path | None:
-        """The directory, if it is one of this machine."""
+        """The directory, if the shelf is a directory of this machine."""
 
     def is_inside(self, directory: Path) -> bool:
-        """Whether it is a part of this local directory."""
+        """Whether the shelf is inside this local directory."""
 
     def is_foreign(self) -> bool:
-        """Whether it holds something, though none of ours. Raises OSError."""
+        """Whether the shelf holds files of other programs. Raises OSError."""
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keeps others from changing it meanwhile, where that is possible.
+        """A context in which other processes may not change the shelf, where that can be enforced.
 
-        Raises `ShelfRefused` when somebody else does.
+        Raises `ShelfRefused` if another process is changing it.
         """
 
     def names(self, folder: str) -> list[str]:
-        """All files in a folder and below it, in order, relative to the shelf; none without the
-        folder."""
+        """The names of all files in a folder and below it, sorted, relative to the shelf; none if
+        the folder is missing."""
 
     def size(self, name: str) -> int | None:
-        """The octets of a file; None if it is not there."""
+        """The size of a file in octets; None if it is missing."""
 
     def read(self, name: str) -> bytes:
-        """All of a file. Raises OSError."""
+        """The contents of a file. Raises OSError."""
 
     def open(self, name: str) -> BinaryIO:
-        """A file, to be read from its beginning. Raises OSError."""
+        """Open a file for reading. Raises OSError."""
 
     def write(self, name: str, octets: bytes) -> None:
-        """Put a small file, in place of what is there. Raises OSError."""
+        """Write a small file, in place of an existing one. Raises OSError."""
 
     def store(self, name: str, source: Path, size: int) -> str:
-        """Put the first octets of a local file, and return their SHA-256.
+        """Write a file with the first `size` octets of a local file; returns their SHA-256.
 
-        Raises `ShelfRefused` when it has become shorter, OSError.
+        Raises `ShelfRefused` if the local file has become shorter, OSError.
         """
 
     def scratch(self, folder: str) -> Path:
-        """A local directory, made if it is missing, for files that are to be put there by `adopt`.
-        It may be this folder. Raises OSError."""
+        """A local directory, made if it is missing, for files that `adopt` will put into this
+        folder. It may be the folder itself. Raises OSError."""
 
     def adopt(self, name: str, file: Path) -> None:
-        """Put a local file, which is gone from its place then. Raises OSError."""
+        """Move a local file to the shelf. Raises OSError."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there. Raises OSError."""
+        """Remove a file, if it exists. Raises OSError."""
 
     def remove_folder(self, folder: str) -> None:
-        """Remove a folder with all that is in it, if it is there. Raises OSError."""
+        """Remove a folder with everything in it, if it exists. Raises OSError."""
 
 
 PRIVATE = 0o700
 SHARED = 0o777
-"""Modes of new directories; the second as far as the umask allows."""
+"""Modes of new directories; `SHARED` is limited by the umask."""
 
 
 class DirectoryShelf:
-    """A local directory, or one that is mounted."""
+    """A shelf in a local or mounted directory."""
 
     def __init__(self, path: Path, mode: int = PRIVATE) -> None:
         self.path = path
@@ -167,7 +168,7 @@ class DirectoryShelf:
 
 
 def chunks(octets: BinaryIO, size: int, shown: object) -> Iterator[bytes]:
-    """The first octets of a file. Raises `ShelfRefused` when there are fewer."""
+    """The first `size` octets of a file. Raises `ShelfRefused` if it has fewer."""
     left = size
     while left:
         chunk = octets.read(min(CHUNK, left))
@@ -178,7 +179,7 @@ def chunks(octets: BinaryIO, size: int, shown: object) -> Iterator[bytes]:
 
 
 def put_durably(octets: Iterable[bytes], target: Path) -> str:
-    """Make a local file, whole or not at all; returns the SHA-256 of what is in it."""
+    """Write a local file, completely or not at all; returns the SHA-256 of its contents."""
     unfinished = target.with_name(f"{target.name}.{token_hex(4)}.new")
     hashed = hashlib.sha256()
     try:

@@ -1,4 +1,4 @@
-"""The shelf that a path or a URL names."""
+"""Finds the shelf that a path or a URL names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warren.extras import install_command
 
 
 def shelf_at(where: Path | str, mode: int = PRIVATE) -> Shelf:
-    """A directory, in which new directories have this mode, or what a URL names.
+    """The shelf in a directory, or at a URL; new directories have this mode.
 
     Raises `ShelfRefused`.
     """

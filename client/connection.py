@@ -1,8 +1,8 @@
 """The shell around `ClientProtocol`: a socket of asyncio, a timer, and answers as awaitables.
 
-Back-pressure goes both ways: `writable` is False while the socket owes the broker much, and its
-user stops publishing then; `pause_reading` leaves what the broker sends in the kernel's buffers.
-What is written in one turn of the loop goes out together.
+Back-pressure goes both ways. While much waits in the socket, `may_publish` is False and the user
+stops publishing; `User.writable` tells it to go on. `pause_reading` leaves the broker's octets in
+the kernel's buffers. Octets written in one turn of the loop go out together.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from warren.client.events import (
 from warren.client.protocol import ClientProtocol, Login, Tuning
 
 WRITE_BUFFER_HIGH = 1 << 20
-"""Octets a socket may owe the broker before `writable` is False; a few of the largest frames."""
+"""Octets that may wait in the socket before `may_publish` is False; a few of the largest frames."""
 
 CLOSE_S = 5.0
-"""How long a broker may take to say goodbye."""
+"""The time a broker may take to answer a close."""
 
 
 class ConnectionFailed(Exception):
-    """There is no connection, or none any more. `code` is the broker's, 0 where it gave none."""
+    """There is no connection, or it has ended. `code` is the broker's, 0 if it gave none."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -42,7 +42,7 @@ class ConnectionFailed(Exception):
 
 
 class ChannelFailed(Exception):
-    """The broker closed the channel instead of doing what was asked."""
+    """The broker closed the channel instead of answering."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -51,11 +51,11 @@ class ChannelFailed(Exception):
 
 
 Dial: TypeAlias = Callable[[Callable[[], asyncio.Protocol]], Awaitable[object]]
-"""Connects a protocol with a socket; the transport it returns is of no use."""
+"""Connects a protocol with a socket; the transport it returns is not used."""
 
 
 class Target(NamedTuple):
-    """A broker, and how to be let in there. `shown` names it without secrets."""
+    """A broker, and how to connect and log in there. `shown` names it without secrets."""
 
     shown: str
     dial: Dial
@@ -65,7 +65,7 @@ class Target(NamedTuple):
 
 
 def network(host: str, port: int, tls: ssl.SSLContext | None, server_name: str | None) -> Dial:
-    """Dial a host. With `tls`, `server_name` is who the certificate has to be of."""
+    """Dial a host. With `tls`, `server_name` is the name that the certificate must have."""
 
     def dial(new: Callable[[], asyncio.Protocol]) -> Awaitable[object]:
         loop = asyncio.get_running_loop()
@@ -77,19 +77,19 @@ def network(host: str, port: int, tls: ssl.SSLContext | None, server_name: str |
 
 
 class User(Protocol):
-    """Who uses a connection."""
+    """The user of a connection."""
 
     def received(self, connection: Connection, events: Sequence[Event]) -> None:
-        """What the broker sent of its own accord: messages, confirms, ends."""
+        """Take events other than answers: messages, confirms, ends."""
         ...
 
     def writable(self, connection: Connection) -> None:
-        """Publishes may go on."""
+        """The socket takes octets again: publishes may go on."""
         ...
 
 
 async def open_any(targets: Sequence[Target], user: User) -> tuple[Connection, Target]:
-    """Open a connection to the first of these that lets us in. Raises `ConnectionFailed`."""
+    """Connect to the first of these targets that accepts. Raises `ConnectionFailed`."""
     failures = []
     for target in targets:
         try:
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
         self._reads = True
         self._closing = False
         self.failure: ConnectionFailed | None = None
-        """Why it has ended; None as long as it has not."""
+        """Why the connection has ended; None as long as it has not."""
 
     @classmethod
     async def open(cls, target: Target, user: User) -> Self:
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
             connection.abort()
             raise ConnectionFailed(0, f"not connected within {target.timeout_s:g} s") from None
         except OSError as error:
-            # ssl.SSLError is one of these.
+            # ssl.SSLError is an OSError.
             connection.abort()
             raise ConnectionFailed(0, str(error) or type(error).__name__) from error
         except BaseException:
@@ -147,7 +147,8 @@ class Connection(asyncio.Protocol):
     async def ask(self, channel: int, kind: type[base.Frame], **arguments: Any) -> Any:
         """Send a method and return its answer.
 
-        Raises `ChannelFailed`, `ConnectionFailed`, and ValueError for what does not fit the wire.
+        Raises `ChannelFailed`, `ConnectionFailed`, and ValueError for arguments that do not fit
+        their wire type.
         """
         if self.failure is not None:
             raise self.failure
@@ -175,7 +176,8 @@ class Connection(asyncio.Protocol):
         *,
         mandatory: bool,
     ) -> int:
-        """Returns the tag. Raises ValueError for what does not fit a frame."""
+        """Send a message; returns its tag. Raises ValueError for properties that do not fit into a
+        frame."""
         tag = self._protocol.publish(
             channel, exchange, routing_key, header, body, mandatory=mandatory
         )
@@ -192,17 +194,17 @@ class Connection(asyncio.Protocol):
 
     @property
     def may_publish(self) -> bool:
-        """Whether the socket takes more, and the broker wants more."""
+        """Whether the socket takes more octets, and the broker takes publishes."""
         return self.is_open and self._writable and self._protocol.blocked is None
 
     @property
     def blocked(self) -> str | None:
-        """Why the broker wants no publishes; None when it does."""
+        """Why the broker wants no publishes; None if it takes them."""
         return self._protocol.blocked
 
     @property
     def server_properties(self) -> Mapping[str, Any]:
-        """What the broker says of itself."""
+        """The server properties of the broker."""
         return self._protocol.server_properties
 
     def pause_reading(self) -> None:
@@ -217,7 +219,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     async def close(self) -> None:
-        """Say goodbye and end the socket."""
+        """Close the connection properly, then end the socket."""
         try:
             if self.failure is None and self._opened.done():
                 self._closing = True
@@ -267,7 +269,7 @@ class Connection(asyncio.Protocol):
     # Within
 
     def _take(self, events: list[Event]) -> None:
-        """Answers go to who asked; the user gets the rest, in order."""
+        """Pass answers to the callers of `ask`, and all other events to the user, in order."""
         if self.failure is not None:
             return
         others: list[Event] = []
@@ -300,7 +302,7 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if hasattr(self, "_transport"):
-            # What was written last, a close-ok, goes out before the socket ends.
+            # The last octets written, a close-ok, go out before the socket ends.
             if failure.code:
                 self._transport.close()
             else:
@@ -308,7 +310,7 @@ class Connection(asyncio.Protocol):
         opened = self._opened.done()
         if not opened:
             self._opened.set_exception(failure)
-            # Whoever opens it may be gone.
+            # The caller of `open` may have been cancelled.
             self._opened.exception()
         self._ended.set_result(None)
         for channel in list(self._answers):
@@ -328,7 +330,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Hand what is to be sent to the socket."""
+        """Write the protocol's output to the socket."""
         self._flush_due = False
         parts = self._protocol.data_to_send(self._loop.time())
         if parts and self.failure is None:
@@ -338,7 +340,7 @@ class Connection(asyncio.Protocol):
         at = self._protocol.deadline()
         if self._timer is not None:
             if at is not None and self._timer_at is not None and self._timer_at <= at:
-                # It goes off early at worst, and looks again then.
+                # The present timer goes off early at worst, and is set again then.
                 return
             self._timer.cancel()
         self._timer, self._timer_at = None, at

@@ -1,4 +1,4 @@
-"""Edits of content headers as octets: what is not changed stays as it came.
+"""Edits of content headers as octets: everything that is not edited stays as it was received.
 
     class id u16 = 60 | weight u16 | body size u64 | flags u16 | property octets
 
@@ -35,7 +35,7 @@ PROPERTIES: Final[Mapping[str, Wire]] = {
     "app_id": "shortstr",
     "cluster_id": "shortstr",
 }
-"""In the order of their flags, from bit 15 down."""
+"""The types of the properties, in the order of their flags, from bit 15 down."""
 
 _FLAGS_AT = 12
 _CONTINUED = 1
@@ -44,7 +44,7 @@ _LONG = struct.Struct(">I")
 _LONGLONG = struct.Struct(">Q")
 _SIGNED = struct.Struct(">q")
 
-# Octets of the values of fixed size, by the letter of their type.
+# The number of octets in values of fixed size, by the letter of their type.
 _FIXED = {
     **dict.fromkeys(b"tbB", 1),
     **dict.fromkeys(b"su", 2),
@@ -57,7 +57,7 @@ _SIZED = frozenset(b"SxFA")
 
 
 class MalformedContent(ValueError):
-    """The octets are no content header, or its headers are no table."""
+    """The octets are not a content header, or its headers are not a table."""
 
 
 class Fields(NamedTuple):
@@ -66,7 +66,7 @@ class Fields(NamedTuple):
     pairs: tuple[tuple[bytes, bytes], ...]
 
     def get(self, name: bytes) -> bytes | None:
-        """Of several with one name the last counts."""
+        """The value of this header; the last one if several have the name."""
         found = None
         for one, value in self.pairs:
             if one == name:
@@ -74,7 +74,8 @@ class Fields(NamedTuple):
         return found
 
     def with_field(self, name: bytes, value: bytes | None) -> Fields:
-        """The same, with this value at the end in the place of what had the name; None: without."""
+        """These fields with the value at the end, and without former fields of the name; None only
+        removes them."""
         kept = tuple(pair for pair in self.pairs if pair[0] != name)
         return Fields(kept if value is None else (*kept, (name, value)))
 
@@ -88,7 +89,7 @@ def header_fields(header: bytes) -> Fields:
 
 
 def with_properties(header: bytes, changed: Mapping[str, bytes | None]) -> bytes:
-    """The content header with these properties, as octets, in the place of its own; None: without.
+    """The content header with these properties replaced, given as octets; None removes a property.
 
     Raises `MalformedContent`.
     """
@@ -103,7 +104,7 @@ def with_properties(header: bytes, changed: Mapping[str, bytes | None]) -> bytes
 
 
 def property_octets(name: str, value: str | int) -> bytes:
-    """A property as it stands in a content header. Raises ValueError when it does not fit."""
+    """The octets of a property in a content header. Raises ValueError if the value does not fit."""
     wire = PROPERTIES[name]
     try:
         if wire == "shortstr":
@@ -141,7 +142,7 @@ def table_value(fields: Sequence[tuple[str, bytes]]) -> bytes:
 
 
 def array_value(items: bytes) -> bytes:
-    """An array of values that stand one behind the other."""
+    """An array with these values, given as octets one behind the other."""
     return b"A" + _LONG.pack(len(items)) + items
 
 
@@ -151,7 +152,7 @@ def array_items(value: bytes) -> bytes | None:
 
 
 def array_values(items: bytes) -> list[bytes]:
-    """The values that stand one behind the other. Raises `MalformedContent`."""
+    """The values that are one behind the other in these octets. Raises `MalformedContent`."""
     values, at = [], 0
     try:
         while at < len(items):
@@ -166,12 +167,12 @@ def array_values(items: bytes) -> list[bytes]:
 
 
 def longstr_octets(value: bytes) -> bytes | None:
-    """A string that is a value; None for another type."""
+    """The octets of a string value; None for another type."""
     return value[5:] if value[:1] == b"S" else None
 
 
 def table_fields(value: bytes) -> Fields | None:
-    """The fields of a table that is a value; None for another type. Raises `MalformedContent`."""
+    """The fields of a table value; None for another type. Raises `MalformedContent`."""
     return _fields(value[1:]) if value[:1] == b"F" else None
 
 
@@ -186,13 +187,13 @@ def _fields(table: bytes) -> Fields:
 
 
 def _spans(header: bytes) -> dict[str, bytes]:
-    """The properties there are, as octets."""
+    """The octets of the properties that the header has, by name."""
     try:
         (flags,) = _SHORT.unpack_from(header, _FLAGS_AT)
         at = _FLAGS_AT + 2
         more = flags
         while more & _CONTINUED:
-            # Further flags announce properties that the class does not have.
+            # Further flags words announce properties that the class does not have.
             (more,) = _SHORT.unpack_from(header, at)
             at += 2
         spans = {}

@@ -1,4 +1,4 @@
-"""What a client hears from its broker, in the order in which it came."""
+"""Events that a client gets from its broker, in the order in which they came."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Opened(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """The answer to the oldest question on the channel that has none yet."""
+    """The answer to the oldest unanswered question on the channel."""
 
     channel: int
     method: base.Frame
@@ -31,14 +31,14 @@ class Delivered(NamedTuple):
 
 
 class Confirmed(NamedTuple):
-    """The broker answers for these publishes, in the order of their tags."""
+    """The broker has confirmed these publishes, in the order of their tags."""
 
     channel: int
     tags: list[int]
 
 
 class Refused(NamedTuple):
-    """The broker did not take this publish: it was nacked, or returned as unroutable."""
+    """The broker refused this publish: it was nacked, or returned as unroutable."""
 
     channel: int
     tag: int
@@ -46,14 +46,14 @@ class Refused(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """The broker ended the consumer, mostly because its queue is gone."""
+    """The broker ended the consumer, usually because its queue is gone."""
 
     channel: int
     consumer_tag: str
 
 
 class Blocked(NamedTuple):
-    """The broker wants no publishes now; None: it wants them again."""
+    """The broker wants no publishes now, for this reason; None: it wants them again."""
 
     reason: str | None
 
@@ -67,7 +67,7 @@ class ChannelClosed(NamedTuple):
 
 
 class ConnectionEnded(NamedTuple):
-    """Nothing more will come. `code` is 0 where the broker did not say why."""
+    """The connection has ended. `code` is 0 if the broker gave no reason."""
 
     code: int
     text: str

@@ -1,10 +1,10 @@
-"""Frames of AMQP 0-9-1 (4.2.3) and the octets of the methods that come with each message.
+"""Frames of AMQP 0-9-1 (4.2.3) and the octets of the methods that are sent with each message.
 
     octet type | short channel | long payload size | payload | octet 0xCE
 
-Methods that come once (declare, consume, close) are pamqp's, but without its checks: pamqp refuses
-names that brokers take (other characters, more than 127 of them). Names in basic.publish and
-basic.deliver stay octets, whatever they are.
+Methods that are sent once (declare, consume, close) are encoded by pamqp, but without its checks:
+pamqp refuses names that brokers take (other characters, more than 127 of them). Names in
+basic.publish and basic.deliver stay octets, whatever they are.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _NO_TABLE = bytes(4)
 
 
 def method_frame(channel: int, kind: type[base.Frame], **arguments: Any) -> bytes:
-    """A frame with this method. Raises ValueError for text that does not fit its wire type.
+    """A frame with this method. Raises ValueError for arguments that do not fit their wire type.
 
-    `arguments` of a method, the table at its end, may be octets, with their length.
+    The table `arguments` at a method's end may be given as octets, with their length.
     """
     table = arguments.get("arguments")
     if isinstance(table, bytes):
@@ -65,7 +65,7 @@ def method_frame(channel: int, kind: type[base.Frame], **arguments: Any) -> byte
 
 @cache
 def _unchecked(index: int) -> type[base.Frame]:
-    """A class of the same arguments that takes any values."""
+    """A class with the same arguments that takes any values."""
     kind: Any = commands.INDEX_MAPPING[index]
     parts = {"__slots__": kind.__slots__, "validate": lambda self: None}
     made: type[base.Frame] = type(kind.__name__, (kind,), parts)
@@ -96,7 +96,7 @@ def publish_frame(channel: int, exchange: bytes, routing_key: bytes, *, mandator
 def content_frames(channel: int, header: bytes, body: bytes, frame_max: int) -> list[bytes]:
     """The content header and the body, in frames of at most `frame_max` octets.
 
-    Raises ValueError for a header that does not fit one frame: it cannot be cut.
+    Raises ValueError for a header that does not fit into one frame: it cannot be split.
     """
     if len(header) + OVERHEAD > frame_max:
         raise ValueError(
@@ -111,14 +111,14 @@ def content_frames(channel: int, header: bytes, body: bytes, frame_max: int) -> 
 
 
 def short_string(octets: bytes) -> bytes:
-    """Raises ValueError when there is no room for so many."""
+    """The octets as a short string. Raises ValueError if they are too long."""
     if len(octets) > SHORT_STRING_MAX:
         raise ValueError(f"a short string of {len(octets)} octets, of {SHORT_STRING_MAX} at most")
     return bytes((len(octets),)) + octets
 
 
 def read_short_string(data: bytes, at: int) -> tuple[bytes, int]:
-    """The octets, and where they end. Raises IndexError where the data ends before."""
+    """The octets, and the offset of their end. Raises IndexError if the data ends before."""
     start = at + 1
     end = start + data[at]
     if end > len(data):

@@ -2,18 +2,18 @@
 
     AWAITING_START -> AWAITING_TUNE -> AWAITING_OPEN_OK -> OPEN -> AWAITING_CLOSE_OK -> CLOSED
 
-Its user gives it what was received and the time, and gets events (`events.py`); he sends what
-`data_to_send` returns, and calls `tick` when `deadline` says so. Nothing a broker sends raises:
-what makes no sense ends the connection.
+The user of the protocol passes in received octets and the time, and gets events (`events.py`). It
+sends what `data_to_send` returns, and calls `tick` at the time of `deadline`. Whatever a broker
+sends, no method raises: octets that make no sense end the connection.
 
 A channel answers questions in the order in which they were asked (4.2.5 of the specification:
-methods are synchronous or not). So the oldest question without an answer is what an answer is for.
+methods are synchronous or not). So an answer is for the oldest unanswered question.
 
 The n-th publish on a channel with confirms has delivery tag n. Every publish ends once, as
-`Confirmed` or as `Refused`. A return says nothing of the tag, and comes before the ack: it is for
-the first publish that waits and is the same, octet by octet. Were two the same and the other was
-meant, nobody could tell which of the two arrived. A return of a message that was not sent that way
-ends the connection: what is not confirmed counts as not arrived.
+`Confirmed` or as `Refused`. A return does not name the tag, and comes before the ack: it is taken
+to be for the first unconfirmed publish that is the same, octet by octet. If several are the same,
+it does not matter which of them is meant, as nobody can tell them apart. A return of a message that
+was not sent like that ends the connection: unconfirmed messages count as not arrived.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ from warren.client.frames import (
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 FRAME_BYTES_MAX: Final = 131_072
-"""RabbitMQ's default. A broker may want less."""
+"""RabbitMQ's default. A broker may ask for less."""
 FRAME_BYTES_MIN: Final = 4096
 CHANNELS_MAX: Final = 2047
 BODY_BYTES_MAX: Final = 512 << 20
-"""The most RabbitMQ takes, in any version."""
+"""The largest message that any version of RabbitMQ takes."""
 SILENCES_MAX: Final = 2
-"""Heartbeats of the broker's that may be missing in a row (4.2.7)."""
+"""Heartbeats of the broker that may be missing in a row (4.2.7)."""
 ANSWER_S: Final = 60.0
-"""How long a broker may take for an answer: a queue of millions of messages may be slow."""
+"""The time a broker may take for an answer: a queue of millions of messages may be slow."""
 
 CAPABILITIES: Final[FieldTable] = {
     "authentication_failure_close": True,
@@ -92,7 +92,7 @@ _HEADER_BYTES_MIN = 14
 
 
 class Phase(Enum):
-    """What the broker has to send next."""
+    """The method that the broker has to send next."""
 
     AWAITING_START = "connection.start"
     AWAITING_TUNE = "connection.tune"
@@ -106,7 +106,8 @@ ENDING: Final = frozenset({Phase.AWAITING_CLOSE_OK, Phase.CLOSED})
 
 
 class Login(NamedTuple):
-    """As whom, and into which virtual host; brokers show `connection_name` to their operators."""
+    """The user and the virtual host to log in to; brokers show `connection_name` to their
+    operators."""
 
     username: str
     password: str
@@ -120,7 +121,8 @@ class Login(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """What is asked for; a broker that wants less has its way. `heartbeat_s` 0 asks for none."""
+    """The limits the client asks for; a broker that asks for less prevails. `heartbeat_s` 0 asks
+    for no heartbeats."""
 
     heartbeat_s: int = 10
     channel_max: int = CHANNELS_MAX
@@ -135,7 +137,7 @@ class _Publish(NamedTuple):
 
 
 class _Content:
-    """A message that is being received: the method has come, the rest has not."""
+    """A message that is being received: its method has come, the rest has not."""
 
     __slots__ = ("body", "finish", "header", "missing")
 
@@ -147,7 +149,7 @@ class _Content:
 
 
 class _Channel:
-    """One channel: the questions it has not answered, and the publishes that wait for confirms."""
+    """One channel: its unanswered questions, and the publishes that wait for confirms."""
 
     __slots__ = ("closing", "content", "next_tag", "questions", "returned", "unconfirmed")
 
@@ -169,9 +171,9 @@ class ClientProtocol:
         self.frame_max = tuning.frame_max
         self.heartbeat_s = 0
         self.blocked: str | None = None
-        """Why the broker wants no publishes now; None when it does."""
+        """Why the broker wants no publishes now; None if it takes them."""
         self.server_properties: Mapping[str, Any] = {}
-        """What the broker says of itself."""
+        """The server properties of the broker."""
         self._login = login
         self._tuning = tuning
         self._received = b""
@@ -183,17 +185,17 @@ class ClientProtocol:
     # Sending
 
     def data_to_send(self, now: float) -> list[bytes]:
-        """What has to be sent now, in parts; each octet once."""
+        """The octets to send now, in parts; each octet is returned once."""
         parts, self._to_send = self._to_send, []
         if parts:
             self._last_sent = now
         return parts
 
     def ask(self, channel: int, kind: type[base.Frame], now: float, **arguments: Any) -> None:
-        """Send a method that is answered: an `Answered` follows, or the end of the channel.
+        """Send a method that has an answer: an `Answered` follows, or the end of the channel.
 
-        channel.open is what opens a channel, and confirm.select gives it confirms. Raises
-        ValueError for arguments that do not fit the wire.
+        channel.open opens a channel, and confirm.select gives it confirms. Raises ValueError for
+        arguments that do not fit their wire type.
         """
         octets = method_frame(channel, kind, **arguments)
         if kind is commands.Channel.Open:
@@ -246,14 +248,14 @@ class ClientProtocol:
         return channel in self._channels
 
     def unconfirmed(self, channel: int) -> int:
-        """How many publishes of the channel wait for a confirm."""
+        """The number of publishes of the channel that wait for a confirm."""
         found = self._channels.get(channel)
         return len(found.unconfirmed) if found is not None else 0
 
     def close(self, now: float) -> None:
-        """Say goodbye; `ConnectionEnded` follows when the broker has."""
+        """Close the connection; `ConnectionEnded` follows when the broker has answered."""
         if self.phase in (Phase.AWAITING_START, Phase.AWAITING_TUNE):
-            # Nothing is open yet that could be closed (4.2.2).
+            # Before connection.open there is nothing to close (4.2.2).
             self._end(0, "closed before it was open")
         elif self.phase not in ENDING:
             self.phase = Phase.AWAITING_CLOSE_OK
@@ -264,7 +266,7 @@ class ClientProtocol:
     # Time
 
     def deadline(self) -> float | None:
-        """When `tick` has to be called next; None when nothing is waited for."""
+        """The time at which `tick` has to be called next; None if nothing is waited for."""
         if self.phase is Phase.CLOSED:
             return None
         times = []
@@ -276,7 +278,7 @@ class ClientProtocol:
         return min(times, default=None)
 
     def tick(self, now: float) -> list[Event]:
-        """Time has passed."""
+        """Send heartbeats and end the connection if time is up; returns the events."""
         if self.phase is Phase.CLOSED:
             return self._take_events()
         if self.heartbeat_s:
@@ -290,7 +292,8 @@ class ClientProtocol:
         return self._take_events()
 
     def did_not_listen(self, now: float) -> None:
-        """Nothing was read until now, so that silence and missing answers say nothing."""
+        """Restart the timeouts: nothing was read until now, so the broker's silence means
+        nothing."""
         self._last_received = self._asked_at = now
 
     @property
@@ -303,14 +306,14 @@ class ClientProtocol:
     # Receiving
 
     def receive_eof(self, reason: str) -> list[Event]:
-        """Nothing more will come."""
+        """The socket has ended; returns the events."""
         if self.phase is Phase.AWAITING_TUNE:
             reason += ", as some brokers do that refuse a login"
         self._end(0, reason)
         return self._take_events()
 
     def receive_data(self, data: bytes, now: float) -> list[Event]:
-        """Octets came; returns what they say."""
+        """Take received octets; returns their events."""
         self._last_received = now
         received = self._received + data if self._received else data
         at, end = 0, len(received)
@@ -359,7 +362,7 @@ class ClientProtocol:
         else:
             raise _Nonsense(f"a frame of type {kind}")
 
-    # Messages and what becomes of them
+    # Messages and their confirms
 
     def _deliver(self, number: int, channel: _Channel, octets: bytes) -> None:
         _, at = read_short_string(octets, 11)
@@ -516,7 +519,7 @@ class ClientProtocol:
 
     def _tune(self, method: commands.Connection.Tune, now: float) -> None:
         asked = self._tuning
-        # 0 is no limit, and no heartbeats.
+        # 0 means no limit, or no heartbeats.
         self.frame_max = max(
             FRAME_BYTES_MIN, min(method.frame_max or asked.frame_max, asked.frame_max)
         )
@@ -561,11 +564,11 @@ class ClientProtocol:
 
 
 class _Nonsense(Exception):
-    """The broker sent what cannot be understood; nothing behind it can be either."""
+    """Octets of the broker cannot be understood, so the octets after them cannot be either."""
 
 
 class _Move(NamedTuple):
-    """A method of channel 0 is received in this phase; None is any."""
+    """A method of channel 0: the phase in which it is legal (None is any), and its handler."""
 
     phase: Phase | None
     receive: Callable[[ClientProtocol, Any, float], None]
@@ -594,4 +597,4 @@ def _name(method: Any) -> str:
 
 
 def _drop(_header: bytes, _body: bytes) -> None:
-    """A message on a channel that is being closed."""
+    """Drop a message on a channel that is being closed."""

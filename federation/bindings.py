@@ -1,10 +1,10 @@
 """The bindings of a federated exchange, as they are made at an upstream.
 
-There the exchange is bound to the helper exchange of the link, once for each routing key and
-arguments, however many queues and exchanges these bindings lead to here. `x-bound-from` in the
-arguments is an array with a table for each broker that the binding came through, the newest first.
-It says how many hops are left: a binding that was carried here by the federation of another broker
-goes on as far as that.
+There the exchange is bound to the link's helper exchange once for each routing key and arguments,
+however many queues and exchanges these bindings lead to here. `x-bound-from` in the arguments is an
+array with a table for each broker that the binding came through, the newest first. The table has
+the number of hops left, which limits how far a binding is carried on that came here through the
+federation of another broker.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ EXCHANGE = "exchange"
 HOPS = "hops"
 
 Carried: TypeAlias = Mapping[tuple[str, str], Table]
-"""Arguments at the upstream, by routing key and fingerprint of the arguments here."""
+"""Arguments of bindings at the upstream, by routing key and fingerprint of the arguments here."""
 
 
 class Way(NamedTuple):
-    """From where to where bindings are carried.
+    """The way of carried bindings, from downstream to upstream.
 
-    `helper` names the exchange here, and which of its two helpers is in use.
+    `helper` names the exchange here and the helper in use, A or B.
     """
 
     downstream: Broker
@@ -37,7 +37,7 @@ class Way(NamedTuple):
 
 
 def carried(bindings: Iterable[Binding], way: Way) -> Carried:
-    """What has to be bound at the upstream."""
+    """The bindings to make at the upstream."""
     found: dict[tuple[str, str], Table] = {}
     for binding in bindings:
         key = (binding.routing_key, binding.fingerprint)
@@ -49,7 +49,7 @@ def carried(bindings: Iterable[Binding], way: Way) -> Carried:
 
 
 def _arguments(arguments: Table, way: Way) -> Table | None:
-    """None where the binding goes no further."""
+    """The arguments at the upstream; None if the binding is not carried there."""
     earlier = tables_of(arguments.get(BOUND_FROM))
     hops = way.hops_max
     if earlier:

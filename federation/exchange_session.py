@@ -1,16 +1,17 @@
 """One pair of connections for a federated exchange: from the first login to the end of either.
 
-At the upstream there are, with RabbitMQ's names:
+At the upstream there are, under the names that RabbitMQ uses:
 
     exchange --bindings--> helper exchange (A or B) --> queue --> this session --> exchange here
 
-The helper lets no message pass that was here already or came through too many brokers. It has the
-bindings that the exchange has here. Each session makes a new helper beside the one there may be,
-binds it, and deletes the old one then: so bindings that went while no session was there are gone,
-and no message is missed meanwhile. (Both lead to the same queue, which takes a message once.)
+The helper stops messages that were here already or came through too many brokers. It has the
+bindings that the exchange has here. Each session makes a new helper beside the old one, if there is
+one, binds it, and then deletes the old one. So bindings are gone that were removed here while no
+session ran, and no message is missed meanwhile. (Both helpers lead to the same queue, which takes a
+message once.)
 
-Queue and helper stay when a session ends: what is published meanwhile waits in the queue. They go
-when the federation ends (`clean_up`); a queue that is not empty stays even then.
+Queue and helper stay when a session ends: messages published meanwhile wait in the queue. They are
+deleted when the federation ends (`clean_up`); a queue that is not empty stays even then.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ from warren.shovel.transfer import AckMode, Transfer
 
 HELPER_TYPE: Final = FederationUpstreamExchange.type
 PLAIN_HELPER_TYPE: Final = "fanout"
-"""For upstreams that do not know the other: what may not come here is dropped here."""
+"""The helper's type at upstreams that lack `HELPER_TYPE`; then this node drops the messages that
+the helper would stop."""
 
 PURPOSE: Final = "x-internal-purpose"
 FEDERATION: Final = "federation"
@@ -60,18 +62,18 @@ COMMAND_INVALID: Final = 503
 PRECONDITION_FAILED: Final = 406
 
 BINDINGS_AT_A_TIME: Final = 100
-"""Questions that are asked before the first has to be answered."""
+"""Bindings requested before the first of them is answered."""
 
 CHECK_S = 30.0
-"""How often a session looks whether somebody has deleted what it needs at the upstream."""
+"""The time between checks whether the exchanges needed at the upstream still exist."""
 
 
 class HelperTypeUnknown(Exception):
-    """The upstream has no exchanges of the type that helpers have."""
+    """The upstream does not have the exchange type of helpers."""
 
 
 class ExchangeSession:
-    """`exchange` finds the exchange here, as it is now; None when there is none any more."""
+    """`exchange` returns the exchange here, as it is now; None if it no longer exists."""
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class ExchangeSession:
         self._rule = HopRule(self._here, wanted.upstream.hops_max)
         self._flow = Flow(observer.progressed, log)
         self._changed = asyncio.Event()
-        # What the helper has.
+        # The bindings of the helper.
         self._bound: Carried = {}
         self._source: Connection
         self._destination: Connection
@@ -100,7 +102,7 @@ class ExchangeSession:
         self._there: Broker
 
     def look_again(self) -> None:
-        """The bindings here have changed."""
+        """Carry the bindings here to the upstream: they have changed."""
         self._changed.set()
 
     async def run(self, ends: Ends) -> None:
@@ -125,9 +127,9 @@ class ExchangeSession:
             await until_one_ends(self._flow.finish(), self._keep_bindings(), self._keep_looking())
 
     async def clean_up(self, targets: Sequence[Target]) -> None:
-        """The federation has ended: nothing more is to be kept for it at the upstream.
+        """The federation has ended: delete its helper exchanges and its queue at the upstream.
 
-        Messages that are in the queue stay. Raises what `run` does.
+        A queue with messages stays. Raises what `run` does.
         """
         async with upstream_opened(targets, self._flow) as (source, target):
             self._source, self._there = source, Broker("", target.login.vhost)
@@ -153,7 +155,7 @@ class ExchangeSession:
         return f"{self._queue} {which}"
 
     async def _set_up(self) -> str:
-        """Make what is missing at the upstream; returns the queue to consume from."""
+        """Make the objects that are missing at the upstream; returns the queue to consume from."""
         source, queue = self._source, self._queue
         exchange = self._exchange()
         if exchange is not None and not await exists(source, self._wanted.remote_name):
@@ -176,10 +178,11 @@ class ExchangeSession:
         return queue
 
     async def _renew_helper(self, queue: str) -> None:
-        """Put a new helper in the place of the one there may be."""
+        """Put a new helper in the place of the old one, if there is one."""
         there = {which: await exists(self._source, self._helper(which)) for which in ("A", "B")}
         if all(there.values()):
-            # A session ended between the two: either may lack bindings. A gets all, and B goes.
+            # An earlier session ended while both existed, and either may lack bindings. A gets all
+            # of them, and B is deleted.
             self._bound = {}
             await self._carry("A")
             await self._bind_to_queue("A", queue)
@@ -261,7 +264,8 @@ class ExchangeSession:
             await asyncio.gather(*asked)
 
     async def _keep_looking(self) -> None:
-        """Raise `ChannelFailed` when somebody has deleted an exchange: nothing comes without it."""
+        """Raise `ChannelFailed` when an upstream exchange was deleted: without it no messages
+        come."""
         while True:
             await asyncio.sleep(CHECK_S)
             for exchange in (self._wanted.remote_name, self._helper(self._which)):
@@ -281,7 +285,7 @@ class ExchangeSession:
             message.routing_key,
             self._marker.of_exchange(message, self._uri, exchange, self._there),
             message.body,
-            # What no queue wants here is nobody's: a binding may have gone meanwhile.
+            # A message that reaches no queue here is dropped: a binding may have gone meanwhile.
             mandatory=False,
         )
 

@@ -1,4 +1,4 @@
-"""One link: session after session, with a delay between failures, as long as it is wanted."""
+"""One link: runs session after session, with a delay between failures, until it is stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from warren.shovel.uri import Uri
 log = logging.getLogger("warren.federation")
 
 CLEAN_UP_S = 10.0
-"""How long an upstream may take when the federation ends; a node that stops waits for it."""
+"""The time that cleaning up at an upstream may take when the federation ends; a node that stops
+waits for it."""
 
 
 class Session(Protocol):
@@ -33,7 +34,7 @@ class Session(Protocol):
 
 
 class Cleaning(Session, Protocol):
-    """One that leaves something at the upstream, which it can take away."""
+    """A session that makes objects at the upstream and can delete them."""
 
     async def clean_up(self, targets: Sequence[Target]) -> None: ...
 
@@ -43,7 +44,8 @@ class NewSession(Protocol):
 
 
 class Link:
-    """`target` says how an upstream is reached, and `here` is this node as it is reached."""
+    """One link. `target` returns how to reach an upstream by URI; `here` is how to reach this
+    node."""
 
     def __init__(
         self,
@@ -76,11 +78,11 @@ class Link:
         self._attempts.start()
 
     async def stop(self) -> None:
-        """What is not acked goes back to the upstream."""
+        """Stop the link; unacked messages go back to the upstream."""
         await self._attempts.stop()
 
     async def clean_up(self, session: Cleaning) -> None:
-        """The federation has ended: take away what is at the upstream, as far as it is reached."""
+        """The federation has ended: delete what the link made at the upstream, if possible."""
         try:
             async with asyncio.timeout(CLEAN_UP_S):
                 await session.clean_up(self._targets())
@@ -93,11 +95,11 @@ class Link:
         log_event(log, logging.WARNING, "federation_left_behind", **self._names(), reason=reason)
 
     def look_again(self) -> None:
-        """Bindings of the exchange here, or consumers of the queue, may have come or gone."""
+        """Check again: bindings of the exchange, or consumers of the queue, may have changed."""
         if self._session is not None:
             self._session.look_again()
 
-    # What the session says
+    # Reports of the session
 
     def running(self, uri: str) -> None:
         self.status.uri = uri
@@ -134,7 +136,7 @@ class Link:
         state = LinkState.SHUTDOWN if status.state is LinkState.RUNNING else LinkState.ERROR
         reason = self._reason(error)
         if reason != status.error:
-            # A broker that is away for a night is worth one line.
+            # A broker that is unreachable for a night is worth one line.
             log_event(
                 log,
                 logging.WARNING,

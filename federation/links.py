@@ -1,9 +1,9 @@
-"""The links of a node: they follow what `plan.py` finds in definitions.
+"""The links of a node: they follow the definitions, as `plan.py` reads them.
 
-A change of any definition that may matter makes what it is about due, and what is due is looked at
-in turns: which links it is to have, and which it has. A link that is changed is started anew. One
-that is not wanted any more is ended for good, and what it has at the upstream goes. When a link
-only moves to another node, or its node stops, all of that stays.
+A change of a definition makes the exchanges and queues due that it may concern. Those that are due
+are examined in turns: the links that each is to have are compared with those that it has. A changed
+link is started anew. A link that is no longer wanted ends for good, and its objects at the upstream
+are deleted. When a link only moves to another node, or its node stops, these objects stay.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from warren.shovel.uri import Uri, parse_uri
 log = logging.getLogger("warren.federation")
 
 AT_A_TIME = 100
-"""Exchanges and queues that are looked at in one turn of the loop; one takes some 25 µs."""
+"""Exchanges and queues examined in one turn of the loop; each takes some 25 µs."""
 
 QUEUES_LOOK_S = 0.05
-"""How often the node looks whether consumers of federated queues wait for messages: queues do not
-say so, and those without a federation pay nothing."""
+"""The time between checks whether consumers of federated queues wait for messages: queues do not
+report that, so queues without a federation pay nothing for it."""
 
 WITHIN = "amqp://"
 
@@ -74,11 +74,11 @@ class Links:
         self._clock = clock
         self._random = random
         self._links: dict[Federated, dict[LinkId, Link]] = {}
-        # Links that say goodbye, or take away what they have at the upstream: the next one of the
-        # same waits for them.
+        # Links that close their connections, or delete their objects at the upstream. The next link
+        # with the same id waits for them.
         self._ending: dict[tuple[Federated, LinkId], asyncio.Task[None]] = {}
-        # Links that have said goodbye. What they have at the upstream stays for the next one, or
-        # goes: `_follow` decides both from the same definitions.
+        # Links that have ended. `_follow` decides from the definitions whether their objects at the
+        # upstream stay for a next link or are deleted.
         self._ended: dict[Federated, list[Link]] = {}
         self._due: dict[Federated, None] = {}
         self._work_scheduled = False
@@ -107,7 +107,7 @@ class Links:
         self._periodic.start()
 
     async def stop(self) -> None:
-        """Say goodbye to all brokers; what is not acked stays at its upstream."""
+        """Stop all links and close their connections; unacked messages stay at their upstream."""
         for unwatch in self._unwatch:
             unwatch()
         self._unwatch = []
@@ -123,11 +123,11 @@ class Links:
         self._ended.clear()
 
     def look_again(self) -> None:
-        """Nodes have come or gone, or this node has lost its place."""
+        """Check all links again: nodes have come or gone, or this node no longer counts as up."""
         if self._unwatch:
             self._periodic.start()
 
-    # What parameters may be
+    # Checks of parameters
 
     def check_upstream(self, vhost: str, name: str, value: Any, user: User | None) -> None:
         """Raises `ValidationFailed` with every problem of a parameter that the user sets."""
@@ -139,37 +139,37 @@ class Links:
         """Raises `ValidationFailed` with every problem of a parameter."""
         sets.check(name, value)
 
-    # What is shown and done
+    # Views and commands
 
     def rows(self) -> list[dict[str, Any]]:
         """The links that run here, as the HTTP API shows them."""
         return [row(link.wanted, self._node.name, link.status) for link in self._all()]
 
     def restart(self, vhost: str, link_id: LinkId) -> bool:
-        """Begin anew with a link of this node; False where it has none of this id."""
+        """Restart a link of this node; False if the node has no link of this id."""
         for federated, links in self._links.items():
             if federated.vhost == vhost and link_id in links:
-                # The next one begins when this one has ended.
+                # The next link begins when this one has ended.
                 self._end(federated, link_id)
                 return True
         return False
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """How many links of this node there are, by what they are for and their state."""
+        """The numbers of links of this node, by kind and state."""
         counts = {(kind, state.value): 0 for kind in ("exchange", "queue") for state in LinkState}
         for link in self._all():
             counts[link.wanted.kind, link.status.state.value] += 1
         return counts
 
     def messages_received(self) -> int:
-        """Messages that links of this node have got since it started."""
+        """Messages that links of this node have received since it started."""
         return self._received + sum(link.status.received for link in self._all())
 
     def _all(self) -> Iterator[Link]:
         for links in self._links.values():
             yield from links.values()
 
-    # What is due
+    # Exchanges and queues that are due
 
     def _parameter_changed(self, key: Key, _record: object | None) -> None:
         self._plan.forget()
@@ -191,7 +191,7 @@ class Links:
         self._vhost_due(key[1])
 
     def _look(self, _now: float) -> float:
-        """See that each link runs where it has to; again after so many seconds."""
+        """See that each link runs where it has to. Returns the seconds until the next check."""
         for key, record in list(self._assignments.records()):
             self._assignments.claim_left(key, record)
         may_run = self._place.may_run()
@@ -201,7 +201,8 @@ class Links:
         return LOOK_S
 
     def _look_at_queues(self, _now: float) -> float | None:
-        """Again after so many seconds, as long as there are links."""
+        """Check the links of queues. Returns the seconds until the next check, None without
+        links."""
         for link in self._all():
             if link.wanted.kind == "queue":
                 link.look_again()
@@ -242,20 +243,20 @@ class Links:
             try:
                 self._follow(federated)
             except Exception:
-                # A fault of ours is for the log, and not the end of the node.
+                # A fault of the broker is logged, and does not end the node.
                 log_fault(log, "federation_fault", vhost=federated.vhost, name=federated.name)
         if self._due:
             self._work_soon()
 
     def _follow(self, federated: Federated) -> None:
-        """Have the links that are wanted, and no others."""
+        """Start the wanted links of an exchange or queue, and end its others."""
         if not self._unwatch:
             return
         wanted = {one.id: (one, here) for one, here in self._plan.wanted(federated)}
         for link_id, link in list(self._links.get(federated, {}).items()):
             if wanted.get(link_id) != (link.wanted, True):
                 self._end(federated, link_id)
-        # What a link has at the upstream may be of use to this node or to another.
+        # The upstream objects of an ended link may still be of use to this or another node.
         of_use = {(one.id, one.cluster) for one, _ in wanted.values()}
         for link in self._ended.pop(federated, ()):
             if (link.wanted.id, link.wanted.cluster) not in of_use:

@@ -1,9 +1,10 @@
-"""What a message is told of its way through a federation, in its headers.
+"""Writes the way of a message through a federation into its headers.
 
-`x-received-from` is an array with a table for each broker a message came from, the newest first. A
-message of a queue has one table for each queue it was in, with the number of its visits there, and
-the exchange and routing key with which it was published first. Everything else in a message stays
-as it is, but `user_id` where the upstream is not trusted with it.
+`x-received-from` is an array with a table for each broker that the message came from, the newest
+first. A message of a queue has one table for each queue it was in, with the number of its visits
+there; its headers also keep the exchange and routing key with which it was published first.
+Everything else in a message stays as it is, except that `user_id` is removed unless the upstream is
+trusted with it.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ ORIGINAL_CC = "x-original-cc"
 CC = "CC"
 
 EncodeTable: TypeAlias = Callable[[Table], bytes]
-"""The octets of a table, with their length. Raises ValueError for what does not fit."""
+"""The octets of a table, with their length. Raises ValueError for an invalid table."""
 
 
 class Marker(NamedTuple):
-    """How content headers are read and written. `keeps_user`: `user_id` stays."""
+    """Reads and writes content headers. `keeps_user`: `user_id` stays."""
 
     codec: ContentCodec
     encode_table: EncodeTable
@@ -79,7 +80,7 @@ class Marker(NamedTuple):
         if first:
             headers[ORIGINAL_EXCHANGE] = Field("S", message.exchange)
             headers[ORIGINAL_ROUTING_KEY] = Field("S", message.routing_key)
-        # It is meant for one queue now.
+        # The message is for one queue now.
         if CC in headers:
             headers[ORIGINAL_CC] = headers.pop(CC)
         return self._written(message.header, headers)

@@ -1,9 +1,10 @@
-"""Which links an exchange or queue is to have, and which of them at this node.
+"""The links that an exchange or queue is to have, and which of them run at this node.
 
-That follows from the policy that applies to it, and from the parameters of upstreams and sets. A
-link of an exchange runs at the node that carries out the parameter of its upstream
-(`shovel/assignments.py`), a link of a queue at the node that leads the queue; both only as long as
-the others cannot count that node as down. So no two nodes ever run the same.
+They follow from the policy that applies to the exchange or queue, and from the parameters of
+upstreams and sets. A link of an exchange runs at the node that carries out the parameter of its
+upstream (`shovel/assignments.py`), a link of a queue at the node that leads the queue. In both
+cases it runs only as long as the other nodes cannot count that node as down, so two nodes never run
+the same link.
 """
 
 from __future__ import annotations
@@ -37,32 +38,32 @@ class Federated(NamedTuple):
 
 
 class Plan:
-    """The links that are to be."""
+    """Finds the links that exchanges and queues are to have."""
 
     def __init__(self, node: Node, assignments: Assignments, place: Place) -> None:
         self._node = node
         self._assignments = assignments
         self._place = place
         self._read: dict[Key, dict[str, ParameterRecord]] = {}
-        # The policies of a virtual host as they were looked at last, and what came of it.
+        # The policies of a virtual host at the last look, and whether they ask for federation.
         self._asked: dict[str, tuple[list[Policy], bool]] = {}
 
     def forget(self) -> None:
-        """Parameters have changed."""
+        """Read parameters anew: they have changed."""
         self._read.clear()
 
     def federates(self, vhost: str) -> bool:
-        """Whether a policy asks for federation there, so that anything has to be looked at."""
+        """Whether a policy of this virtual host asks for federation."""
         policies = self._node.policies.of_vhost(vhost)
         asked = self._asked.get(vhost)
         if asked is None or asked[0] is not policies:
-            # It is asked for every queue, and there may be thousands of policies.
+            # This is called for every queue, and there may be thousands of policies.
             asks = any(sets.asks_for_federation(policy.definition) for policy in policies)
             asked = self._asked[vhost] = (policies, asks)
         return asked[1]
 
     def wanted(self, federated: Federated) -> Iterator[tuple[Wanted, bool]]:
-        """The links that this exchange or queue is to have, and whether at this node."""
+        """The links that an exchange or queue is to have, and whether each is to run here."""
         vhost = self._node.vhosts.get(federated.vhost)
         if vhost is None or not self.federates(federated.vhost):
             return
@@ -76,8 +77,8 @@ class Plan:
             try:
                 parsed = upstream.parse(member.upstream, member.value, federated.vhost)
             except (ValueError, LookupError, TypeError, AttributeError):
-                # A node of another version has checked it. The error may name a URI with its
-                # password.
+                # The parameter was checked by a node of another version. The error is not logged,
+                # as it may name a URI with its password.
                 log_event(
                     log,
                     logging.ERROR,
@@ -91,7 +92,7 @@ class Plan:
             yield wanted, self._is_here(vhost, federated, record)
 
     def _applied(self, vhost: VirtualHost, federated: Federated) -> Applied | None:
-        """What policies say; None for what cannot be federated."""
+        """The policies' definition for it; None if it cannot be federated."""
         name = federated.name
         if federated.kind == "exchange":
             exchange = vhost.exchanges.get(name)
@@ -106,7 +107,8 @@ class Plan:
         return self._node.policies.applied(vhost.name, name, "queue", queue.settings.type)
 
     def _is_exclusive(self, vhost: VirtualHost, name: str) -> bool:
-        """It ends with its connection: a queue at the upstream would be left for nobody."""
+        """Whether the queue ends with its connection: the queue made for it at the upstream would
+        be left over."""
         return vhost.queues[name].exclusive_owner is not None
 
     def _is_here(self, vhost: VirtualHost, federated: Federated, record: ParameterRecord) -> bool:
@@ -115,7 +117,7 @@ class Plan:
         return vhost.queues[federated.name].is_here and self._place.may_run()
 
     def _parameters(self, component: str, vhost: str) -> dict[str, ParameterRecord]:
-        """By name; read again when one has changed."""
+        """Parameters by name, read anew after `forget`."""
         prefix = ("parameter", component, vhost)
         found = self._read.get(prefix)
         if found is None:

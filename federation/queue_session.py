@@ -1,11 +1,11 @@
 """One pair of connections for a federated queue: from the first login to the end of either.
 
-Messages are asked for at the upstream only while the queue here is empty and has a consumer that
-takes more, of priority 0 or higher. The session's own consumer at the upstream has priority -1: so
-consumers there come first, and a federation of the upstream does not take it for somebody who
-wants messages. What was delivered stays with the queue here, whatever its consumers do then.
+The session consumes at the upstream only while the queue here is empty and has a consumer of
+priority 0 or higher that takes more. Its own consumer at the upstream has priority -1: so consumers
+there come first, and a federation of the upstream does not take it for a waiting consumer. Messages
+that were delivered stay in the queue here, whatever its consumers do afterwards.
 
-The queue at the upstream is made if it is not there, and never deleted.
+The queue at the upstream is made if it does not exist, and never deleted.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from warren.shovel.flow import CHANNEL, Flow, FlowProgress
 from warren.shovel.transfer import AckMode, Transfer
 
 PRIORITY: Final = -1
-"""Of the consumer at the upstream."""
+"""The priority of the consumer at the upstream."""
 
 
 def wants_more(queue: Queue | None) -> bool:
-    """Whether somebody waits for messages, and the queue has none."""
+    """Whether a consumer of the queue waits for messages and the queue is empty."""
     if queue is None or len(queue):
         return False
     ready = queue.ring.top
@@ -47,7 +47,7 @@ def wants_more(queue: Queue | None) -> bool:
 
 
 class QueueSession:
-    """`queue` finds the queue here, as it is now; None when there is none any more."""
+    """`queue` returns the queue here, as it is now; None if it no longer exists."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class QueueSession:
         self._queue = queue
         self._marker = marker
         self._flow = Flow(self._progressed, log)
-        # Whether messages are asked for, and whether that has to change.
+        # Whether the session consumes; and whether that may have to change.
         self._asks = False
         self._due = asyncio.Event()
         self._source: Connection
@@ -71,7 +71,7 @@ class QueueSession:
         self._uri: str
 
     def look_again(self) -> None:
-        """Consumers here may have begun to wait for messages, or have enough."""
+        """Check again: consumers here may have begun to wait for messages, or have enough."""
         if wants_more(self._queue()) != self._asks:
             self._due.set()
 
@@ -144,6 +144,6 @@ class QueueSession:
             self._wanted.name.encode("utf-8", "surrogateescape"),
             self._marker.of_queue(message, self._uri, self._wanted.remote_name),
             message.body,
-            # Without confirms the message is acked already when it comes back.
+            # Without confirms, the message has been acked by the time it would be returned.
             mandatory=self._upstream.ack_mode is AckMode.ON_CONFIRM,
         )

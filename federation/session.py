@@ -1,7 +1,7 @@
-"""What sessions of both kinds have in common: two connections, and work that ends together.
+"""The common part of both kinds of sessions: two connections, and tasks that end together.
 
-The upstream is connected first, then this node. Messages take the channel `CHANNEL` on both; what
-is asked of the upstream besides takes `COMMANDS`.
+The upstream is connected first, then this node. Messages take the channel `CHANNEL` on both
+connections; all other methods to the upstream take `COMMANDS`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_FOUND: Final = 404
 
 
 class Observer(Protocol):
-    """Who follows a session."""
+    """The object that a session reports to."""
 
     def running(self, uri: str) -> None: ...
 
@@ -35,14 +35,14 @@ class Observer(Protocol):
 
 
 class Ends(NamedTuple):
-    """The upstream, in the order in which its brokers are tried, and this node."""
+    """The targets of the upstream, in the order in which they are tried, and this node."""
 
     upstream: Sequence[Target]
     here: Target
 
 
 class Opened(NamedTuple):
-    """Both connections, with their channels. `uri` is without secrets."""
+    """Both connections, with their channels. `uri` is the upstream's, without secrets."""
 
     source: Connection
     destination: Connection
@@ -52,7 +52,8 @@ class Opened(NamedTuple):
 
 @asynccontextmanager
 async def opened(ends: Ends, flow: Flow, ack_mode: AckMode) -> AsyncIterator[Opened]:
-    """Both ends, as long as the context lasts. Raises `ConnectionFailed`, `ChannelFailed`."""
+    """Connections to both ends, which last as long as the context. Raises `ConnectionFailed`,
+    `ChannelFailed`."""
     async with upstream_opened(ends.upstream, flow) as (source, target):
         await source.open_channel(CHANNEL)
         destination, _ = await open_any([ends.here], flow)
@@ -75,7 +76,7 @@ async def upstream_opened(
         yield source, target
     finally:
         flow.end()
-        # Acks that were written are carried out before the broker says goodbye.
+        # The broker carries out the acks already written before it answers the close.
         await source.close()
 
 
@@ -85,7 +86,7 @@ async def exists(source: Connection, exchange: str) -> bool:
 
 
 async def found(source: Connection, kind: Any, **arguments: Any) -> bool:
-    """Whether a passive declaration finds something."""
+    """Whether a passive declaration succeeds, so that its object exists."""
     try:
         await source.ask(COMMANDS, kind, **arguments)
     except ChannelFailed as failure:
@@ -97,13 +98,13 @@ async def found(source: Connection, kind: Any, **arguments: Any) -> bool:
 
 
 async def limit_deliveries(source: Connection, upstream: Upstream) -> None:
-    """Ask for no more unacknowledged messages at a time than the upstream says."""
+    """Limit the unacknowledged messages to the prefetch count of the upstream."""
     if upstream.ack_mode is not AckMode.NO_ACK:
         await source.ask(CHANNEL, commands.Basic.Qos, prefetch_count=upstream.prefetch)
 
 
 async def until_one_ends(*works: Coroutine[Any, Any, None]) -> None:
-    """Do all of this until any of it has ended. Raises what that raised."""
+    """Run these until one of them has ended, and cancel the others. Raises what that one raised."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

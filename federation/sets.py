@@ -1,7 +1,7 @@
-"""Sets of upstreams, and which upstreams the definition of a policy asks for.
+"""Sets of upstreams, and the upstreams that the definition of a policy asks for.
 
-A set is a parameter: a list of objects, each of which names an upstream, and may say differently
-what the upstream says. The set `all` is always there: every upstream of the virtual host.
+A set is a parameter: a list of objects, each of which names an upstream and may override values of
+the upstream. The set `all` always exists: every upstream of the virtual host.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ CHECKS = {"upstream": checks.name, **OVERRIDES}
 
 
 class Member(NamedTuple):
-    """An upstream that is asked for, and what it says, with the set's own words in it."""
+    """An upstream that a policy asks for, and its values, overridden by those of the set."""
 
     upstream: str
     value: Mapping[str, Any]
 
 
 def check(name: str, value: Any) -> None:
-    """Raise `ValidationFailed` with every problem of a parameter, one in a line."""
-    # An empty object is how an empty list is written in some languages.
+    """Raise `ValidationFailed` with every problem of a set's parameter, one on each line."""
+    # Some languages write an empty list as an empty object.
     if value == {}:
         return
     if not isinstance(value, list):
@@ -53,14 +53,14 @@ def check(name: str, value: Any) -> None:
 
 
 def asks_for_federation(definition: Mapping[str, Any]) -> bool:
-    """Whether a policy with this definition federates what it applies to."""
+    """Whether a policy with this definition federates the exchanges and queues it applies to."""
     return not definition.keys().isdisjoint(FEDERATION_KEYS)
 
 
 def members(
     definition: Mapping[str, Any], upstreams: Mapping[str, Any], sets: Mapping[str, Any]
 ) -> list[Member]:
-    """The upstreams that a policy's definition asks for, as far as they exist.
+    """The existing upstreams that a policy's definition asks for.
 
     `upstreams` and `sets` are the values of the parameters, by name.
     """

@@ -1,4 +1,4 @@
-"""What a link says of itself, without secrets."""
+"""The status of a link, without secrets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from warren.federation.upstream import Upstream
 
 
 class LinkState(Enum):
-    """STARTING: the link connects. RUNNING: messages come as they are wanted. ERROR: it could not
-    be set up. SHUTDOWN: it ran, and was ended. After either it is tried again."""
+    """STARTING: the link connects. RUNNING: messages come as they are wanted. ERROR: the link could
+    not be set up. SHUTDOWN: it ran and then failed. After ERROR and SHUTDOWN it is tried again."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -27,10 +27,10 @@ DOWN = frozenset({LinkState.ERROR, LinkState.SHUTDOWN})
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a link is there for: `name` is the exchange or queue here, `policy` what asks for it.
+    """The purpose of a link: `name` is the exchange or queue here, `policy` asks for it.
 
-    `user` is who set the upstream, and whose rights count here; empty for an operator. `cluster` is
-    what this cluster is called, by which the upstream knows it.
+    `user` set the upstream, and this user's permissions count here; empty for an operator.
+    `cluster` is the name of this cluster, by which the upstream knows it.
     """
 
     vhost: str
@@ -43,13 +43,13 @@ class Wanted:
 
     @property
     def remote_name(self) -> str:
-        """The exchange or queue at the upstream."""
+        """The name of the exchange or queue at the upstream."""
         upstream = self.upstream
         return (upstream.exchange if self.kind == "exchange" else upstream.queue) or self.name
 
     @property
     def id(self) -> str:
-        """The same on every node, and as long as the link is for the same."""
+        """An id that is the same on every node, as long as the purpose of the link is the same."""
         said = (self.vhost, self.kind, self.name, self.upstream.name, self.remote_name)
         return blake2b(repr(said).encode("utf-8", "backslashreplace"), digest_size=4).hexdigest()
 
@@ -62,7 +62,7 @@ class Wanted:
 class Status:
     """The present state of one link. `since` is in seconds since 1970.
 
-    `error` is what went wrong last, and empty while it runs. `waiting_for` is why a link that runs
+    `error` is the last failure, and empty while the link runs. `waiting_for` is why a running link
     cannot publish here.
     """
 

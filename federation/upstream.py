@@ -1,6 +1,6 @@
-"""The parameter of an upstream: what may stand in it, every problem at once, and what it says.
+"""The parameter of an upstream: its checks, which report every problem at once, and its meaning.
 
-The texts are RabbitMQ's, and scripts match on them.
+The error texts are RabbitMQ's, and scripts match on them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from warren.shovel.uri import Uri, parse_uri
 COMPONENT = "federation-upstream"
 
 RECONNECT_DELAY_S_MIN = 0.05
-"""A link is tried again in any case, and not in a loop that does nothing else."""
+"""The least reconnect delay: a link is always tried again, but never in a busy loop."""
 
 CONSUMER_TAG = "federation-link-{}"
 
@@ -28,12 +28,12 @@ QUEUE_ARGUMENTS: Final[Mapping[str, str]] = {
     "ha-policy": "x-ha-policy",
     "queue-type": "x-queue-type",
 }
-"""Keys that say what the queue at the upstream is declared with, and its arguments."""
+"""Keys for arguments of the queue declared at the upstream, and the names of these arguments."""
 
 
 @dataclass(frozen=True)
 class Upstream:
-    """A broker to get messages from, as one federated exchange or queue sees it.
+    """An upstream broker, as one federated exchange or queue sees it.
 
     `exchange` and `queue` are the names there; None: the same name as here.
     """
@@ -54,7 +54,7 @@ class Upstream:
 
 
 def check(name: str, value: Any) -> None:
-    """Raise `ValidationFailed` with every problem of a parameter, one in a line."""
+    """Raise `ValidationFailed` with every problem of an upstream's parameter, one on each line."""
     if not isinstance(value, dict):
         raise ValidationFailed(f"{name} not a list {term(value)}")
     problems = checks.missing(name, value, ("uri",)) + problems_of(name, value, CHECKS)
@@ -63,7 +63,7 @@ def check(name: str, value: Any) -> None:
 
 
 def problems_of(name: str, value: Mapping[str, Any], known: Mapping[str, Check]) -> Problems:
-    """What is wrong with the keys that are there."""
+    """The problems of the keys in a parameter or in a member of a set."""
     problems = []
     for key, checked in known.items():
         if key in value:
@@ -72,8 +72,8 @@ def problems_of(name: str, value: Mapping[str, Any], known: Mapping[str, Check])
 
 
 def parse(name: str, value: Mapping[str, Any], vhost: str) -> Upstream:
-    """What a parameter says that `check` has let pass. `vhost` is that of the parameter, which a
-    URI without a path means, too."""
+    """The upstream defined by a parameter that has passed `check`. `vhost` is the parameter's
+    virtual host, which is also that of a URI without a path."""
     delay_s = value.get("reconnect-delay", 5)
     return Upstream(
         name,
@@ -96,7 +96,7 @@ def parse(name: str, value: Mapping[str, Any], vhost: str) -> Upstream:
 
 
 def uris(value: Mapping[str, Any], vhost: str) -> list[Uri]:
-    """All URIs of a parameter that `check` has let pass."""
+    """All URIs of a parameter that has passed `check`."""
     return [parse_uri(uri, vhost) for uri in checks.listed(value["uri"])]
 
 
@@ -118,10 +118,10 @@ OVERRIDES: Final[Mapping[str, Check]] = {
     "resource-cleanup-mode": checks.one_of("default", "never"),
     "ha-policy": checks.text,
     "queue-type": checks.one_of("classic", "quorum"),
-    # These have no effect: bindings are asked for together, and on a channel of their own.
+    # These have no effect: bindings are requested together, and on a channel of their own.
     "bind-nowait": checks.boolean,
     "channel-use-mode": checks.one_of("multiple", "single"),
 }
-"""What an upstream says, and what a set may say differently."""
+"""Keys of an upstream that a set may override."""
 
 CHECKS: Final[Mapping[str, Check]] = {"uri": checks.uris, **OVERRIDES}

@@ -1,11 +1,11 @@
-"""Which node carries out which parameter of a component: the record of the parameter names it.
+"""Assigns each parameter of a component to a node: the parameter's record names the node.
 
-The node that sets a parameter first is that node. When that node is not up any more, another writes
-its own name there; the store takes such a claim only if the record is as it was read, so one of
-several claimants succeeds.
+At first this is the node on which the parameter was set. When that node is no longer up, another
+node claims the parameter by writing its own name into the record. The store takes a claim only if
+the record is unchanged since it was read, so one of several claimants succeeds.
 
-A node carries out a parameter while the record names it, and only as long as the others cannot
-count it as down (`Place.may_run`): so no two nodes ever carry out the same.
+A node carries out a parameter while the record names it, and only as long as the other nodes cannot
+count it as down (`Place.may_run`): so two nodes never carry out the same parameter.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from warren.core.log_line import log_event
 from warren.core.ports import Conflict, Key, MetadataStore, Precondition, Write
 
 LOOK_S = 1.0
-"""How often a node looks for parameters of nodes that are down."""
+"""The time between a node's checks for parameters of nodes that are down."""
 
 
 class Place(Protocol):
-    """This node among the others."""
+    """The place of this node in the cluster."""
 
     def alive(self) -> Collection[str]:
         """The nodes that are up, this one included."""
@@ -38,7 +38,7 @@ class Place(Protocol):
 
 
 class OnlyNode(NamedTuple):
-    """The place of a node that is alone."""
+    """The place of a node without a cluster."""
 
     name: str
 
@@ -50,7 +50,7 @@ class OnlyNode(NamedTuple):
 
 
 class Assignments:
-    """The parameters of one component, as far as it matters who carries them out."""
+    """The parameters of one component and the nodes that carry them out."""
 
     def __init__(
         self, component: str, node: str, store: MetadataStore, place: Place, log: logging.Logger
@@ -67,11 +67,11 @@ class Assignments:
             yield key, record
 
     def is_mine(self, record: ParameterRecord) -> bool:
-        """Whether this node carries it out now."""
+        """Whether this node carries out the parameter now."""
         return record.node == self._node and self._place.may_run()
 
     def claim_left(self, key: Key, record: ParameterRecord) -> None:
-        """Take over what a node that is down has left, unless another node is faster."""
+        """Claim a parameter of a node that is down, unless another node is faster."""
         if not self._place.may_run() or record.node in self._place.alive():
             return
         stored = self._store.get(key)

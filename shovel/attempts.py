@@ -1,6 +1,7 @@
-"""Attempt after attempt at what runs until it fails, with a delay between failures.
+"""Runs a coroutine again after each failure, with a delay between failures.
 
-The first failure after a time without one is tried again at once, later ones after the delay.
+After the first failure following a time without failures the next attempt begins at once; after
+later failures it begins after the delay.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Awaitable, Callable
 from warren.core.ports import Clock
 
 STOP_S = 2.0
-"""How long an attempt that stops may take to say goodbye to one of its brokers."""
+"""The time for which a stopped attempt may close the connection to one of its brokers, before it is
+cancelled again."""
 
 
 class Attempts:
-    """`attempt` returns when all is done, and raises otherwise. `failed` is told each failure, and
-    `again` before the next attempt. `delay_s` None: after a failure there is none."""
+    """Repeated attempts. `attempt` returns when all is done, and raises on a failure. `failed` is
+    called with each failure, `again` before each next attempt. `delay_s` None: a failure is the
+    end."""
 
     def __init__(
         self,
@@ -38,12 +41,12 @@ class Attempts:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """End the attempt that is under way."""
+        """Cancel the running attempt, and wait for its end."""
         task, self._task = self._task, None
         if task is None:
             return
         while not task.done():
-            # Again where one of the brokers does not answer.
+            # Cancelled again if one of the brokers does not answer the close.
             task.cancel()
             await asyncio.wait((task,), timeout=STOP_S)
 

@@ -1,4 +1,4 @@
-"""What the values of keys may be in parameters that name brokers, and the texts that refuse them.
+"""Checks of values in parameters that name brokers, and the error texts.
 
 A check gets a key and its value, and returns every problem. The texts are RabbitMQ's, and scripts
 match on them.
@@ -13,22 +13,22 @@ from warren.core.definitions.validation import is_number, term
 from warren.shovel.uri import InvalidUri, parse_uri
 
 PREFETCH_MAX: Final = 65_535
-"""What basic.qos has room for."""
+"""The largest prefetch count in basic.qos."""
 
 NAME_OCTETS_MAX: Final = 255
-"""What AMQP has room for."""
+"""The longest name in AMQP."""
 
 Problems: TypeAlias = list[str]
 Check: TypeAlias = Callable[[str, Any], Problems]
 
 
 def missing(name: str, value: Mapping[str, Any], mandatory: Iterable[str]) -> Problems:
-    """What the parameter of this name has to have and has not."""
+    """The mandatory keys that the parameter of this name lacks, as problems."""
     return [f'Key "{key}" not found in {name}' for key in mandatory if key not in value]
 
 
 def unrecognised(name: str, value: Mapping[str, Any], known: Collection[str]) -> Problems:
-    """What the object of this name has and nobody knows."""
+    """The unknown keys that the object of this name has, as a problem."""
     unknown = {key: item for key, item in value.items() if key not in known}
     return [f"Unrecognised terms {term(unknown)} in {name}"] if unknown else []
 
@@ -46,7 +46,7 @@ def one_of(*names: str) -> Check:
 
 
 def uris(key: str, value: Any) -> Problems:
-    """A URI or a list of them."""
+    """A check for a URI or a list of URIs."""
     if not isinstance(value, str | list):
         return [f"{key} should be list, actually was {term(value)}"]
     problems = []
@@ -59,7 +59,7 @@ def uris(key: str, value: Any) -> Problems:
 
 
 def name(key: str, value: Any) -> Problems:
-    """The name of a queue, an exchange or a consumer, or a routing key."""
+    """A check for the name of a queue, an exchange or a consumer, or a routing key."""
     problems = text(key, value)
     if not problems and (octets := len(value.encode())) > NAME_OCTETS_MAX:
         problems = [f"{key} should have {NAME_OCTETS_MAX} bytes at most, actually had {octets}"]
@@ -67,7 +67,7 @@ def name(key: str, value: Any) -> Problems:
 
 
 def listed(value: str | list[str]) -> list[str]:
-    """One text or several, as several."""
+    """A list of one text, or the list given."""
     return [value] if isinstance(value, str) else value
 
 
@@ -78,10 +78,10 @@ ack_mode = one_of("no-ack", "on-publish", "on-confirm")
 
 
 def prefetch(value: float) -> int:
-    """What a prefetch count asks for; 0: as many as come."""
+    """The prefetch count to use; 0: no limit."""
     return min(max(int(value), 0), PREFETCH_MAX)
 
 
 def delay_s(value: float) -> float | None:
-    """What a reconnect delay asks for; None: after a failure, never again."""
+    """The reconnect delay to use; None: no retry after a failure."""
     return value if value > 0 else None

@@ -1,7 +1,7 @@
-"""The parameter of a shovel: what may stand in it, every problem at once, and what it says.
+"""The parameter of a shovel: its checks, which report every problem at once, and its meaning.
 
-The texts are RabbitMQ's, and scripts match on them. Names of older versions are taken where the
-present name does not stand (`FORMER`).
+The error texts are RabbitMQ's, and scripts match on them. Keys of older versions are accepted if
+the present key is missing (`FORMER`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ PROTOCOL: Final = "amqp091"
 
 @dataclass(frozen=True)
 class Source:
-    """Where messages come from: a queue, or an exchange with a queue of the shovel's own."""
+    """The source of messages: a queue, or an exchange with a queue of the shovel's own."""
 
     uris: Sequence[Uri]
     queue: str | None
@@ -72,12 +72,12 @@ class Source:
     queue_arguments: Mapping[str, Any]
     consumer_arguments: Mapping[str, Any]
     prefetch: int
-    """0: as many as come."""
+    """0: no limit."""
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where messages go. What is None is as the message came."""
+    """The destination of messages. Exchange and routing key None: as in the message."""
 
     uris: Sequence[Uri]
     queue: str | None
@@ -88,7 +88,7 @@ class Destination:
     add_forward_headers: bool
     add_timestamp_header: bool
     redrive: tuple[Back, Death] | None = None
-    """Dead letters go back to where they came from."""
+    """If set, dead letters go back to the queue or exchange they came from."""
 
 
 @dataclass(frozen=True)
@@ -100,18 +100,18 @@ class Definition:
     ack_mode: AckMode
     delete_after: int | str | None
     reconnect_delay_s: float | None
-    """None: after a failure the shovel stays as it is."""
+    """None: a shovel that has failed is not tried again."""
 
 
 def check(name: str, value: Any) -> None:
-    """Raise `ValidationFailed` with every problem of a parameter, one in a line."""
+    """Raise `ValidationFailed` with every problem of a parameter, one on each line."""
     problems = _problems(name, value)
     if problems:
         raise ValidationFailed("\n".join(problems))
 
 
 def parse(value: Mapping[str, Any]) -> Definition:
-    """What a parameter says that `check` has let pass."""
+    """The shovel defined by a parameter that has passed `check`."""
 
     def given(key: str, default: Any = None) -> Any:
         return value.get(key, value.get(FORMER.get(key, key), default))
@@ -150,7 +150,7 @@ def parse(value: Mapping[str, Any]) -> Definition:
 
 
 def uris(value: Mapping[str, Any]) -> list[Uri]:
-    """All URIs of a parameter that `check` has let pass."""
+    """All URIs of a parameter that has passed `check`."""
     return [parse_uri(uri) for key in ("src-uri", "dest-uri") for uri in checks.listed(value[key])]
 
 
@@ -192,7 +192,7 @@ def _contradictions(value: dict[str, Any]) -> Problems:
 
 def _object_of(known: frozenset[str]) -> Check:
     def check(key: str, value: Any) -> Problems:
-        # An empty list is how an empty object is written in some languages.
+        # Some languages write an empty object as an empty list.
         if value == []:
             return []
         if not isinstance(value, dict):

@@ -1,8 +1,8 @@
 """The stream of messages from a channel of one broker to a channel of another.
 
-What becomes of each message is decided by `transfer.py`; here it is put on the wire. A flow is the
-user of both connections. It begins when both are set up, and it is over when all is moved that is
-to be moved, or when either connection or channel ends.
+`transfer.py` decides the fate of each message; the flow puts messages on the wire. It is the user
+of both connections. It begins when both are set up, and is over when all messages to be moved are
+moved, or when either connection or channel ends.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from warren.shovel.redrive import LeftBehind
 from warren.shovel.transfer import Ack, Transfer
 
 CHANNEL = 1
-"""Messages take this channel on both connections."""
+"""The channel for messages on both connections."""
 
 REFUSED_PAUSE_S = 1.0
-"""How long a message that the destination refused waits before it is published again."""
+"""The time after which a message refused by the destination is published again."""
 
 
 class SessionEnded(Exception):
-    """The session is over before all was moved that is to be moved; the text says why."""
+    """The session ended before all messages to be moved were moved; the text says why."""
 
 
 class FlowProgress(NamedTuple):
-    """So many more messages were moved, and so many were delivered and are not moved.
+    """A report: `moved` counts messages since the last report, `pending` those not moved yet.
 
-    `waiting_for` is why nothing is moved; empty when something is. `left` messages stay in the
-    source, the last one for this reason.
+    `waiting_for` is why no messages are moved; empty while they are. `left` messages stay in the
+    source, the last one for the reason `left_because`.
     """
 
     moved: int
@@ -52,13 +52,14 @@ class FlowProgress(NamedTuple):
 
 
 class Flow:
-    """`told` hears how it goes; faults of ours are written to `log` and end this flow only."""
+    """A flow. `told` is called with its reports; faults of the broker are written to `log` and end
+    this flow only."""
 
     def __init__(self, told: Callable[[FlowProgress], None], log: logging.Logger) -> None:
         self._told = told
         self._log = log
         self._loop = asyncio.get_running_loop()
-        # From when messages are asked for.
+        # Set from the time at which messages are requested.
         self._over: asyncio.Future[None] | None = None
         self._source: Connection
         self._destination: Connection
@@ -77,7 +78,7 @@ class Flow:
         transfer: Transfer,
         publish: Callable[[Delivered], int | None],
     ) -> None:
-        """Take messages from now on. `publish` returns the tag, or None for what is not sent."""
+        """Move messages from now on. `publish` returns the tag, or None if it sent nothing."""
         self._source, self._destination = source, destination
         self._transfer, self._publish = transfer, publish
         self._over = self._loop.create_future()
@@ -86,7 +87,7 @@ class Flow:
                 self.fail(connection.failure.text)
 
     async def finish(self) -> None:
-        """Return when all is moved that is to be moved. Raises `SessionEnded`."""
+        """Return when all messages to be moved are moved. Raises `SessionEnded`."""
         assert self._over is not None
         await self._over
 
@@ -96,25 +97,25 @@ class Flow:
             self._pause.cancel()
 
     def fail(self, reason: str) -> None:
-        """End it for this reason."""
+        """End the flow for this reason."""
         over = self._over
-        # Until messages are asked for, a failure is told to the question that it answers.
+        # Before messages are requested, a failure is raised by the question that it answers.
         if over is not None and not over.done():
             over.set_exception(SessionEnded(reason))
-            # It may be over for another reason before anybody waits for it.
+            # The flow may end for another reason before anything waits for this future.
             over.exception()
 
     # As the user of both connections
 
     def received(self, connection: Connection, events: Sequence[Event]) -> None:
-        """Messages of the source, and what the destination did with those it got."""
+        """Take the source's messages, and the destination's answers to publishes."""
         self._carefully(lambda: self._receive(events))
 
     def writable(self, connection: Connection) -> None:
         self._carefully(self._pump)
 
     def _carefully(self, work: Callable[[], None]) -> None:
-        """A fault of ours ends this session, and not the node."""
+        """Do this; a fault of the broker ends this session, and not the node."""
         try:
             work()
         except Exception:
@@ -128,7 +129,8 @@ class Flow:
         for event in events:
             match event:
                 case Delivered():
-                    # Of a session that is over, what comes goes back to the source.
+                    # When the session is over, messages that still arrive are left to go back to
+                    # the source.
                     if not self._over.done():
                         self._transfer.deliver(event)
                 case Confirmed():
@@ -168,7 +170,7 @@ class Flow:
                 else:
                     acks += transfer.published(message, tag)
         except ValueError as error:
-            # MalformedContent is one of these.
+            # MalformedContent is a ValueError.
             self.fail(f"a message cannot be published: {error}")
         self._acknowledge(acks)
         self._measure_pause()
@@ -192,7 +194,7 @@ class Flow:
         self._carefully(self._pump)
 
     def _throttle(self) -> None:
-        """Read no more of the source than the destination takes."""
+        """Read no more from the source than the destination takes."""
         reads = not self._transfer.holds_much
         if reads != self._reading:
             self._reading = reads

@@ -1,7 +1,7 @@
-"""What a shovel adds to the messages it moves: properties that were asked for, and its trace.
+"""Additions of a shovel to the messages it moves: configured properties, and its trace.
 
-`x-shovelled` is an array with a table for each shovel a message went through, the newest first. A
-header of that name that is no array goes to `x-invalid-headers`, as RabbitMQ puts it there.
+`x-shovelled` is an array with a table for each shovel that a message went through, the newest
+first. A header of that name that is not an array is moved to `x-invalid-headers`, as in RabbitMQ.
 Everything else in a message stays, octet by octet.
 """
 
@@ -57,7 +57,7 @@ class Marking:
 def marking(
     definition: Definition, name: str, vhost: str, cluster: str, source_uri: str, dest_uri: str
 ) -> Marking:
-    """What the shovel adds between these two URIs, which are without secrets."""
+    """The marks of the shovel for messages between these two URIs, which are without secrets."""
     source, destination = definition.source, definition.destination
     said: list[tuple[str, str | None]] = [
         ("shovelled-by", cluster),

@@ -1,7 +1,8 @@
-"""How a broker is reached that a URI names: over the network, or within this node.
+"""How to reach the broker that a URI names: over the network, or within this node.
 
-A URI without a host means this cluster. Without a user, too, it is let in as whoever set the
-parameter in which it stands, as he is today; an operator may do everything.
+A URI without a host means this cluster. If it has no user either, the connection is let in as the
+user who set the parameter with this URI, with that user's present permissions; an operator may do
+everything.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from warren.core.definitions.validation import ValidationFailed
 from warren.shovel.uri import DEFAULT_PASSWORD, DEFAULT_USER, Uri
 
 OPERATOR = User("operator", frozenset(), unrestricted=True)
-"""Who connects to the node for what an operator set."""
+"""The user of connections within the node for parameters that an operator set."""
 IMPERSONATOR = "impersonator"
 
 
@@ -25,30 +26,30 @@ class ConnectWithin(Protocol):
     def __call__(
         self, new_client: Callable[[], asyncio.Protocol], user: User | None
     ) -> Any:  # An awaitable.
-        """Connect a client with this node; without a user it logs in with a password."""
+        """Connect a client with this node. If `user` is None, it logs in with a password."""
         ...
 
 
 class Reach:
-    """The brokers as this node reaches them."""
+    """Reaches brokers from this node."""
 
     def __init__(self, access: AccessControl, connect_within: ConnectWithin) -> None:
         self._access = access
         self._connect_within = connect_within
 
     def check(self, uri: Uri, user: User | None) -> None:
-        """Raise `ValidationFailed` where the URI leads within the cluster, and the user who wants
-        to set it may not go there. None is an operator."""
+        """Raise `ValidationFailed` if the URI leads into this cluster, to a virtual host to which
+        the user who is setting it has no access. None is an operator."""
         if user is None or uri.host is not None:
             return
         if not self._access.vhost_allowed(user, uri.vhost):
             raise ValidationFailed(f'user "{user.name}" may not connect to vhost "{uri.vhost}"')
 
     def target(self, uri: Uri, connection_name: str, user: str, *, impersonates: bool) -> Target:
-        """The broker of the URI.
+        """The target for the broker of the URI.
 
-        Within this node the login is that of `user`, empty for an operator. `impersonates`: his
-        messages may have the `user_id` of somebody else.
+        Within this node the login is that of `user`, empty for an operator. `impersonates`: its
+        messages may have the `user_id` of other users.
         """
         login = Login(
             DEFAULT_USER if uri.username is None else uri.username,
@@ -73,7 +74,7 @@ class Reach:
         return dial
 
     def _admitted(self, name: str, *, impersonates: bool) -> User:
-        """Raises `ConnectionFailed`."""
+        """The user to be let in as. Raises `ConnectionFailed` if the login is refused."""
         user = OPERATOR
         if name:
             try:
@@ -89,7 +90,7 @@ def _dial(uri: Uri) -> Dial:
         assert uri.host is not None
         tls, name = None, None
         if uri.tls is not None:
-            # The files may have been renewed since the last time.
+            # The files may have been renewed since the last connection.
             tls, name = uri.tls.context(), uri.tls.server_name
         await network(uri.host, uri.port, tls, name)(new_client)
 

@@ -1,7 +1,7 @@
 """One pair of connections of a shovel: from the first login to the end of either.
 
-The source is connected and checked first, then the destination; messages are asked for when both
-are there, and `flow.py` moves them.
+The source is connected and checked first, then the destination. When both are ready, messages are
+requested, and `flow.py` moves them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Ends(NamedTuple):
 
 
 class Observer(Protocol):
-    """Who follows a session."""
+    """The object that a session reports to."""
 
     def counted(self, messages: int) -> None:
-        """So many messages of the source queue are to be moved, as `queue-length` says."""
+        """The number of messages to be moved from the source queue, as `queue-length` asks."""
         ...
 
     def running(self, source_uri: str, dest_uri: str) -> None: ...
@@ -45,7 +45,8 @@ class Observer(Protocol):
 
 
 class Session:
-    """`remaining`: how many messages are still to be moved; None: as `definition` says."""
+    """One session. `remaining`: the number of messages still to be moved; None: see
+    `definition`."""
 
     def __init__(
         self,
@@ -67,10 +68,10 @@ class Session:
         self._marking: Marking
 
     async def run(self, ends: Ends) -> None:
-        """Move messages until all are moved that are to be moved.
+        """Move messages until all that are to be moved are moved.
 
-        Raises `ConnectionFailed` where a broker cannot be reached, `ChannelFailed` and ValueError
-        where it refuses what the shovel needs, and `SessionEnded` for what comes later.
+        Raises `ConnectionFailed` if a broker cannot be reached, `ChannelFailed` and ValueError if
+        it refuses something that the shovel needs, and `SessionEnded` for later failures.
         """
         self._source, source = await open_any(ends.source, self._flow)
         try:
@@ -83,7 +84,7 @@ class Session:
                 await self._destination.close()
         finally:
             self._flow.end()
-            # Acks that were written are carried out before the broker says goodbye.
+            # The broker carries out the acks already written before it answers the close.
             await self._source.close()
 
     async def _move(self, queue: str, source_uri: str, dest_uri: str) -> None:
@@ -111,7 +112,7 @@ class Session:
     # Setting up
 
     async def _open_source(self) -> str:
-        """Returns the queue to consume from."""
+        """Set up the source; returns the queue to consume from."""
         connection, source = self._source, self._definition.source
         await connection.open_channel(CHANNEL)
         if source.queue is None:
@@ -156,9 +157,10 @@ class Session:
         self._observer.counted(messages)
 
     def _prefetch(self) -> int:
-        """No more than what is left to be moved: the rest is for others."""
+        """The prefetch count, at most the number of messages to be moved: others may consume the
+        rest."""
         if self._definition.destination.redrive is not None:
-            # What is left stays unacked, and must not keep the others from coming.
+            # Messages that are left stay unacked, and must not keep others from being delivered.
             return 0
         prefetch = self._definition.source.prefetch
         if not self._remaining:
@@ -184,13 +186,13 @@ class Session:
             routing_key,
             self._marking.marked(header, self._wall_time()),
             message.body,
-            # Without confirms the message is acked already when it comes back.
+            # Without confirms, the message has been acked by the time it would be returned.
             mandatory=self._definition.ack_mode is AckMode.ON_CONFIRM,
         )
 
 
 async def _declare(connection: Connection, queue: str, arguments: dict[str, Any] | Any) -> Any:
-    """Find the queue, or make a durable one; the arguments of one that is there do not count."""
+    """Find the queue, or make a durable one; arguments of an existing queue are not compared."""
     try:
         return await connection.ask(CHANNEL, commands.Queue.Declare, queue=queue, passive=True)
     except ChannelFailed as failure:

@@ -1,8 +1,8 @@
-"""The shovels of a node: each is run by one node of the cluster, as its parameter says.
+"""The shovels of a node: each is run by the node that its parameter names.
 
-`assignments.py` says which node that is. A changed parameter restarts its shovel; one that is set
-again as it was does not. A shovel that has moved all it was to move deletes its
-parameter, unless the parameter was changed meanwhile.
+`assignments.py` chooses that node. A changed parameter restarts its shovel; a parameter that is set
+again without a change does not. A shovel that has moved all its messages deletes its parameter,
+unless the parameter was changed meanwhile.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ class Shovels:
         self._clock = clock
         self._random = random
         self._running: dict[Key, _Running] = {}
-        # Workers that are saying goodbye, by what they ran: the next one waits for them.
+        # Workers that are stopping, by key of their shovel: its next worker waits for them.
         self._stopping: dict[Key, asyncio.Task[None]] = {}
         self._periodic = Periodic(clock, self._look)
         self._unwatch: Callable[[], None] | None = None
         self.moved = 0
-        """Messages moved by shovels of this node that do not run any more."""
+        """Messages moved by workers of this node that have ended."""
 
     def start(self) -> None:
         self._unwatch = self._store.watch(("parameter", COMPONENT), self._changed)
         self._periodic.start()
 
     async def stop(self) -> None:
-        """Say goodbye to all brokers; what is not acked stays at its source."""
+        """Stop all shovels and close their connections; unacked messages stay at their source."""
         if self._unwatch is None:
             return
         self._unwatch()
@@ -87,11 +87,11 @@ class Shovels:
             await asyncio.wait(self._stopping.values())
 
     def look_again(self) -> None:
-        """Nodes have come or gone, or this node has lost its place."""
+        """Check all shovels again: nodes have come or gone, or this node no longer counts as up."""
         if self._unwatch is not None:
             self._periodic.start()
 
-    # What parameters may be
+    # Checks of parameters
 
     def check(self, _vhost: str, name: str, value: Any, user: User | None) -> None:
         """Raises `ValidationFailed` with every problem of a parameter that the user sets."""
@@ -99,10 +99,10 @@ class Shovels:
         for uri in definitions.uris(value):
             self._reach.check(uri, user)
 
-    # What is shown and done
+    # Views and commands
 
     def rows(self) -> list[dict[str, Any]]:
-        """The shovels that are to run here, as the HTTP API shows them."""
+        """The shovels assigned to this node, as the HTTP API shows them."""
         return [
             self._row(key, one)
             for key, one in self._assignments.records()
@@ -110,11 +110,11 @@ class Shovels:
         ]
 
     def all_rows(self) -> list[dict[str, Any]]:
-        """The shovels of all nodes; of those of other nodes it is not known how they are."""
+        """The shovels of all nodes; the state of those of other nodes is unknown."""
         return [self._row(key, record) for key, record in self._assignments.records()]
 
     def node_of(self, vhost: str, name: str) -> str | None:
-        """The node that runs the shovel; None where there is no such shovel."""
+        """The node that runs the shovel; None if there is no such shovel."""
         stored = self._store.get(_key(vhost, name))
         if stored is None:
             return None
@@ -122,17 +122,17 @@ class Shovels:
         return stored.record.node
 
     def restart(self, vhost: str, name: str) -> bool:
-        """Begin anew with a shovel of this node; False where it has none of this name."""
+        """Restart a shovel of this node; False if the node has no shovel of this name."""
         if self.node_of(vhost, name) != self._node:
             return False
         key = _key(vhost, name)
         if key in self._running:
-            # The next one begins when this one has ended.
+            # The next worker begins when this one has ended.
             self._end(key)
         return True
 
     def counts(self) -> dict[str, int]:
-        """How many shovels of this node are in which state."""
+        """The numbers of shovels of this node by state."""
         counts = {state.value: 0 for state in ShovelState}
         for running in self._running.values():
             counts[running.worker.status.state.value] += 1
@@ -158,7 +158,7 @@ class Shovels:
         self._follow(key, record)
 
     def _look(self, _now: float) -> float:
-        """See that each shovel runs where it has to; again after so many seconds."""
+        """See that each shovel runs where it has to. Returns the seconds until the next check."""
         for key in [key for key in self._running if self._store.get(key) is None]:
             self._end(key)
         for key, record in list(self._assignments.records()):
@@ -183,7 +183,8 @@ class Shovels:
         try:
             definition = _parsed(record)
         except (ValueError, LookupError, TypeError, AttributeError):
-            # A node of another version has checked it. The error may name a URI with its password.
+            # The parameter was checked by a node of another version. The error is not logged, as it
+            # may name a URI with its password.
             log_event(log, logging.ERROR, "shovel_not_understood", shovel=key[3], vhost=key[2])
             return
         for uri in (*definition.source.uris, *definition.destination.uris):
@@ -218,18 +219,18 @@ class Shovels:
             self._follow(key, stored.record)
 
     def _finished(self, key: Key, record: ParameterRecord) -> None:
-        """All is moved: the parameter goes, and with it the shovel."""
+        """All messages are moved: delete the parameter, and with it the shovel."""
         stored = self._store.get(key)
         if stored is None or not _same(record, stored.record):
             return
         with suppress(Conflict):
             commit = self._store.transact([Write(key, None)], [Precondition(key, stored.version)])
-            # Another node was faster: look again whether the shovel is another one now.
+            # Another node has changed the parameter: check whether it is still the same shovel.
             commit.then(lambda: self._finished(key, record) if commit.refused else None)
 
     def _target(self, uri: Uri, name: str, user: str, definition: Definition) -> Target:
-        """Messages that stay within the cluster keep their `user_id`: it was checked when they were
-        published."""
+        """How to reach a broker. Messages from this cluster keep their `user_id`: it was checked
+        when they were published."""
         within = all(source.host is None for source in definition.source.uris)
         keeps_user = within and "user_id" not in definition.destination.properties
         return self._reach.target(uri, f"Shovel {name}", user, impersonates=keeps_user)

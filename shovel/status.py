@@ -1,4 +1,4 @@
-"""What a shovel says of itself, without secrets."""
+"""The status of a shovel, without secrets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from warren.shovel.definition import PROTOCOL, Definition
 
 
 class ShovelState(Enum):
-    """STARTING: the shovel connects. RUNNING: it moves what comes. TERMINATED: it failed, and
-    waits before it tries again."""
+    """STARTING: the shovel connects. RUNNING: it moves messages as they come. TERMINATED: it
+    failed, and waits before it tries again."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -23,9 +23,9 @@ class ShovelState(Enum):
 class Status:
     """The present state of one shovel. `since` is in seconds since 1970.
 
-    `reason` is what went wrong last, and empty while it runs. `waiting_for` is why a shovel that
-    runs moves nothing: an alarm of the destination, or messages that it refuses. `left` messages
-    stay at the source, the last one for this reason.
+    `reason` is the last failure, and empty while the shovel runs. `waiting_for` is why a running
+    shovel moves nothing: an alarm of the destination, or messages that it refuses. `left` messages
+    stay at the source, the last one for the reason `left_because`.
     """
 
     state: ShovelState
@@ -49,7 +49,7 @@ class Status:
 def row(
     name: str, vhost: str, node: str, status: Status, definition: Definition | None
 ) -> dict[str, Any]:
-    """A shovel as the HTTP API shows it; one that runs has its definition."""
+    """A shovel as the HTTP API shows it; `definition` is needed for a running shovel."""
     shown: dict[str, Any] = {
         "node": node,
         "timestamp": datetime.fromtimestamp(status.since, UTC).strftime("%Y-%m-%d %H:%M:%S"),

@@ -1,4 +1,4 @@
-"""What becomes of the messages of one shovel, from delivery to ack; without a socket or a clock.
+"""The fate of the messages of one shovel, from delivery to ack; without a socket or a clock.
 
     delivered -> waiting -> in flight -> moved, and acked at the source
                     ^           |
@@ -6,12 +6,12 @@
                     +------- refused, until the pause is over
 
 A message is acked at the source when the destination has confirmed it (`on-confirm`), when it was
-published (`on-publish`), or never (`no-ack`). A message that the destination refused, by a nack or
-since no queue is there for it, stays unacked and so in the source. It does not count as moved, and
-is published again after a pause.
+published (`on-publish`), or never (`no-ack`). The destination refuses a message by a nack, or by
+returning it because it reaches no queue. A refused message stays unacked and so in the source. It
+does not count as moved, and is published again after a pause.
 
-To a queue, order is kept: after a refusal nothing is published before the refused messages are. To
-an exchange, each message may have another fate, so the others go on.
+To a queue, order is kept: after a refusal, other messages wait until the refused ones are
+published. To an exchange, each message may have another fate, so the others go on.
 
 A message may also be left: it stays in the source until the connection ends, and counts as dealt
 with, not as moved.
@@ -27,10 +27,10 @@ from typing import NamedTuple
 from warren.client.events import Delivered
 
 HELD_OCTETS_MAX = 16 << 20
-"""Octets of messages that a shovel holds before it reads no more of the source."""
+"""Octets of messages that a shovel holds before it stops reading from the source."""
 
 HELD_MAX = 20_000
-"""The same for their number: small messages cost memory too."""
+"""The same limit as a number of messages: small messages cost memory too."""
 
 
 class AckMode(Enum):
@@ -42,15 +42,16 @@ class AckMode(Enum):
 
 
 class Ack(NamedTuple):
-    """What to tell the source."""
+    """An ack to send to the source."""
 
     delivery_tag: int
     multiple: bool
 
 
 class Transfer:
-    """The messages between one source and one destination. `limit`: so many are moved, then it is
-    over; None is no limit. `leaves_refused`: what the destination does not take is left."""
+    """The messages between one source and one destination. `limit`: the number of messages after
+    which the transfer is done; None is no limit. `leaves_refused`: messages that the destination
+    refuses are left."""
 
     def __init__(
         self, mode: AckMode, *, in_order: bool, limit: int | None, leaves_refused: bool = False
@@ -65,7 +66,7 @@ class Transfer:
         self._in_flight: dict[int, Delivered] = {}
         self._refused: list[Delivered] = []
         self._pause_over = False
-        # Whether it is settled at the destination, by delivery tag at the source.
+        # Whether a message is settled at the destination, by delivery tag at the source.
         self._unacked: dict[int, bool] = {}
         self._held_octets = 0
 
@@ -80,28 +81,28 @@ class Transfer:
 
     @property
     def refused_count(self) -> int:
-        """Messages that wait until they are published again."""
+        """Refused messages, which wait to be published again."""
         return len(self._refused)
 
     @property
     def holds_much(self) -> bool:
-        """Whether no more should come from the source."""
+        """Whether reading from the source should pause."""
         return self._held_octets > HELD_OCTETS_MAX or self.pending > HELD_MAX
 
     @property
     def needs_pause(self) -> bool:
-        """Whether messages were refused, and a pause has to be measured."""
+        """Whether messages were refused, and their pause has not ended."""
         return bool(self._refused) and not self._pause_over
 
     def deliver(self, message: Delivered) -> None:
-        """A message came from the source."""
+        """Take a message from the source."""
         self._waiting.append(message)
         self._held_octets += _octets(message)
         if self._mode is not AckMode.NO_ACK:
             self._unacked[message.delivery_tag] = False
 
     def next(self) -> Delivered | None:
-        """The message to publish now; `published` follows. None when there is none."""
+        """The message to publish now, or None; `published`, `skipped` or `leave` must follow."""
         if self._refused:
             if self._pause_over and not (self._in_order and self._in_flight):
                 self._try_again()
@@ -116,22 +117,22 @@ class Transfer:
         return self.moved + self.left + len(self._in_flight) + len(self._refused)
 
     def published(self, message: Delivered, tag: int) -> list[Ack]:
-        """The message is on its way under this tag; 0 where nothing will be confirmed."""
+        """The message was published with this tag; 0 if no confirm will come."""
         if self._mode is AckMode.ON_CONFIRM:
             self._in_flight[tag] = message
             return []
         return self._settled([message])
 
     def skipped(self, message: Delivered) -> list[Ack]:
-        """The message is not for the destination: it ends here."""
+        """The message is not for the destination: it is acked and dropped."""
         return self._settled([message])
 
     def confirmed(self, tags: Iterable[int]) -> list[Ack]:
-        """The destination answers for these."""
+        """The destination has confirmed these."""
         return self._settled([self._in_flight.pop(tag) for tag in tags])
 
     def refused(self, tag: int) -> None:
-        """The destination did not take this one."""
+        """The destination refused this message."""
         message = self._in_flight.pop(tag)
         if self._leaves_refused:
             self.leave(message)
@@ -140,12 +141,12 @@ class Transfer:
             self._pause_over = False
 
     def leave(self, message: Delivered) -> None:
-        """The message stays in the source."""
+        """Leave the message in the source."""
         self.left += 1
         self._held_octets -= _octets(message)
 
     def pause_is_over(self) -> None:
-        """What was refused may be published again."""
+        """Refused messages may be published again."""
         self._pause_over = True
 
     def _try_again(self) -> None:
@@ -173,7 +174,7 @@ class Transfer:
             for tag in first:
                 del unacked[tag]
         for message in messages:
-            # Something in front of it is not settled yet, and may not be for long.
+            # A message in front of it is not settled yet, perhaps for a long time.
             if unacked.pop(message.delivery_tag, False):
                 acks.append(Ack(message.delivery_tag, multiple=False))
         return acks

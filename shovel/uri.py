@@ -1,7 +1,9 @@
-"""AMQP URIs as shovels and upstreams take them: `amqp[s]://[user[:password]@][host[:port]][/vhost][?query]`.
+"""AMQP URIs of brokers, as shovels and upstreams take them.
 
-A URI without a host means this cluster. `Uri.shown` is the URI without
-its secrets: user, password and query are left out.
+    amqp[s]://[user[:password]@][host[:port]][/vhost][?query]
+
+A URI without a host means this cluster. `Uri.shown` is the URI without its secrets: user, password
+and query are left out.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ DEFAULT_USER = DEFAULT_PASSWORD = "guest"
 INTEGERS = ("heartbeat", "connection_timeout", "channel_max", "frame_max", "depth")
 BOOLEANS = ("fail_if_no_peer_cert",)
 ELSEWHERE = ("host", "port", "username", "password_hash", "virtual_host")
-"""What a URI says in other places than its query."""
+"""Settings that belong in other parts of a URI than its query."""
 NO_SERVER_NAME = "disable"
 
 
 class InvalidUri(ValueError):
-    """The text is no URI of a broker; `str` is RabbitMQ's sentence for it."""
+    """The text is not a URI of a broker; `str` is RabbitMQ's sentence for it."""
 
     def __init__(self, uri: Any, reason: str) -> None:
         shown = string(uri) if isinstance(uri, str) else term(uri)
@@ -39,19 +41,19 @@ class InvalidUri(ValueError):
 
 @dataclass(frozen=True)
 class TlsQuery:
-    """The part of a query that is about TLS, for `amqps`."""
+    """The TLS settings in a query, for `amqps`."""
 
     cacertfile: str | None = None
     certfile: str | None = None
     keyfile: str | None = None
     password: str | None = None
     verify: bool = False
-    """Whether the broker has to show a certificate of somebody who is trusted."""
+    """Whether the broker has to present a certificate signed by a trusted authority."""
     server_name: str | None = None
-    """Who the certificate has to be of; None where that is not looked at."""
+    """The name that the certificate must have; None if the name is not checked."""
 
     def context(self) -> ssl.SSLContext:
-        """Reads the files. Raises OSError, `ssl.SSLError` among them."""
+        """A TLS context; reads the files. Raises OSError, `ssl.SSLError` among them."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.verify and self.server_name is not None
         context.verify_mode = ssl.CERT_REQUIRED if self.verify else ssl.CERT_NONE
@@ -66,7 +68,7 @@ class TlsQuery:
 
 @dataclass(frozen=True)
 class Uri:
-    """A broker and how to be let in. `host` None: this cluster."""
+    """A broker and the login there. `host` None: this cluster."""
 
     shown: str
     host: str | None
@@ -81,7 +83,7 @@ class Uri:
 
 
 def parse_uri(text: Any, vhost: str = "/") -> Uri:
-    """`vhost` is what a URI without a path means. Raises `InvalidUri`."""
+    """The parsed URI; `vhost` is for a URI without a path. Raises `InvalidUri`."""
     if not isinstance(text, str):
         raise InvalidUri(text, "unable_to_parse_uri")
     try:
@@ -149,8 +151,9 @@ def _query(text: str, query: str) -> Mapping[str, str]:
 
 
 def _bounded(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
-    """0 asks for the default in AMQP where no number is that small."""
-    # Longer numbers than 20 digits are no smaller than the largest that is allowed.
+    """A number of the query, at most `most`; the default if it is missing or below `least`, as AMQP
+    reads 0 as a wish for the default."""
+    # The first 20 digits are enough: they already exceed every allowed number.
     value = int(query[name][:20]) if name in query else default
     if value < least:
         return default

@@ -1,6 +1,6 @@
-"""Runs one shovel: session after session until all is moved.
+"""Runs one shovel: session after session until all messages are moved.
 
-What `delete-after` counts is counted over all sessions.
+The number in `delete-after` counts messages over all sessions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ log = logging.getLogger("warren.shovel")
 
 
 class Worker:
-    """`target` says how a broker is reached, `finished` is told when all is moved."""
+    """The worker of one shovel. `target` returns how to reach a broker by its URI; `finished` is
+    called when all messages are moved."""
 
     def __init__(
         self,
@@ -63,10 +64,10 @@ class Worker:
         self._attempts.start()
 
     async def stop(self) -> None:
-        """What is not acked goes back to the source."""
+        """Stop the shovel; unacked messages go back to the source."""
         await self._attempts.stop()
 
-    # What the session says
+    # Reports of the session
 
     def counted(self, messages: int) -> None:
         self._remaining = messages
@@ -143,7 +144,7 @@ class Worker:
             log_fault(log, "shovel_fault", shovel=self.name, vhost=self.vhost)
             reason = "internal error"
         if reason != status.reason:
-            # A broker that is away for a night is worth one line.
+            # A broker that is unreachable for a night is worth one line.
             log_event(
                 log,
                 logging.WARNING,

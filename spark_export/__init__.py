@@ -37,10 +37,10 @@ _PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession, pushdown: bool = True) -> None:
-    """Make the format known to a session; where `pyspark_warren` is installed it is anyway.
+    """Register the format in a session; with `pyspark_warren` installed, it is registered already.
 
-    With `pushdown`, filters on vhost, queue, seq, enqueued_at and exchange spare reading; Spark has
-    that switched off, and here it is switched on for all Python data sources of the session.
+    With `pushdown`, filters on vhost, queue, seq, enqueued_at and exchange reduce what is read.
+    Spark has filter pushdown off; this switches it on for all Python data sources of the session.
     """
     from warren.spark_export.source.source import MessageStoreSource
 
@@ -50,7 +50,7 @@ def register(spark: SparkSession, pushdown: bool = True) -> None:
 
 
 def read_export(spark: SparkSession, path: str | Path, export: str | None = None) -> DataFrame:
-    """What `warren export run` wrote to `path`, as one DataFrame; see `exported.py`."""
+    """The rows that `warren export run` wrote to `path`, as one DataFrame; see `exported.py`."""
     from warren.spark_export.export import exported
 
     return exported.read_export(spark, path, export)
@@ -68,7 +68,7 @@ def append_to_delta(path: str | Path) -> Callable[[DataFrame, int], None]:
 
 def append_to_iceberg(table: str, path: str | Path) -> Callable[[DataFrame, int], None]:
     """For `writeStream.foreachBatch`: append each batch, exactly once, to the Iceberg table
-    CATALOG.NAMESPACE.TABLE, whose new files stand at `path`; see docs/lakehouse.md."""
+    CATALOG.NAMESPACE.TABLE, whose new files are written to `path`; see docs/lakehouse.md."""
     from warren.spark_export.export import table_batches
 
     return table_batches.append_to_iceberg(table, path)

@@ -1,9 +1,9 @@
 """`warren export`: messages of a store as Parquet, and the snapshots they are read from.
 
-Exit codes: 0 for success; 1 when `verify` finds damage, and for what fails on the way; 2 for wrong
-usage, and when there is nothing to read.
+Exit codes: 0 for success; 1 when `verify` finds damage, and when damaged or lost messages end an
+export; 2 for wrong usage, other errors, and when there is nothing to read.
 
-What the extra `spark` brings is imported by the commands that need it.
+The packages of the extra `spark` are imported by the commands that need them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ SNAPSHOTS_IN = click.option(
 
 
 def choosing_queues(command: F) -> F:
-    """Options that say which queues."""
+    """Add the options that choose queues."""
     for option in (
         click.option("--pattern", metavar="REGEX", help="Queues whose whole name matches."),
         click.option("--queue", "queues", multiple=True, metavar="NAME", help="May be repeated."),
@@ -83,7 +83,7 @@ def choosing_queues(command: F) -> F:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Turn what may go wrong into a line of text and an exit code."""
+    """Turn errors into a line of text and an exit code."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -437,7 +437,7 @@ def extend_snapshot(
         click.echo(utc_text(extended.expires_us))
 
 
-# What the commands share
+# Helpers of the commands
 
 
 def _selector(vhost: str | None, queues: tuple[str, ...], pattern: str | None) -> QueueSelector:
@@ -486,7 +486,7 @@ def _wanted(snapshot: Snapshot) -> str:
 
 
 def check_java() -> None:
-    """Raises `Refused` when Spark could not be started."""
+    """Raise `Refused` if Spark could not be started."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java") if home is None else shutil.which("java", path=f"{home}/bin")
     if java is None:
@@ -499,7 +499,8 @@ def check_java() -> None:
 
 @contextmanager
 def _spark(master: str) -> Iterator[SparkSession]:
-    """Spark for one export; its workers are this Python. One there is already is used and kept."""
+    """Spark for one export; its workers use this Python. An existing session is used, and not
+    stopped."""
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -522,7 +523,7 @@ def _spark(master: str) -> Iterator[SparkSession]:
 
 
 class ProgressBar:
-    """Draws on the standard error output."""
+    """A progress bar on the standard error output."""
 
     def __call__(self, told: ExportProgress) -> None:
         filled = BAR_WIDTH * told.units // max(told.units_total, 1)

@@ -1,4 +1,4 @@
-"""Times on the command line: so many seconds, minutes, hours or days."""
+"""Times on the command line: a number of seconds, minutes, hours or days."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong when stores are read, and when messages are published."""
+"""Errors of reading stores and of publishing messages."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from warren.persist.snapshots.pins import read_early_release
 
 
 class SparkExportError(Exception):
-    """The text says what is wrong and what to do."""
+    """The base of these errors; the text says what is wrong and what to do."""
 
 
 class OptionRefused(SparkExportError):
-    """An option that does not exist, or a value it cannot have."""
+    """An option does not exist, or cannot have this value."""
 
 
 class StoreRefused(SparkExportError):
-    """No store, one of a later version, or one that may not be read."""
+    """There is no store, or it is of a later version, or the user may not read it."""
 
 
 class QueueUnknown(SparkExportError):
@@ -54,19 +54,19 @@ class SnapshotGone(SparkExportError):
 
 
 class CursorInUse(SparkExportError):
-    """Another stream reads with this cursor, or it is of another node."""
+    """Another stream reads with this cursor, or the cursor is of another node."""
 
 
 class DataLost(SparkExportError):
-    """Messages are gone that should have been read (`failOnDataLoss`)."""
+    """Messages that should have been read are gone (`failOnDataLoss`)."""
 
 
 class TableRefused(SparkExportError):
-    """A table of a lakehouse that cannot be reached, or cannot take these rows."""
+    """A table of a lakehouse cannot be reached, or cannot take these rows."""
 
 
 class RecordDamaged(SparkExportError):
-    """A record is not what was written (mode FAILFAST)."""
+    """A record is not as it was written (mode FAILFAST)."""
 
 
 class PublishFailed(SparkExportError):

@@ -12,12 +12,12 @@ from warren.spark_export.errors import OptionRefused
 DEFAULT_LOGIN: Final = "guest"
 
 SCHEMES: Final = {"warren": 15672, "http": 15672, "https": 15671}
-"""With the ports they have unless the URL says another."""
+"""The schemes, with their default ports."""
 
 
 @dataclass(frozen=True)
 class NodeAddress:
-    """Where the HTTP API of a node is. `ca_file` has the certificates to trust, for TLS."""
+    """The address of a node's HTTP API. `ca_file` has the certificates to trust, for TLS."""
 
     host: str
     port: int
@@ -45,7 +45,7 @@ def is_node_url(text: str) -> bool:
 
 
 def without_login(url: str) -> str:
-    """The URL as it may be shown, and sent to tasks."""
+    """The URL without user and password, which may be shown and sent to tasks."""
     scheme, _, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
@@ -54,9 +54,10 @@ def without_login(url: str) -> str:
 def parse_node_url(
     url: str, ca_file: str | None, username: str | None, password: str | None
 ) -> tuple[list[NodeAddress], Login]:
-    """`scheme://user:password@host:port,host:port/prefix`: nodes to ask, one after the other.
+    """The nodes in `scheme://user:password@host:port,host:port/prefix`, which are asked in turn.
 
-    Who asks is said there or beside it; without that it is `guest`. Raises `OptionRefused`.
+    User and password are in the URL or given beside it; otherwise both are `guest`. Raises
+    `OptionRefused`.
     """
     scheme = url.partition("://")[0].lower()
     shown = without_login(url)

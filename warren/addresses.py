@@ -1,7 +1,7 @@
-"""Addresses that cannot be listened at, in words: which, why, and what to change.
+"""Error texts for addresses that cannot be listened at: which, why, and what to change.
 
 The system says only "Name or service not known" or "Address already in use"; the person who starts
-a node needs to know of which listener that is true, and where another address is chosen.
+a node needs to know which listener has that problem, and how to choose another address.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from warren.config import ANY_HOST, Listener
 
 
 class Purpose(Enum):
-    """What a listener is for; the value is where its address is chosen."""
+    """The purpose of a listener; the value says where to choose its address."""
 
     AMQP = "--amqp HOST:PORT, or listeners.tcp in rabbitmq.conf"
     AMQP_TLS = "listeners.ssl in rabbitmq.conf"
@@ -28,7 +28,7 @@ class Purpose(Enum):
 
 
 class AddressRefused(OSError):
-    """The system does not let us listen there. `errno` is the system's."""
+    """The system does not let the node listen there. `errno` is the system's."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(number, text)
@@ -65,7 +65,7 @@ def refusal(purpose: Purpose, address: Listener, error: OSError) -> AddressRefus
 
 
 def web_address(protocol: str, address: Listener, port: int, path_prefix: str) -> str:
-    """Where a browser on this machine finds a listener."""
+    """The URL of a listener for a browser on this machine."""
     host = address.host
     if host in ("", ANY_HOST, "0.0.0.0"):
         host = "localhost"

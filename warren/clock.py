@@ -1,5 +1,5 @@
-"""The clock of a running node: the event loop's, one that tests set forward, and one for what must
-end with the node."""
+"""The clocks of a node: the event loop's, one that tests can set forward, and one for timers that
+must end with the node."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class LoopClock:
 
 
 class MovableClock(LoopClock):
-    """A clock that can be set forward, for tests of what takes hours.
+    """A clock that can be set forward, for tests of things that take hours.
 
-    `advance` must be called on the loop. It counts as if so much time had passed at once: timers
-    that are due then are called in their order, each once.
+    `advance` must be called on the loop. It works as if that much time had passed at once: the
+    timers that are then due are called in order, each once.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -76,9 +76,10 @@ class _MovableTimer:
 
 
 class EndingClock:
-    """A clock whose timers do nothing any more after `end`; implements `core.ports.Clock`.
+    """A clock whose timers do nothing after `end`; implements `core.ports.Clock`.
 
-    A node that pauses stops, and its process goes on: nothing of the stopped one may happen later.
+    A node that pauses stops, but its process goes on: timers of the stopped node must not act
+    later.
     """
 
     def __init__(self, clock: Clock) -> None:

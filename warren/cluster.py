@@ -1,6 +1,7 @@
-"""Builds what a node needs to be one of several: the shared definitions, its place, its links.
+"""Builds the parts of a node that is a member of a cluster: shared definitions, membership, links.
 
-Loaded only where a cluster is configured: the client of etcd costs a node that is alone nothing.
+Loaded only if a cluster is configured, so that a node without one does not pay for the client of
+etcd.
 """
 
 from __future__ import annotations
@@ -72,21 +73,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("warren.cluster")
 
 STOP_PATIENCE_S = 2.0
-"""How long a node that stops waits for the shared definitions to take what it still has to say."""
+"""The time for which a stopping node waits until the shared definitions have taken its last
+changes."""
 
 JOIN_AGAIN_S = 0.5
 
 FOUND_S = 10.0
-"""How long a node that starts waits for others to dial it: they try at least every 5 s."""
+"""The time for which a starting node waits until others dial it: they try at least every 5 s."""
 
 LOST_ETCD = "the node has lost etcd and waits for it"
-"""What clients are told when the node pauses, and whoever asks how it is."""
+"""The reason of a pause, as told to clients and shown with the state of the node."""
 
 CERTIFICATE_CHECK_S = 30.0
-"""How often the certificate files of links are looked at for a renewal."""
+"""The time between checks whether the certificate files of links were renewed."""
 
 DRAIN_S = 30.0
-"""How long an operator waits for queues to be handed over."""
+"""The time for which an operator waits until queues are handed over."""
 DRAIN_POLL_S = 0.05
 
 
@@ -95,7 +97,7 @@ class ClusterRefused(Exception):
 
 
 class NotForgotten(NamedTuple):
-    """Why a member stays one; `status` is that of HTTP."""
+    """Why a member is not forgotten; `status` is an HTTP status."""
 
     status: int
     reason: str
@@ -122,7 +124,7 @@ class Cluster:
         self.must_pause = asyncio.Event()
         self.pause_reason = ""
         self.on_nodes_changed: Callable[[], None] = lambda: None
-        """Told when nodes have come or gone, and when this one has lost its lease."""
+        """Called when nodes have come or gone, and when this node has lost its lease."""
         self._joining_again: asyncio.Task[None] | None = None
         # Nodes whose presence has ended, until this node has tidied up after them or they are back.
         self._ended: set[str] = set()
@@ -152,8 +154,9 @@ class Cluster:
     ) -> Cluster:
         """Join the cluster, or begin it.
 
-        `own_definitions` are those the node had while it was alone: a new cluster begins with
-        them, and another one is not joined over them. Raises `ClusterRefused`, OSError.
+        `own_definitions` are those that the node had without a cluster: a new cluster begins with
+        them, but a node that has any does not join another cluster. Raises `ClusterRefused`,
+        OSError.
         """
         secret = _secret(config)
         certificates = _link_certificates(config.link_ssl)
@@ -199,14 +202,14 @@ class Cluster:
         identity = Identity(
             self._node_name,
             directory.node_id if directory is not None else secrets.token_hex(16),
-            # Later starts have higher numbers; nobody but the links compares them, and deliveries
-            # to other nodes are numbered from there.
+            # Later starts have higher numbers. Only the links compare them, and deliveries to other
+            # nodes are numbered from there.
             time.time_ns(),
             self.membership.identity.cluster_id,
             software=__version__,
         )
         certificates = self._certificates
-        # Peers may dial as soon as they hear of us, and are answered as soon as there is a node.
+        # Peers may dial as soon as they know this node; they are answered once there is a node.
         listening = _bound(config.listener)
         self._links = Links(
             identity,
@@ -249,10 +252,11 @@ class Cluster:
         log_event(log, logging.INFO, "cluster_joined", node=self._node_name, first=joined.first)
 
     def _left_by_ourselves(self, store: MetadataStore) -> list[Write]:
-        """What the process before this one has left, if the others have not noticed its end."""
+        """Removes what an earlier process of this node has left, if the others have not noticed its
+        end."""
         return leftovers.of_node(store, self._node_name)
 
-    # What the node is built with
+    # Parts that the node is built with
 
     def placement(self, alarms: Alarms, card_files: CardFiles | None) -> Placement:
         self._remote_queues = RemoteQueues(
@@ -291,12 +295,14 @@ class Cluster:
     def backing_queues(
         self, new: Callable[[BackingSpec], BackingQueue]
     ) -> Callable[[BackingSpec], BackingQueue]:
-        """What makes the backing queues of the node: a mirror that takes the lead has its own."""
+        """A function that makes the node's backing queues; a mirror that takes the lead has its own
+        already."""
         self._new_backing = new
         return lambda spec: self.mirroring.backing(spec) or new(spec)
 
     def with_own_notes(self, own: DeletedQueues) -> DeletedQueues:
-        """The notes of deleted queues, with those the node has from when it was alone."""
+        """The notes of deleted queues, including those from the time when the node had no
+        cluster."""
         notes = self._replica.deleted_queues if self._replica is not None else no_notes()
         notes.former |= own.noted
         return notes
@@ -304,9 +310,9 @@ class Cluster:
     def leftovers(
         self, card_files: CardFiles, deleted_queues: DeletedQueues
     ) -> Callable[[int], bool]:
-        """Which storages are of deleted queues, or copies of no use; by their ids.
+        """A predicate of storage ids: true for storages of deleted queues and for useless copies.
 
-        To be called before `find_former_copies`, which takes away cards.
+        To be called before `find_former_copies`, which removes cards.
         """
         others: set[int] = set()
         for stored in self.metadata.records(("queue",)):
@@ -320,11 +326,12 @@ class Cluster:
         return is_leftover
 
     def find_former_copies(self, node: Node, is_leftover: Callable[[int], bool]) -> None:
-        """Before what nobody has opened is dropped."""
+        """Find the copies of an earlier process; storages that are not opened by then are
+        dropped."""
         self.mirroring.find_former_copies(node, self._new_backing, is_leftover)
 
     async def serve(self, node: Node) -> None:
-        """Answer the other nodes from now on, and look for them."""
+        """Answer the other nodes from now on, and connect to them."""
         tell_others(node, self._node_name, self.post, self.calls)
         ClientNews(node.vhost_limits.elsewhere, self.post, self.calls)
         node.vhost_limits.elsewhere.is_beside = self.membership.is_beside
@@ -332,8 +339,9 @@ class Cluster:
             abreast = Abreast(self.metadata, self.calls, self.membership, self.running)
         self.mirroring.attach(node, self._new_backing)
         self.post.watch(on_up=lambda name: None, on_down=self._link_down)
-        # Whoever waits for a queue is answered when it is known what a mirror here had of it.
-        # An incarnation is a time in nanoseconds, and nobody delivers a thousand million a second.
+        # Requests for a queue are answered when it is known what a mirror here had of it. An
+        # incarnation is a time in nanoseconds, and no node delivers a thousand million messages a
+        # second.
         QueueHost(node, self.post, self.calls, self.mirroring, self._links.identity.incarnation)
         await self._links.start()
         self.post.open(self._links)
@@ -345,7 +353,7 @@ class Cluster:
             if name != self._node_name:
                 self._node_up(name, presence)
         if self._going_on():
-            # Those that go on without etcd need a while to find this node, or etcd.
+            # Nodes that go on without etcd need a while to find this node, or etcd.
             self._clock.call_later(FOUND_S, self._look_for_ended)
         else:
             self._look_for_ended()
@@ -357,7 +365,8 @@ class Cluster:
         return self._links.port
 
     def reload_certificates(self) -> None:
-        """Use the certificates of the links as they are now; files that are no good are logged."""
+        """Use the certificates of the links as they are now; files that cannot be used are
+        logged."""
         certificates = self._certificates
         if certificates is not None and certificates.reload():
             self._links.use_certificates(certificates.server, certificates.client)
@@ -373,24 +382,25 @@ class Cluster:
         return {self._node_name, *self.post.peers()}
 
     def traffic(self, node: str) -> LinkTraffic:
-        """What has gone over the links with another node."""
+        """The traffic on the links with another node."""
         return self._links.traffic(node)
 
     def paused(self) -> Collection[str]:
-        """The nodes that are down because they have lost etcd, as far as they could say so."""
+        """The nodes that are down because they have lost etcd, as far as they could tell this
+        node."""
         return self._links.paused
 
     def _going_on(self) -> Collection[str]:
-        """The nodes that serve although their presence may have ended: where nodes go on without
-        etcd, this one and those it is linked with."""
+        """The nodes that serve although their presence may have ended: if the partition handling
+        lets nodes go on without etcd, this node and those it is linked with."""
         return () if self._config.partition_handling == "pause_minority" else self.running()
 
     def may_run(self) -> bool:
-        """Whether the others count this node as up, so that none takes over what it does."""
+        """Whether the others count this node as up, so that no other node takes over its work."""
         return self.membership.holds_lease()
 
     def alive(self) -> set[str]:
-        """The nodes that have a presence or go on without."""
+        """The nodes that have a presence or go on without one."""
         return {*self.membership.running(), *self._going_on()}
 
     def _node_up(self, name: str, presence: Presence) -> None:
@@ -405,18 +415,19 @@ class Cluster:
         self.on_nodes_changed()
 
     def _look_for_ended(self) -> None:
-        """Notice the nodes whose presence had ended before this node was there to see it."""
+        """Notice the nodes whose presence ended before this node could see it."""
         self._ended |= self.membership.members().keys() - self.membership.running().keys()
         self._tidy_up()
 
     def _link_down(self, _name: str) -> None:
-        # In the next turn a link that takes the place of this one is up.
+        # In the next turn a link that replaces this one is up.
         self._clock.call_soon(self._tidy_up)
 
     def _tidy_up(self) -> None:
-        """Delete what does not outlive the nodes that are dead; the first that is up does it.
+        """Delete objects that do not outlive dead nodes; the first node that is up does it.
 
-        To be called when a presence has ended, when a link has, and when this node has joined.
+        To be called when a presence has ended, when a link has ended, and when this node has
+        joined.
         """
         if self._stopping:
             return
@@ -425,7 +436,7 @@ class Cluster:
         for name in sorted(self._ended - self.alive()):
             self._links.forget(name)
             if not is_first:
-                # It stays among the ended: the first may die before it has done this.
+                # The node stays in `_ended`: the first node may die before it has tidied up.
                 continue
             self._ended.discard(name)
             writes = leftovers.of_node(self.metadata, name)
@@ -454,22 +465,23 @@ class Cluster:
     async def drain(self) -> None:
         """Lead no queue that another node can lead, until `revive`.
 
-        Returns when those have gone that can, or after `DRAIN_S`; what can go later goes then.
+        Returns when the queues that can be handed over have gone, or after `DRAIN_S`. Queues that
+        can be handed over later go then.
         """
         self.maintenance.begin()
         deadline = self._clock.now() + DRAIN_S
-        # Somebody may revive the node while it is being drained.
+        # An operator may revive the node while it is being drained.
         while not self.maintenance.may_lead(self._node_name) and self._clock.now() < deadline:
             if not self.mirroring.hand_overs.drain():
                 return
             await asyncio.sleep(DRAIN_POLL_S)
 
     def revive(self) -> None:
-        """Queues may be led here again; none comes back by itself."""
+        """Queues may be led here again; they do not come back by themselves."""
         self.maintenance.end()
 
     def _lease_lost(self) -> None:
-        """The others may count this node as down: pause, or go on by oneself and join again."""
+        """Pause, or go on alone and join again: the others may count this node as down."""
         self.on_nodes_changed()
         if not self._may_go_on():
             self._pause(LOST_ETCD)
@@ -498,7 +510,7 @@ class Cluster:
                 continue
             except (MembershipRefused, UnreadableMembership) as reason:
                 log_event(log, logging.ERROR, "cluster_not_joined_again", reason=reason)
-                # A new start says what is wrong, and serves nobody meanwhile.
+                # A new start reports the reason, and serves no clients meanwhile.
                 self._pause(str(reason))
             else:
                 self._tidy_up()
@@ -509,8 +521,8 @@ class Cluster:
         self.must_pause.set()
 
     async def stop_serving(self) -> None:
-        """The clients are gone: let the mirrors of our queues take the lead."""
-        # That our links end says nothing of the nodes at their other ends.
+        """Let the mirrors of this node's queues take the lead: its clients are gone."""
+        # The end of these links does not mean that the nodes at their other ends are down.
         self._stopping = True
         self.mirroring.stop_leading()
         commit = self.metadata.uncommitted()
@@ -519,13 +531,13 @@ class Cluster:
             commit.then(decided.set)
             with suppress(TimeoutError):
                 await asyncio.wait_for(decided.wait(), STOP_PATIENCE_S)
-        # What ends with the links still belongs into the node's storage.
+        # Changes that the end of the links causes still belong in the node's storage.
         pauses = self.must_pause.is_set()
         await self._links.stop(EndReason.PAUSED if pauses else EndReason.STOPPED)
         self._queues_clock.end()
 
     async def close(self) -> None:
-        """Leave, so that the others need not find out."""
+        """Leave the cluster, so that the others need not detect the end of this node."""
         self._stopping = True
         self._certificate_check.stop()
         if self._joining_again is not None:
@@ -557,7 +569,8 @@ async def _open_membership(
     directory: DataDirectory | None,
     expected: str | None,
 ) -> Membership:
-    """Raises `EtcdError` when etcd cannot be reached however often it was tried."""
+    """Open the membership, with several attempts. Raises `EtcdError` if etcd could not be reached
+    in any of them."""
     for attempt in range(1, config.start_attempts + 1):
         try:
             if expected is not None:
@@ -585,7 +598,8 @@ async def _open_membership(
 async def _expect_members(
     config: ClusterConfig, etcd: EtcdClient, node_name: str, expected: str
 ) -> None:
-    """Refuse an etcd that knows nobody: all definitions, and with them all messages, would go."""
+    """Refuse an etcd without members: all definitions, and with them all messages, would be
+    lost."""
     if not (await MemberDirectory(etcd, config.etcd_prefix).look()).members:
         raise ClusterRefused(
             f"node {node_name} is a member of cluster {expected}, and etcd has no cluster below"
@@ -613,7 +627,8 @@ def _expect_new(membership: Membership, node_name: str) -> None:
 
 
 def _taken_along(own_definitions: list[Stored], node_name: str) -> list[Write]:
-    """What a node that was alone brings into its new cluster; its queues stay where they are."""
+    """The definitions that a node without a cluster brings into its new cluster; its queues stay at
+    this node."""
     writes = []
     for key, record, _ in own_definitions:
         if isinstance(record, QueueRecord):
@@ -630,7 +645,7 @@ def _taken_along(own_definitions: list[Stored], node_name: str) -> list[Write]:
 
 
 async def written(metadata: MetadataStore, writes: list[Write]) -> None:
-    """Return when all nodes have these."""
+    """Write these to the shared definitions; returns when they are durable."""
     if writes:
         reached = asyncio.Event()
         metadata.transact(writes).then(reached.set)
@@ -638,7 +653,8 @@ async def written(metadata: MetadataStore, writes: list[Write]) -> None:
 
 
 def _link_certificates(options: SslOptions | None) -> LinkCertificates | None:
-    """Raises `ClusterRefused`: a node that others could not know must not begin."""
+    """The certificates of the links. Raises `ClusterRefused` if they cannot be used: a node that
+    others could not identify must not start."""
     if options is None:
         return None
     module = import_module("warren.link_certificates")
@@ -654,7 +670,8 @@ def _link_certificates(options: SslOptions | None) -> LinkCertificates | None:
 
 
 def _secret(config: ClusterConfig) -> bytes:
-    """Raises `ClusterRefused` where none was given, OSError for a file that cannot be read."""
+    """The secret of the cluster. Raises `ClusterRefused` if there is none, OSError for a file that
+    cannot be read."""
     secret = config.secret
     if not secret and config.secret_file is not None:
         secret = config.secret_file.read_bytes().strip()
@@ -667,7 +684,7 @@ def _secret(config: ClusterConfig) -> bytes:
 
 
 def _bound(listener: Listener) -> socket.socket:
-    """Raises OSError."""
+    """A socket bound to the address for links. Raises OSError."""
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
     try:
         bound = socket.create_server(listener, family=family)
@@ -682,6 +699,6 @@ def _host_of(node_name: str) -> str:
 
 
 def known_cluster(directory: DataDirectory | None) -> str | None:
-    """The cluster this data directory is of, if it is of one."""
+    """The id of the cluster to which this data directory belongs, or None."""
     known = None if directory is None else read_known_cluster(directory.path)
     return None if known is None else known.cluster_id

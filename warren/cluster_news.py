@@ -1,4 +1,4 @@
-"""What the nodes of a cluster tell each other of their own accord, beside what queues need."""
+"""News that the nodes of a cluster send each other, other than for queues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warren.mirror.remote.remote_replies import RemoteReplies
 
 
 def tell_others(node: Node, name: str, post: Post, calls: Calls) -> None:
-    """Alarms, quotas, messages that are followed, and direct replies."""
+    """Exchange news of alarms, quotas, traced messages and direct replies with the other nodes."""
     AlarmNews(node.alarms, node.growth, post)
     QuotaNews(node, post)
     TraceNews(node.tracer, post, calls)

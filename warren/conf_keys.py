@@ -1,7 +1,7 @@
 """The keys of `rabbitmq.conf` that set something, and how the value of each is read.
 
-`$name` in a key stands for one part of anybody's choice. What is made of the values is
-`conf_values.py`'s; `unused_keys.py` has the keys that set nothing here.
+`$name` in a key stands for a part that the user chooses. `conf_values.py` makes the configuration
+from the values; `unused_keys.py` has the keys that set nothing here.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from warren.core.resources.information_unit import parse_bytes
 from warren.core.resources.memory_monitor import Absolute, Fraction
 
 FRAME_MIN = 4096
-# RabbitMQ's cap for messages, whatever is configured.
+# RabbitMQ's upper limit of the message size; no configuration can exceed it.
 MESSAGE_SIZE_CAP = 536_870_912
 SECRET_BYTES_MIN = 16
-"""Of the cluster's secret; what the links demand."""
+"""The least length of the cluster's secret, which the links demand."""
 MECHANISMS = ("PLAIN", "AMQPLAIN", "EXTERNAL", "RABBIT-CR-DEMO")
 
 Parse: TypeAlias = Callable[[str], Any]
 
 
 class Kind(NamedTuple):
-    """How a value is read, and what is wanted when it cannot be."""
+    """How a value is read, and the description of a valid value for error texts."""
 
     parse: Parse
     wanted: str
@@ -68,7 +68,7 @@ def _fraction(text: str) -> Fraction:
 
 
 def _part(text: str) -> float:
-    """A share that is less than the whole."""
+    """A fraction below 1."""
     share = _fraction(text).of_total
     if share >= 1:
         raise ValueError(text)
@@ -80,7 +80,8 @@ def _absolute(text: str) -> Absolute:
 
 
 def _octets_a_second(text: str) -> int:
-    """With less, readers that wait for their turn would lose patience."""
+    """A rate of 1 MiB per second or more: with less, readers that wait for their turn would time
+    out."""
     octets = parse_bytes(text)
     if octets < 1 << 20:
         raise ValueError(text)
@@ -95,7 +96,7 @@ def _trace_octets(text: str) -> int:
 
 
 def _otlp_endpoint(text: str) -> str:
-    """With the path that OTLP has for traces, unless there is one."""
+    """The URL, with the path that OTLP has for traces if it has none."""
     found = re.fullmatch(r"(https?://[^/?#\s@]+)(/[^\s?#]*)?", text)
     if found is None:
         raise ValueError(text)
@@ -127,12 +128,12 @@ def _frame_max(text: str) -> int:
 
 
 def _unless(word: str, parse: Parse) -> Parse:
-    """None for the word, else what `parse` makes of the text."""
+    """None for this word; otherwise the result of `parse`."""
     return lambda text: None if text == word else parse(text)
 
 
 def _path_prefix(text: str) -> str:
-    """With a slash at its beginning and none at its end; empty for the root."""
+    """The path with a slash at its beginning and none at its end; empty for the root."""
     prefix = text.strip("/")
     if not re.fullmatch(r"[A-Za-z0-9._~/-]*", prefix) or "//" in prefix:
         raise ValueError(text)
@@ -146,7 +147,7 @@ def _log_file(text: str) -> Path | None:
 
 
 def _endpoint(text: str) -> str:
-    """host, host:port or a URL; as a URL without a path, or without a scheme."""
+    """A host, host:port or URL; returned without a path, with a scheme only if it has one."""
     scheme, slashes, rest = text.rpartition("://")
     if scheme not in ("", "http", "https") or not re.fullmatch(r"[^/\s]+", rest.rstrip("/")):
         raise ValueError(text)
@@ -192,14 +193,14 @@ ETCD_ENDPOINT = Kind(_endpoint, "a host, a host and a port, or an address such a
 PORT = Kind(_number(0, 65535), "a port from 0 to 65535")
 BYTES = Kind(_absolute, "an amount of bytes such as 512MB, 1GiB or 4096")
 
-# Smaller files would be files of one batch; offsets in larger ones would not fit a place.
+# Smaller files would hold one batch each; offsets in larger ones would not fit a place.
 STORE_FILE_BYTES_MIN = 64 << 10
 STORE_FILE_BYTES_MAX = 1 << 30
-# Copies of larger messages for each queue serve nobody.
+# Copying larger messages into each queue is of no use.
 EMBED_BELOW_MAX = 1 << 20
 
 BALANCED = "balanced"
-"""What `queue_leader_locator` calls min-masters."""
+"""The name of min-masters in `queue_leader_locator`."""
 
 
 VALIDATORS = ("accept_everything", "min_password_length", "password_regexp")
@@ -213,7 +214,7 @@ def _validator(text: str) -> str:
 
 
 def _tls_options(prefix: str) -> dict[str, Kind]:
-    """What a TLS listener presents and demands."""
+    """The keys for the certificates and requirements of a TLS listener."""
     return {
         f"{prefix}.cacertfile": FILE,
         f"{prefix}.certfile": FILE,
@@ -320,7 +321,7 @@ KEYS: Mapping[str, Kind] = {
     "management.ssl.port": PORT,
     "management.ssl.ip": TEXT,
     **_tls_options("management.ssl"),
-    # The form these keys had before RabbitMQ 3.7.
+    # The names of these keys before RabbitMQ 3.7.
     "management.listener.port": PORT,
     "management.listener.ip": TEXT,
     "management.listener.ssl": BOOLEAN,
@@ -348,7 +349,7 @@ KEYS: Mapping[str, Kind] = {
     **_tls_options("prometheus.ssl"),
     "prometheus.path": Kind(_path_prefix, "a path such as /metrics"),
     "prometheus.return_per_object_metrics": BOOLEAN,
-    # Other nodes. What begins with `cluster.` is Warren's own.
+    # Other nodes. Keys that begin with `cluster.` are Warren's own.
     "cluster_formation.peer_discovery_backend": TEXT,
     "cluster_formation.classic_config.nodes.$name": Kind(
         _host_of_node, "a node and its host, such as rabbit@one.example,"

@@ -1,7 +1,7 @@
-"""Makes a `Config` of the values a `rabbitmq.conf` sets.
+"""Makes a `Config` from the values that a `rabbitmq.conf` sets.
 
-Answerable for what keys mean together: which of two counts, and what stands in for one that is
-not set.
+Answerable for what keys mean together: which of two counts, and the values of keys that are not
+set.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ ETCD = "cluster_formation.etcd"
 
 
 def _several_nodes(values: Values, defaults: Config) -> dict[str, Any]:
-    """What the keys say of other nodes: of a cluster if one of them says where etcd is, and of the
-    processes of this one."""
+    """The settings for other nodes: for a cluster if a key says where etcd is, and for the
+    processes of this broker."""
     hosts = _etcd_hosts(values)
     config = _cluster(values, hosts)
     return {
@@ -146,7 +146,8 @@ def _several_nodes(values: Values, defaults: Config) -> dict[str, Any]:
 
 
 def _cluster(values: Values, hosts: tuple[str, ...]) -> ClusterConfig:
-    """The secret may still come from the environment, and is empty until then."""
+    """The settings of a cluster. The secret may still come from the environment, and is empty until
+    then."""
     one = values.one
     ssl = values.ssl(f"{ETCD}.ssl_options")
     links = values.ssl("cluster.links.ssl")
@@ -186,7 +187,7 @@ def _cluster(values: Values, hosts: tuple[str, ...]) -> ClusterConfig:
 
 
 def _etcd_hosts(values: Values) -> tuple[str, ...]:
-    """Where etcd is: where the keys say so, else at the hosts where they say that nodes are."""
+    """The endpoints of etcd: those that are set, otherwise the hosts of the nodes."""
     endpoints: tuple[str, ...] = values.several(f"{ETCD}.endpoints.$name", ())
     if endpoints:
         return endpoints
@@ -199,7 +200,7 @@ def _etcd_hosts(values: Values) -> tuple[str, ...]:
     elif backend == "etcd":
         hosts = ("localhost",)
     elif backend == "dns" and name is not None:
-        # All the addresses it has are tried.
+        # All addresses of the name are tried.
         hosts = (name,)
     elif backend == "classic_config" and len(nodes) > 1:
         hosts = tuple(dict.fromkeys(nodes))
@@ -215,7 +216,7 @@ def _etcd_url(host: str, scheme: str) -> str:
 
 
 def _locator(values: Values) -> str:
-    """Of the two keys the older one counts: it has more words."""
+    """The locator of queues. Of the two keys the older one counts: it has more values."""
     chosen: str = values.one("queue_leader_locator", LOCATORS[0])
     if chosen == BALANCED:
         chosen = "min-masters"
@@ -252,7 +253,7 @@ VALIDATOR = "credential_validator"
 
 
 def _password_rule(values: Values) -> PasswordRule:
-    """The validator says which of the two others counts."""
+    """The rule for passwords. The validator decides which of the two other keys counts."""
     validator = values.one(f"{VALIDATOR}.validation_backend")
     if validator == "min_password_length":
         return PasswordRule(length_min=values.one(f"{VALIDATOR}.min_length", 0))
@@ -279,7 +280,7 @@ FORMER_HTTP = "management.listener"
 
 
 def _http_listeners(values: Values, default: tuple[Listener, ...]) -> tuple[Listener, ...]:
-    """As in RabbitMQ, a TLS listener takes the place of the default one."""
+    """The HTTP listeners. As in RabbitMQ, a TLS listener replaces the default one."""
     plain = values.address("management.tcp", HTTP_PORT)
     if not plain and not values.one(f"{FORMER_HTTP}.ssl"):
         plain = values.address(FORMER_HTTP, HTTP_PORT)
@@ -302,7 +303,8 @@ def _http_ssl(values: Values) -> SslOptions:
 
 
 def _tls_listeners(values: Values, prefix: str, port: int) -> tuple[Listener, ...]:
-    """A certificate alone asks for a listener too: nobody who gives one means plain HTTP."""
+    """The TLS listeners of this prefix. A certificate alone asks for one too: it would not be set
+    for plain HTTP."""
     chosen = values.address(prefix, port)
     if not chosen and values.one(f"{prefix}.certfile") is not None:
         return (Listener(ANY_HOST, port),)
@@ -314,7 +316,7 @@ def _log_file(directory: Path | None, file: Path | None) -> Path | None:
 
 
 class Values:
-    """What was set, by the pattern of the key and the part the user chose."""
+    """The values set, by the pattern of the key and the part that the user chose."""
 
     def __init__(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         self._values = values
@@ -323,25 +325,25 @@ class Values:
         return self._values.get(pattern, {}).get("", default)
 
     def several(self, pattern: str, default: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The values, in the order of the names the user chose."""
+        """The values, in the order of the names that the user chose."""
         chosen = self._values.get(pattern)
         if chosen is None:
             return default
         return tuple(chosen[name] for name in sorted(chosen, key=_numbers_first))
 
     def listeners(self, pattern: str, default: tuple[Listener, ...]) -> tuple[Listener, ...]:
-        """`none` and addresses: with both, the addresses count."""
+        """The listeners of a key that takes `none` or addresses; with both, the addresses count."""
         if self.one(pattern) == "none":
             default = ()
         return self.several(f"{pattern}.$name", default)
 
     def names(self, pattern: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        """The chosen parts set to true; naming any takes the place of the default."""
+        """The chosen parts set to true; if any part is named, the default does not count."""
         chosen = self._values.get(pattern)
         return default if chosen is None else tuple(name for name, on in chosen.items() if on)
 
     def address(self, prefix: str, port: int) -> tuple[Listener, ...]:
-        """The listener whose `ip` and `port` are keys; none where neither is set."""
+        """The listener whose `ip` and `port` are keys; empty if neither is set."""
         host = self.one(f"{prefix}.ip")
         chosen = self.one(f"{prefix}.port")
         if host is None and chosen is None:
@@ -364,7 +366,7 @@ class Values:
         )
 
     def limit(self, key: str, default: Limit) -> Limit:
-        """A limit; when it is given both ways, the number of bytes counts."""
+        """A limit; if it is set both as a share and in bytes, the bytes count."""
         relative = self.one(f"{key}.relative", default)
         limit: Limit = self.one(f"{key}.absolute", relative)
         return limit

@@ -1,6 +1,6 @@
-"""What a node is told when it starts. The defaults are RabbitMQ's where RabbitMQ has them.
+"""The configuration of a node. The defaults are RabbitMQ's where RabbitMQ has them.
 
-A `Config` is frozen and handed down at construction; nobody looks anything up later. It comes from
+A `Config` is frozen and passed down at construction; no part looks settings up later. It comes from
 `rabbitmq.conf` (`warren/rabbitmq_conf.py`), the environment (`warren/environment.py`), the command
 line (`override`), or from Python.
 """
@@ -28,16 +28,16 @@ LOG_CATEGORIES = (
     "alarm", "audit", "channel", "cluster", "connection", "definitions", "federation", "http",
     "node", "policy", "queue", "shovel", "storage", "vhost",
 )  # fmt: skip
-"""What follows `warren.` in the names of loggers; channel, connection and queue are RabbitMQ's."""
+"""The names of loggers without `warren.`; channel, connection and queue are RabbitMQ's."""
 
 NODE_NAME_WANTED = "a node name without slashes, whitespace and control characters"
 PROCESSES_WANTED = "a number of processes from 1 to 64, or auto"
 
 PartitionHandling: TypeAlias = Literal["pause_minority", "pause_if_all_down", "autoheal", "ignore"]
-"""What a node does that has lost the rest of its cluster."""
+"""The behaviour of a node that has lost the rest of its cluster."""
 
 Processes: TypeAlias = int | Literal["auto"]
-"""How many processes a broker has; `auto` is one for each core it may use."""
+"""The number of processes of a broker; `auto` is one for each core it may use."""
 
 LOG_LEVELS: tuple[str, ...] = get_args(LogLevel)
 CERTIFICATE_NAMES: tuple[str, ...] = get_args(CertificateName)
@@ -60,10 +60,11 @@ LINK_PORT = 25672
 ETCD_PORT = 2379
 
 PROCESSES_MAX = 64
-"""Each has a link with each other one: 2,000 of them are as many as one machine should have."""
+"""The most processes of a broker. Each has a link with each of the others, and one machine should
+have 2,000 of them at most."""
 
 LOCATORS = ("client-local", "min-masters", "random")
-"""How the node that is to have a new queue may be chosen."""
+"""The ways to choose the node of a new queue."""
 
 
 class Listener(NamedTuple):
@@ -92,39 +93,39 @@ class Listener(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SslOptions:
-    """What TLS listeners present and demand."""
+    """The certificates and requirements of TLS listeners."""
 
     cacertfile: Path | None = None
     certfile: Path | None = None
     keyfile: Path | None = None
     verify_peer: bool = False
     fail_if_no_peer_cert: bool = False
-    # Of the key.
+    # The password of the key.
     password: str = dataclasses.field(default="", repr=False)
-    # Without any: those that OpenSSL offers.
+    # Empty: those that OpenSSL offers.
     versions: tuple[str, ...] = ()
     ciphers: tuple[str, ...] = ()
-    # Whether the order of `ciphers` counts, not that of the client's.
+    # Whether the order of `ciphers` counts, instead of the client's order.
     honor_cipher_order: bool = False
     dhfile: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TcpOptions:
-    """What the sockets of clients are set to; None leaves a size to the system."""
+    """The options of clients' sockets; None leaves a size to the system."""
 
     backlog: int = 4096
     nodelay: bool = True
     keepalive: bool = False
     send_buffer_bytes: int | None = None
     receive_buffer_bytes: int | None = None
-    # How long closing a socket waits for what is unsent.
+    # How long closing a socket waits for unsent output.
     linger_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PasswordRule:
-    """What a password that somebody is given must be like."""
+    """The requirements on a new password."""
 
     length_min: int = 0
     pattern: str | None = None
@@ -132,12 +133,12 @@ class PasswordRule:
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """Where the nodes of a cluster find what they share, and each other.
+    """How the nodes of a cluster reach etcd and each other.
 
-    `etcd_prefix` is what the keys of this cluster begin with. The links between nodes are made to
-    `advertised_host`, which is the host in the node's name unless it is given. A node that has
-    not been heard of for `link_timeout_s` is down for the others. One that has lost etcd for
-    `lease_ttl_s` stops serving until it is back, unless `partition_handling` says otherwise; with
+    `etcd_prefix` begins all keys of this cluster. The links between nodes are made to
+    `advertised_host`, which is the host in the node's name unless it is given. A node that was
+    silent for `link_timeout_s` is down for the others. A node that has lost etcd for `lease_ttl_s`
+    stops serving until it is back, unless `partition_handling` says otherwise; with
     `pause_if_all_down` it goes on while it reaches a node of `pause_unless_reached`.
     """
 
@@ -150,28 +151,29 @@ class ClusterConfig:
     etcd_ssl: SslOptions | None = None
     listener: Listener = Listener(LINK_HOST, LINK_PORT)  # noqa: RUF009
     advertised_host: str | None = None
-    # With all three files: the links are encrypted, and both sides show certificates.
+    # If set, the links are encrypted, and both sides present certificates; all three files are
+    # needed.
     link_ssl: SslOptions | None = None
     link_timeout_s: float = 2.0
     lease_ttl_s: int = 10
     partition_handling: PartitionHandling = "pause_minority"
     pause_unless_reached: tuple[str, ...] = ()
     queue_master_locator: str = "client-local"
-    # How many messages a mirror is sent at a time at most while it is synchronised.
+    # The most messages sent to a mirror at a time while it is synchronised.
     sync_batch: int = 4096
-    # And how many octets a second; 0: no limit.
+    # The same in octets per second; 0: no limit.
     sync_rate: int = 0
     start_attempts: int = 10
     start_pause_s: float = 0.5
-    # What the nodes of one machine have in common, and no others; empty for a node by itself.
+    # A name that only the nodes of one machine share; empty for a node by itself.
     machine: str = ""
-    # Through which the endpoints are reached, if not over the network.
+    # The socket through which the endpoints are reached, if not over the network.
     etcd_socket: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessConfig:
-    """For a node that is one of the processes of a broker: which one, and its supervisor's
+    """The place of a node that is one of a broker's processes: its number, and the supervisor's
     socket."""
 
     number: int
@@ -180,25 +182,26 @@ class ProcessConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything a node can be told.
+    """All settings of a node.
 
-    Without a `data_dir` nothing is kept; without a `node_name` the node is named after its host.
+    Without a `data_dir` nothing is kept on disk; without a `node_name` the node is named after its
+    host.
     """
 
-    # Where all this was read from, if from a file.
+    # The file from which the configuration was read, if there is one.
     config_file: Path | None = None
 
     data_dir: Path | None = Path("warren-data")
     node_name: str | None = None
     processes: Processes = 1
-    # Which of them this is; None for a broker that is one process.
+    # The place of this process among them; None for a broker of one process.
     process: ProcessConfig | None = None
 
     amqp_listeners: tuple[Listener, ...] = (Listener(ANY_HOST, AMQP_PORT),)
     tls_listeners: tuple[Listener, ...] = ()
     ssl: SslOptions = SslOptions()
     ssl_cert_login_from: CertificateName = "distinguished_name"
-    # Which of the alternative names of that type, or of all of them, is the user's.
+    # The index of the user's name among the alternative names of that type, or among all of them.
     ssl_cert_login_san_type: str | None = None
     ssl_cert_login_san_index: int = 0
     ssl_handshake_timeout_ms: int = 5000
@@ -226,28 +229,28 @@ class Config:
     password_hashing: str = DEFAULT_ALGORITHM
 
     memory_watermark: Limit = DEFAULT_WATERMARK
-    # None: what the machine, or the control group of the process, has.
+    # None: the memory of the machine, or of the process's control group.
     total_memory_bytes: int | None = None
     memory_paging_ratio: float = DEFAULT_PAGING_RATIO
     disk_free_limit: Limit = DEFAULT_LIMIT
-    # What the recorded lives of messages may take of the disk.
+    # The most octets on disk for the recorded lives of messages.
     trace_size_limit: int = 64 << 20
-    # Where spans go, and what the service is called there; None: nowhere.
+    # The destination of spans, and the service name in them; None: no spans are exported.
     otel_endpoint: str | None = None
     otel_service_name: str = "warren"
     snapshot_limit: Limit = DEFAULT_SNAPSHOT_LIMIT
-    # Octets a second that all readers of snapshots over HTTP together get.
+    # Octets per second for all readers of snapshots over HTTP together.
     snapshot_rate: int = 64 << 20
-    # As in RabbitMQ; otherwise publishers go on at first whose queues do not grow.
+    # True: as in RabbitMQ. False: at first, publishers whose queues do not grow go on.
     alarms_block_all: bool = False
     store_file_bytes_max: int = 16 << 20
     embed_below: int = 4096
 
-    # HTTP: the API and the pages, and a listener that has the metrics only.
+    # HTTP: listeners for the API and the pages, and others for the metrics only.
     http_listeners: tuple[Listener, ...] = (Listener(ANY_HOST, HTTP_PORT),)
     http_tls_listeners: tuple[Listener, ...] = ()
     http_ssl: SslOptions = SslOptions()
-    # Headers of all answers, which take the place of those of the same names.
+    # Headers of all answers, which replace those of the same names.
     http_headers: tuple[tuple[str, str], ...] = ()
     control_socket: bool = True
     path_prefix: str = ""
@@ -263,19 +266,20 @@ class Config:
     metrics_path: str = "/metrics"
     metrics_per_object: bool = False
 
-    # What the cluster is called until somebody names it; None: as the node.
+    # The name of the cluster until an operator changes it; None: the node's name.
     cluster_name: str | None = None
 
-    # Other nodes; None for a node that is alone.
+    # The cluster of the node; None for a node without one.
     cluster: ClusterConfig | None = None
-    # The same between the processes of a broker that is alone.
+    # The same for the processes of a broker without a cluster.
     process_cluster: ClusterConfig = ClusterConfig((), b"")
 
-    # A file of definitions, or a directory of such files, to be imported at each start.
+    # A file of definitions, or a directory of such files, imported at each start.
     load_definitions: Path | None = None
     definitions_skip_if_unchanged: bool = False
 
-    # Categories without a level of their own have `log_level`, on an output with one that one.
+    # Categories without a level of their own have `log_level`; on an output with a level, they have
+    # that.
     log_level: LogLevel = "info"
     log_levels: tuple[tuple[str, LogLevel], ...] = ()
     log_console: bool = True
@@ -286,7 +290,7 @@ class Config:
 
 
 def checked_node_name(name: str) -> str:
-    """The name, which names a directory and stands in logs. Raises ValueError."""
+    """The name, if it can be the name of a directory and a word in logs. Raises ValueError."""
     plain = name.isprintable() and not any(letter == "/" or letter.isspace() for letter in name)
     if not plain or name in ("", ".", ".."):
         raise ValueError(f"{NODE_NAME_WANTED} was wanted, not {name!r}")
@@ -294,7 +298,7 @@ def checked_node_name(name: str) -> str:
 
 
 def parse_processes(text: str) -> Processes:
-    """Raises ValueError."""
+    """A number of processes as `Config` has it. Raises ValueError."""
     if text == "auto":
         return "auto"
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= PROCESSES_MAX:
@@ -313,7 +317,7 @@ def override(
 ) -> Config:
     """The configuration with other values, from flags or from the environment.
 
-    `http` none: nothing listens for HTTP. Raises ValueError for an address or a name that is none.
+    `http` "none": nothing listens for HTTP. Raises ValueError for invalid addresses and names.
     """
     changes: dict[str, object] = {}
     if data_dir is not None:
@@ -328,5 +332,5 @@ def override(
         changes["http_listeners"] = changes["http_tls_listeners"] = ()
     elif http is not None:
         changes["http_listeners"] = (Listener.parse(http),)
-    # The checker knows the types of the fields, but not those of a dict's values.
+    # The type checker knows the types of the fields, but not those of a dict's values.
     return dataclasses.replace(config, **changes)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration beyond its words: the files that it names."""
+"""Checks of a configuration beyond its text: the files that it names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warren.tls import server_context
 
 
 def file_problems(config: Config) -> list[str]:
-    """Files the configuration names that a node could not use."""
+    """The problems of files that the configuration names and a node could not use."""
     return [*_problems_of_listeners(config), *_problems_of_cluster(config), *_others(config)]
 
 

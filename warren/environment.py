@@ -1,8 +1,8 @@
 """Environment variables: Warren's own, and those of RabbitMQ that deployments set.
 
-Answerable for which variables count and for what each sets. They come after the file and before
-the flags; a `WARREN_` variable comes before RabbitMQ's of the same meaning. An empty one counts as
-not set. The table in `docs/configuration.md` has them all.
+Answerable for which variables count and what each sets. They override the file, and flags override
+them; a `WARREN_` variable overrides RabbitMQ's of the same meaning. An empty variable counts as not
+set. The table in `docs/configuration.md` has them all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WITHOUT_EFFECT = {
     "RABBITMQ_SERVER_ERL_ARGS": NO_ERLANG,
     "RABBITMQ_USE_LONGNAME": "node_name may have any host in it",
 }
-"""RabbitMQ's variables that do nothing here, and what Warren does instead."""
+"""RabbitMQ's variables that have no effect here, and what Warren does instead."""
 
 _DEFAULTS = {
     "RABBITMQ_DEFAULT_USER": "default_user",
@@ -38,13 +38,13 @@ _DEFAULTS = {
 
 
 class Environment:
-    """The variables that are set."""
+    """The environment variables that are set and not empty."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._set = {name: value for name, value in variables.items() if value}
 
     def config_file(self, exists: Callable[[Path], bool]) -> str | None:
-        """The file to read. RabbitMQ's variable may leave `.conf` away."""
+        """The configuration file to read. RabbitMQ's variable may omit `.conf`."""
         ours = self._set.get("WARREN_CONFIG")
         theirs = self._set.get("RABBITMQ_CONFIG_FILE")
         if ours is not None or theirs is None:
@@ -53,16 +53,17 @@ class Environment:
         return suffixed if not exists(Path(theirs)) and exists(Path(suffixed)) else theirs
 
     def advanced_config(self, config_file: str | None) -> Path | None:
-        """Where RabbitMQ would look for an advanced.config: beside the other file by default."""
+        """Where RabbitMQ would look for an advanced.config: by default, beside the configuration
+        file."""
         named = self._set.get("RABBITMQ_ADVANCED_CONFIG_FILE")
         if named is not None:
             return Path(named if named.endswith(".config") else f"{named}.config")
         return None if config_file is None else Path(config_file).parent / "advanced.config"
 
     def apply(self, config: Config, *, host: str, node_name: str | None = None) -> Config:
-        """The configuration with what the environment says.
+        """The configuration, changed by the environment.
 
-        `host` is the machine's name, `node_name` that of a flag, which names a directory too.
+        `host` is the machine's name, `node_name` the value of a flag, which names a directory too.
         Raises ValueError, naming the variable.
         """
         config = dataclasses.replace(config, **self._defaults())
@@ -90,7 +91,7 @@ class Environment:
         return {field: self._set[name] for name, field in _DEFAULTS.items() if name in self._set}
 
     def _with_secret(self, config: Config) -> Config:
-        """The secret of the cluster, where the file does not say it."""
+        """The configuration with the cluster's secret, unless the file has one."""
         secret = self._set.get("WARREN_CLUSTER_SECRET") or self._set.get("RABBITMQ_ERLANG_COOKIE")
         cluster = config.cluster
         if cluster is None or secret is None or cluster.secret or cluster.secret_file:

@@ -1,4 +1,4 @@
-"""How a node gets to the etcd of its cluster, or to what stands in for it."""
+"""How a node reaches the etcd of its cluster, or its stand-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to type when a package is missing that only part of Warren needs."""
+"""The command to type when an optional package is missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OF_EXTRA = re.compile(r"(?P<package>[^;]+);.*extra == [\"'](?P<extra>[^\"']+)[\"
 
 
 def install_command(extra: str) -> str:
-    """The command that installs the packages of an extra where this Python finds them."""
+    """The command that installs the packages of an extra for this Python."""
     try:
         declared = requires("warren") or []
     except PackageNotFoundError:
@@ -20,6 +20,6 @@ def install_command(extra: str) -> str:
         for found in map(OF_EXTRA.match, declared)
         if found is not None and found["extra"] == extra
     ]
-    # Without a record of what is installed, there is the repository that this was taken from.
+    # Without the metadata of an installed package, Warren runs from its repository.
     wanted = " ".join(f"'{package}'" for package in packages) or f"'.[{extra}]'"
     return f"{sys.executable} -m pip install {wanted}"

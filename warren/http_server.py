@@ -1,4 +1,4 @@
-"""Builds the HTTP server of a node. Importing this imports all that HTTP needs."""
+"""Builds the HTTP server of a node. Importing this module imports everything HTTP needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def new_server(managed: ManagedNode) -> ManagementServer:
 
 
 def _siblings(config: Config) -> SiblingProcesses | None:
-    """Loaded only where there are any."""
+    """The other processes of the broker; the module is loaded only if there are any."""
     if config.process is None:
         return None
     siblings: SiblingProcesses = import_module("warren.mgmt.processes.siblings").Siblings(

@@ -1,6 +1,6 @@
-"""Leaving a cluster for good, and looking at one that is to be joined, while the node is stopped.
+"""Leaving a cluster for good, and checking one that is to be joined, while the node is stopped.
 
-Becoming a member is done by the start of the node (`warren/cluster.py`).
+A node becomes a member when it starts (`warren/cluster.py`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ NO_ETCD = (
 
 
 async def leave_for_good(config: ClusterConfig, name: str, directory: DataDirectory) -> None:
-    """Be no member any more, and take the definitions of one's queues along.
+    """Leave the cluster, and delete the definitions of queues that only this node has.
 
-    The last member takes the cluster with it. A node that is no member does nothing. Raises
-    `ClusterRefused`; then it may be tried again.
+    The last member deletes the whole cluster from etcd. Does nothing for a node that is not a
+    member. Raises `ClusterRefused`; then it may be tried again.
     """
     cluster_id = known_cluster(directory)
     if cluster_id is None:
@@ -84,8 +84,9 @@ async def expect_may_join(
 ) -> bool:
     """Whether this node is in the cluster of `member` already; if not, its next start joins it.
 
-    The cluster is the one whose etcd this node's own configuration names. Raises
-    `ClusterRefused` if `member` is not in it, or if this node has something to lose.
+    The cluster is the one in the etcd that this node's own configuration names. Raises
+    `ClusterRefused` if `member` is not in it, or if this node has data of its own that it would
+    lose.
     """
     if config is None:
         raise ClusterRefused(NO_ETCD)

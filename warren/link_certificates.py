@@ -1,7 +1,7 @@
-"""The certificates with which the nodes of a cluster know each other on their links.
+"""The certificates by which the nodes of a cluster identify each other on their links.
 
-Each side shows one, and takes only those of the authority in `cacertfile`; who dials also expects
-the host it dials in the certificate. Loaded only where links are encrypted.
+Each side presents one, and accepts only certificates of the authority in `cacertfile`; the dialling
+side also requires the host that it dials in the certificate. Loaded only if links are encrypted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("warren.cluster")
 class LinkCertificates:
     """The TLS contexts of this node's links, from files that may be renewed.
 
-    Raises OSError, `ssl.SSLError` and ValueError for files that are no good.
+    Raises OSError, `ssl.SSLError` and ValueError for files that cannot be used.
     """
 
     def __init__(self, options: SslOptions) -> None:
@@ -33,7 +33,7 @@ class LinkCertificates:
         self.client = self._context(ssl.PROTOCOL_TLS_CLIENT)
 
     def reload(self) -> bool:
-        """Read the files anew, for links that are made from now on; False if they are no good."""
+        """Read the files again, for links made from now on; False if they cannot be used."""
         try:
             self._seen = self._changed_at()
             server = self._context(ssl.PROTOCOL_TLS_SERVER)
@@ -58,7 +58,7 @@ class LinkCertificates:
         try:
             return self._changed_at() != self._seen
         except OSError:
-            # In the middle of a renewal, perhaps; who reloads by hand is told.
+            # Perhaps a renewal is going on. A reload by hand reports the error.
             return False
 
     def _changed_at(self) -> tuple[int, ...]:
@@ -67,10 +67,10 @@ class LinkCertificates:
 
     def _context(self, protocol: ssl._SSLMethod) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
-        # There is no older software among nodes.
+        # All nodes are recent enough for TLS 1.3.
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(self._authority)
-        # Without a password OpenSSL would ask the terminal for that of an encrypted key.
+        # Without a password, OpenSSL would ask on the terminal for that of an encrypted key.
         context.load_cert_chain(self._certificate, self._key, password="")
         return context

@@ -1,4 +1,4 @@
-"""What the listeners of a node are told, made from its configuration."""
+"""The settings of a node's listeners, made from its configuration."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def tls_files(config: Config) -> TlsFiles:
 
 
 def proxy_reader(config: Config) -> ProxyReader | None:
-    """Loaded only where it is configured: the library costs start time."""
+    """The reader of PROXY headers. It is loaded only if configured: its library costs start
+    time."""
     if not config.proxy_protocol:
         return None
     reader: ProxyReader = import_module("warren.amqp.proxy_header").read_proxy_header

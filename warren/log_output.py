@@ -1,10 +1,9 @@
-"""Where log lines go: to the console (the standard error output, or the standard output), to a
-file, or to both, each with its levels.
+"""The outputs of the log: the console, a file, or both, each with its levels.
 
-Answerable for the outputs and for what no line may be: more than one line. Control characters are
-escaped whatever a message says, and the lines of a traceback begin with a space and a bar, which no
-event does. A file is opened anew on SIGHUP, after logrotate has moved it away; one that cannot be
-written costs its lines and nothing else.
+The console is the standard error output or the standard output. Answerable for the outputs, and for
+one event being one line. Control characters in messages are escaped, and the lines of a traceback
+begin with a space and a bar, as no event does. A file is opened anew on SIGHUP, after logrotate has
+moved it away. If a file cannot be written, its lines are lost, and nothing else.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class LogOutput:
 
     @classmethod
     def start(cls, config: Config) -> LogOutput:
-        """Raises OSError for a file that cannot be opened."""
+        """Install the configured outputs. Raises OSError for a file that cannot be opened."""
         handlers: list[logging.Handler] = []
         file: ReopenedFile | None = None
         if config.log_file is not None:
@@ -53,12 +52,12 @@ class LogOutput:
         return cls(file, handlers)
 
     def reopen(self) -> None:
-        """Write to the file that has the name now."""
+        """Write to the file that now has the configured name."""
         if self._file is not None:
             self._file.reopen()
 
     def stop(self) -> None:
-        """Let go of the file; for tests, a process that ends need not."""
+        """Remove the outputs and close the file; only tests need it, not a process that ends."""
         root = logging.getLogger()
         for handler in self._handlers:
             root.removeHandler(handler)
@@ -67,14 +66,15 @@ class LogOutput:
 
 
 def reopen_files() -> None:
-    """What `LogOutput.reopen` does, for whoever has no hold of it."""
+    """`LogOutput.reopen`, for callers without the `LogOutput`."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, ReopenedFile):
             handler.reopen()
 
 
 def change_level(level: LogLevel) -> None:
-    """Let all outputs take what is of this level, whatever the category, until the next start."""
+    """Let all outputs take lines of this level and above, in every category, until the next
+    start."""
     handlers = [
         handler
         for handler in logging.getLogger().handlers
@@ -89,10 +89,10 @@ def change_level(level: LogLevel) -> None:
 
 
 class Levels(logging.Filter):
-    """What one output takes, by category.
+    """The level of one output for each category.
 
-    A category has its own level, else that of the output, else the one for all. Where a category
-    and the output both have one, the stricter counts.
+    A category has its own level, otherwise that of the output, otherwise the level for all. If a
+    category and the output both have one, the stricter counts.
     """
 
     def __init__(self, config: Config, output: LogLevel | None) -> None:
@@ -117,8 +117,8 @@ class Levels(logging.Filter):
 
 
 class OneLineFormatter(logging.Formatter):
-    """Time, level, logger, event; nothing a client said begins a line. Of several processes, which
-    write to the same outputs, each says which one it is at the end of its lines."""
+    """Time, level, logger, event; no text of a client can begin a line. With several processes,
+    which write to the same outputs, each line ends with the number of its process."""
 
     def __init__(self, process: ProcessConfig | None = None) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -129,7 +129,7 @@ class OneLineFormatter(logging.Formatter):
 
     def formatException(self, ei: object) -> str:
         text = super().formatException(ei)  # type: ignore[arg-type]
-        # Not splitlines: what else breaks lines is escaped like all that cannot be seen.
+        # Not splitlines: other characters that break lines are escaped, like all invisible ones.
         return "\n".join(f"{CONTINUATION}{visible(line)}" for line in text.split("\n"))
 
 
@@ -140,7 +140,7 @@ class ReopenedFile(logging.FileHandler):
         super().__init__(path, encoding="utf-8", errors="backslashreplace")
 
     def reopen(self) -> None:
-        """Open the file of that name; with none to be had, the old one is kept."""
+        """Open the file that now has the name; if that fails, keep the old one."""
         try:
             stream = self._open()
         except OSError as error:
@@ -157,11 +157,12 @@ class ReopenedFile(logging.FileHandler):
             old.close()
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk must not make every event a traceback on the other output."""
+        """Does nothing: on a full disk, every event would become a traceback on the other
+        output."""
 
 
 def _set_levels(handlers: list[logging.Handler]) -> None:
-    """Let loggers refuse at once what no output wants."""
+    """Let loggers drop at once the lines that no output takes."""
     levels = [one for handler in handlers for one in handler.filters if isinstance(one, Levels)]
     logging.getLogger().setLevel(min((one.others for one in levels), default=NEVER))
     for category in LOG_CATEGORIES:

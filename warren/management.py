@@ -1,4 +1,4 @@
-"""Puts the management of a node together: statistics, HTTP listeners, the control socket."""
+"""Builds the management of a node: statistics, HTTP listeners, the control socket."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ PURPOSES = {
 
 CONTROL_SOCKET = "control.sock"
 SIBLINGS_SOCKET = "http.sock"
-"""Where other processes of the same broker pass on requests that are for this one."""
+"""The socket on which this process takes requests that other processes of its broker pass on to
+it."""
 
 
 class Management:
-    """What was started. `http_ports` are in the order configured."""
+    """The management of a node. `http_ports` and the other ports are in the order configured."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class Management:
         self._directory_fd: int | None = None
         self._listeners = self._new_listeners()
         self._server: ManagementServer | None = None
-        # The contexts of TLS listeners, which read their files anew when these are renewed.
+        # The contexts of TLS listeners; they read their files again when these are renewed.
         self._tls: list[tuple[SslOptions, ssl.SSLContext]] = []
 
     def _new_listeners(self) -> HttpListeners:
@@ -110,7 +111,8 @@ class Management:
         )
 
     async def start(self) -> None:
-        """Raises OSError for addresses and files, `ssl.SSLError`."""
+        """Start statistics and listeners. Raises OSError for addresses and files,
+        `ssl.SSLError`."""
         self.managed.statistics.start()
         if self.managed.cluster is not None:
             module = await asyncio.to_thread(import_module, "warren.mgmt.api.endpoints")
@@ -118,9 +120,9 @@ class Management:
         await self._listen(self.managed.config)
 
     async def show(self, config: Config, paused: str) -> None:
-        """After `stop`: answer what changes nothing. Raises what `start` does.
+        """Listen again after `stop`, for requests that change nothing. Raises what `start` does.
 
-        `config` has the same ports, `paused` is why the node serves nobody.
+        `config` has the same ports, `paused` is why the node serves no clients.
         """
         self.managed.paused = paused
         self.managed.listeners.clear()
@@ -180,13 +182,13 @@ class Management:
                 self.managed.listeners.append(OpenListener(protocol, host, ports[-1]))
 
     async def _load_server(self) -> Callable[[Audience], Awaitable[ProtocolFactory]]:
-        """Import the server, while messages go on."""
+        """Import the server in a thread, so that messages go on meanwhile."""
         module = await asyncio.to_thread(import_module, "warren.http_server")
         self._server = cast("ManagementServer", module.new_server(self.managed))
         return self._server.protocols
 
     def reload_certificates(self) -> None:
-        """Use the certificate files as they are now; one that is no good is only logged."""
+        """Use the certificate files as they are now; a file that cannot be used is only logged."""
         for options, context in self._tls:
             assert options.certfile is not None
             try:
@@ -216,5 +218,6 @@ class Management:
 
 
 def control_socket(directory_fd: int) -> Path:
-    """The socket in an open directory: its path there may be longer than a socket's may be."""
+    """The path of the control socket by way of an open directory: the directory's own path may be
+    longer than a socket's path may be."""
     return Path(f"/proc/self/fd/{directory_fd}") / CONTROL_SOCKET

@@ -1,6 +1,6 @@
-"""Builds the message storage of a node with a data directory, and the threads it works with.
+"""Builds the message storage of a node with a data directory, and its threads.
 
-Recovery runs in a thread of its own, so that the loop can say meanwhile how far it is.
+Recovery runs in a thread of its own, so that the loop can tell clients its progress meanwhile.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ log = logging.getLogger("warren.storage")
 
 
 LOG_PROGRESS_S = 2.0
-"""Between two lines of the log about a long recovery."""
+"""The time between two log lines about a long recovery."""
 
 
 class RecoveryProgress:
-    """How far recovery is; told by its thread, asked for on the loop, and logged now and then."""
+    """The progress of recovery: reported by its thread, read on the loop, and logged now and
+    then."""
 
     def __init__(self) -> None:
         self._progress: RecoveryCounts | None = None
@@ -69,7 +70,7 @@ class MessageStorage:
     async def recover(
         cls, directory: DataDirectory, report: Callable[[RecoveryCounts], None]
     ) -> Recovery:
-        """Find what is on disk. `report` is called in another thread.
+        """Recover the messages on disk. `report` is called in another thread.
 
         Raises `DataDirectoryRefused`, OSError.
         """
@@ -79,7 +80,8 @@ class MessageStorage:
 
         def run() -> None:
             recovery.run()
-            # Not before it is known that the directory can be used: others are left as they are.
+            # Only after recovery has found that the directory can be used: others are left as they
+            # are.
             empty_transient(filesystem, path)
 
         try:
@@ -122,7 +124,7 @@ class MessageStorage:
         return cls(Storage.start(context, recovery, node, deleted_queues), threads)
 
     def backing_queues(self, pager: Pager) -> Callable[[BackingSpec], BackingQueue]:
-        """What makes the backing queues of the node."""
+        """A function that makes the backing queues of the node."""
 
         def new(spec: BackingSpec) -> BackingQueue:
             store = self.storage.open(
@@ -133,22 +135,22 @@ class MessageStorage:
         return new
 
     async def settle(self, patience_s: float, all_buried: Callable[[], bool]) -> None:
-        """Return when all that was published so far is confirmed, dead letters included, or after
-        so long."""
+        """Return when all messages published so far are confirmed, dead letters included, or after
+        `patience_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_s
         while not (self.storage.journal.idle and all_buried()) and loop.time() < deadline:
             await asyncio.sleep(0.005)
 
     def stop(self) -> None:
-        """Write everything; the node's queues must have been stopped."""
+        """Write everything and close; the node's queues must have been stopped before."""
         self.storage.stop()
         for thread in self._threads:
             thread.close()
         self.storage.close()
 
     def give_up(self) -> None:
-        """End the threads and close the files after a fault; the storage was abandoned then."""
+        """End the threads and close the files after a fault, at which the storage was abandoned."""
         for thread in self._threads:
             thread.close()
         self.storage.release()

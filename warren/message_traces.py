@@ -1,5 +1,5 @@
-"""The recorded lives of messages of a node (docs/tracing.md): the thread that writes them, and the
-one that exports spans of them where that is configured."""
+"""The recorded lives of a node's messages (docs/tracing.md): the thread that writes them, and the
+exporter of their spans, if it is configured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("warren.node")
 
 
 class MessageTraces:
-    """From `start` to `stop`. A node without a data directory keeps records in memory."""
+    """The records from `start` to `stop`. A node without a data directory keeps them in memory."""
 
     def __init__(self, node: Node, directory: Path | None, on_fault: OnFault) -> None:
         self.exporter: OtlpExporter | None = None
@@ -34,8 +34,8 @@ class MessageTraces:
         self._thread: SyncThread | None = None
 
     async def start(self, config: Config) -> None:
-        """Go on recording what was recorded before. Raises `NodeRefused` where what exports spans
-        is not installed."""
+        """Go on recording the messages that were recorded before. Raises `NodeRefused` if the
+        package that exports spans is not installed."""
         self._export_spans(config)
         if self._directory is None:
             return
@@ -70,7 +70,7 @@ class MessageTraces:
         self._node.tracer.listeners.append(self.exporter.take)
 
     async def stop(self) -> None:
-        """Write and send what there is."""
+        """Write and export the records that are left."""
         self._node.tracer.hand_over()
         if self._thread is not None:
             self._thread.close()

@@ -1,7 +1,7 @@
-"""Builds a running node from a configuration: the one place that knows all the parts.
+"""Builds a running node from a configuration: this is the only module that knows all parts.
 
-Everything below is wired here and nowhere else: clock, definitions store, access, alarms and
-their monitors, the node, its listeners.
+Everything is wired here and in no other place: clock, definitions store, access, alarms and their
+monitors, the node, its listeners.
 """
 
 from __future__ import annotations
@@ -74,22 +74,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("warren.node")
 
 START_QUIETLY_S = 0.2
-"""A start that takes longer answers clients before it is over."""
+"""A recovery that takes longer than this is reported to clients while it lasts."""
 
 GIVE_UP_S = 10.0
-"""How long each step of the stop may take after a fault."""
+"""The time that each step of a stop may take after a fault."""
 
 STOP_GRACE_S = 2.0
-"""How long clients may take to answer connection.close when the node stops."""
+"""The time that clients may take to answer connection.close when the node stops."""
 
 
 Joined: TypeAlias = Callable[[], Awaitable[None]]
-"""Told that a node that starts is in its cluster."""
+"""Awaited when a starting node has joined its cluster."""
 
 
 class Ending(Enum):
-    """How a node ends: for good, all but its process, until its cluster is there again, or by a
-    fault of its own."""
+    """How a node ends: for good (STOP), by a fault of its own (FAULT), all but its process
+    (STOP_APP), or until its cluster is back (PAUSE)."""
 
     STOP = auto()
     FAULT = auto()
@@ -134,9 +134,9 @@ class RunningNode:
         )
         self._second_copy: SecondCopyThread | None = None
         self.management: Management | None = None
-        # Set when somebody asks the node to stop.
+        # Set when an operator asks the node to stop.
         self.stop_wanted = asyncio.Event()
-        # Set when all but the process is to stop.
+        # Set when everything but the process is to stop.
         self.stop_app_wanted = asyncio.Event()
 
     @classmethod
@@ -146,10 +146,10 @@ class RunningNode:
         joined: Joined | None = None,
         new_clock: Callable[[asyncio.AbstractEventLoop], LoopClock] = LoopClock,
     ) -> RunningNode:
-        """Open the data directory and the listeners, and join the cluster there may be.
+        """Open the data directory and the listeners, and join the cluster if one is configured.
 
-        `joined` is awaited when the node is in its cluster, before it serves anybody. `new_clock`
-        makes the clock of the node.
+        `joined` is awaited when the node is in its cluster, before it serves any client.
+        `new_clock` makes the clock of the node.
 
         Raises `DataDirectoryRefused`, `NodeRefused`, `DefinitionsFileRefused`, `OSError` for
         addresses and files, `ssl.SSLError`, `NodeFailed`.
@@ -160,7 +160,7 @@ class RunningNode:
         starting = asyncio.ensure_future(cls._start(config, faults, joined, clock))
         failing = asyncio.ensure_future(faults.happened.wait())
         try:
-            # A start may wait for what never comes after a fault.
+            # After a fault, the start may wait for something that never comes.
             await asyncio.wait((starting, failing), return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
                 assert faults.first is not None
@@ -398,7 +398,7 @@ class RunningNode:
                 self.tls_ports.append(await opened(Purpose.AMQP_TLS, address, opening))
 
     async def _define(self, config: Config) -> None:
-        """Load the definitions the configuration names; they take the place of the defaults."""
+        """Load the definitions file of the configuration; its definitions replace the defaults."""
         if config.load_definitions is not None:
             module = import_module("warren.mgmt.definitions.at_start")
             await module.load_definitions(
@@ -408,7 +408,7 @@ class RunningNode:
             )
 
     async def _manage(self, config: Config) -> None:
-        """Start what operators use, where it is wanted."""
+        """Start the HTTP listeners and the control socket, if any are configured."""
         wanted = (
             config.http_listeners
             or config.http_tls_listeners
@@ -449,7 +449,7 @@ class RunningNode:
 
     @property
     def http_ports(self) -> list[tuple[str, int]]:
-        """Protocol and port of the HTTP listeners."""
+        """The protocols and ports of the HTTP listeners."""
         management = self.management
         if management is None:
             return []
@@ -468,7 +468,7 @@ class RunningNode:
             self.management.reload_certificates()
 
     async def ends(self) -> Ending:
-        """Wait until the node is to end, one way or the other."""
+        """Wait until the node is to end; returns how."""
         events = [self.faults.happened, self.stop_wanted, self.stop_app_wanted]
         if self.cluster is not None:
             events.append(self.cluster.must_pause)
@@ -485,7 +485,7 @@ class RunningNode:
         return Ending.STOP_APP if self.stop_app_wanted.is_set() else Ending.PAUSE
 
     def as_before(self, config: Config) -> Config:
-        """What to start with again: the same ports."""
+        """The configuration for starting again, with the ports that are open now."""
         cluster = config.cluster
         if cluster is not None:
             assert self.cluster is not None
@@ -514,9 +514,9 @@ class RunningNode:
         )
 
     async def stop(self, reason: str = "shutdown") -> None:
-        """Tell the clients why, commit what is pending, release the data directory.
+        """Tell the clients why, write pending definitions and messages, and release the directory.
 
-        After a fault messages are left as they are on the disk.
+        After a fault, messages are left on the disk as they are.
         """
         for monitor in self._monitors:
             monitor.stop()
@@ -531,7 +531,7 @@ class RunningNode:
             await self.management.stop()
         await asyncio.gather(self.shovels.stop(), self.federation.stop())
         if self.messages is not None:
-            # What clients have published they are to be told of before they are sent away.
+            # Clients are to get the confirms of their publishes before they are disconnected.
             self.node.alarms.set_flow(True)
             await self.messages.settle(STOP_GRACE_S, self._all_buried)
         self.node.hold_burials()
@@ -552,7 +552,7 @@ class RunningNode:
         await _close(self._metadata, self._directory, self.cluster)
 
     async def show(self, config: Config) -> None:
-        """After it has stopped for a pause: answer over HTTP what the node knew; change nothing.
+        """After a stop for a pause: answer over HTTP with what the node knew; change nothing.
 
         `config` has the ports. Raises OSError, `ssl.SSLError`.
         """
@@ -561,7 +561,7 @@ class RunningNode:
             await self.management.show(config, self.cluster.pause_reason)
 
     async def show_nothing(self) -> None:
-        """End what `show` has begun."""
+        """End the answers that `show` has begun."""
         management, self.management = self.management, None
         if management is not None:
             await management.stop()
@@ -570,7 +570,7 @@ class RunningNode:
         return self.node.all_buried
 
     async def _give_up(self) -> None:
-        """Stop as far as that goes when nothing is sure any more."""
+        """Stop as far as possible after a fault, when no part can be relied on."""
         await _try_to_stop(self.shovels.stop())
         await _try_to_stop(self.federation.stop())
         await _try_to_stop(self._listener.stop(STOP_GRACE_S, "internal error"))
@@ -584,7 +584,7 @@ class RunningNode:
 
 
 async def _try_to_stop(step: Awaitable[None]) -> None:
-    """Do what a stop takes, unless that fails or takes long."""
+    """Run a step of a stop; log its failure, and cancel it if it takes long."""
     try:
         async with asyncio.timeout(GIVE_UP_S):
             await step
@@ -593,7 +593,8 @@ async def _try_to_stop(step: Awaitable[None]) -> None:
 
 
 def _look_again(shovels: Shovels, federation: Links) -> None:
-    """Nodes have come or gone, or this node has lost its place."""
+    """Check shovels and federation again: nodes have come or gone, or this node no longer counts as
+    up."""
     shovels.look_again()
     federation.look_again()
 
@@ -608,7 +609,7 @@ def _own_metadata(
     clock: LoopClock,
     on_fault: OnFault,
 ) -> tuple[MetadataStore, DeletedQueues]:
-    """The definitions of a node that is alone, and its notes of queues that were deleted."""
+    """The definitions of a node without a cluster, and its notes of deleted queues."""
     if directory is None:
         return VolatileMetadataStore(), no_notes()
     store = LmdbMetadataStore(
@@ -630,7 +631,7 @@ async def _join(
     own: MetadataStore,
     on_fault: OnFault,
 ) -> Cluster:
-    """Join the cluster, with what the node has of its own. Raises `NodeRefused`, OSError."""
+    """Join the cluster, bringing the node's own definitions. Raises `NodeRefused`, OSError."""
     module = import_module("warren.cluster")
     try:
         definitions = list(own.records(()))
@@ -646,7 +647,7 @@ async def _join(
 
 
 async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
-    # The users there were may be among what cannot be read.
+    # The former users may be among the definitions that cannot be read.
     if config.load_definitions is not None or metadata.unreadable:
         return
     commit = create_defaults(
@@ -665,9 +666,9 @@ async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
 
 
 def _stored_queues(metadata: MetadataStore, node: str, clustered: bool) -> set[int]:
-    """What the storage calls the queues this node has, whether they can be used or not.
+    """The storage ids of the queues that this node leads, usable or not.
 
-    Not its copies of queues that others lead.
+    Copies of queues that others lead are not among them.
     """
     records = [stored.record for stored in metadata.records(("queue",))]
     return {
@@ -684,9 +685,9 @@ def _in_memory(spec: BackingSpec) -> BackingQueue:
 async def _recover(
     config: Config, directory: DataDirectory
 ) -> tuple[Recovery, tuple[Address, ...]]:
-    """Recover the messages. When that takes long, clients are told how far it is meanwhile.
+    """Recover the messages. If that takes long, clients are told its progress meanwhile.
 
-    Returns where to listen: port 0 has become a port then.
+    Returns the addresses to listen at: port 0 has been replaced by the port opened meanwhile.
     """
     progress = RecoveryProgress()
     recovering = asyncio.ensure_future(MessageStorage.recover(directory, progress.report))
@@ -696,7 +697,7 @@ async def _recover(
     listener = StartingListener(
         _server_properties(), progress.describe, descriptor_limit=descriptors().clients
     )
-    # Where there are other processes, clients are better off with those.
+    # If the broker has other processes, clients should use those.
     tells = config.process is None
     clients = "told to come back" if tells else "at other processes"
     log_event(log, logging.INFO, "recovery_started", clients=clients)
@@ -708,7 +709,7 @@ async def _recover(
         return await recovering, tuple(addresses) if tells else config.amqp_listeners
     finally:
         await listener.close()
-        # The thread cannot be stopped, and the directory is locked until it has ended.
+        # The recovery thread cannot be stopped, and the directory stays locked until it has ended.
         await asyncio.wait((recovering,))
 
 
@@ -738,7 +739,7 @@ async def _close(
 
 
 def _new_token() -> str:
-    """22 characters nobody can guess, safe in names and addresses."""
+    """22 characters that cannot be guessed, safe in names and addresses."""
     return secrets.token_urlsafe(16)
 
 
@@ -748,7 +749,7 @@ def _read_file(path: str) -> str:
 
 
 def _pinned_max(config: Config, path: Path) -> int:
-    """How many octets all snapshots together may keep on the disk. Raises OSError."""
+    """The most octets that all snapshots together may keep on the disk. Raises OSError."""
     status = os.statvfs(path)
     return limit_bytes(config.snapshot_limit, status.f_blocks * status.f_frsize)
 

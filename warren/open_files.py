@@ -1,4 +1,4 @@
-"""How many files this process may have open, and who may have them."""
+"""The number of files that this process may have open, and the shares of its parts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import resource
 from warren.core.resources.descriptors import Descriptors, share_out
 
 UNLIMITED = 1 << 30
-"""Stands for no limit at all."""
+"""Stands for no limit."""
 
 
 def descriptors() -> Descriptors:
-    """The shares of the limit as it is now."""
+    """The shares of the present limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return share_out(UNLIMITED if soft == resource.RLIM_INFINITY else soft)

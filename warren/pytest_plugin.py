@@ -1,4 +1,4 @@
-"""Brokers for tests: fixtures that are a running `warren.Broker`.
+"""Brokers for tests: fixtures that provide a running `warren.Broker`.
 
 `warren_broker` is a new one for each test, `warren_session_broker` one for all tests of a process
 (with pytest-xdist: of a worker), `warren_movable_broker` a new one whose clock can be set forward.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def warren_broker() -> Iterator[Broker]:
     """A fresh broker on a free port, stopped after the test."""
-    # Loaded when first used: pytest loads plugins in every run, with or without a broker.
+    # Imported on first use: pytest loads plugins in every run, with or without a broker.
     from warren.embedded import Broker
 
     with Broker() as broker:
@@ -27,7 +27,8 @@ def warren_broker() -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def warren_session_broker() -> Iterator[Broker]:
-    """One broker for all tests of this process: what one of them leaves, the next one finds."""
+    """One broker for all tests of this process: queues and messages of one test are there in the
+    next."""
     from warren.embedded import Broker
 
     with Broker() as broker:
@@ -36,7 +37,7 @@ def warren_session_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def warren_movable_broker() -> Iterator[Broker]:
-    """As `warren_broker`, and `advance` lets hours pass."""
+    """Like `warren_broker`, with an `advance` that sets its clock forward."""
     from warren.embedded import Broker
 
     with Broker(movable_clock=True) as broker:

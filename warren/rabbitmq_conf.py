@@ -1,13 +1,12 @@
 """Reads `rabbitmq.conf`: lines of `key = value`, in RabbitMQ's sysctl format and with its keys.
 
-Answerable for the grammar, for the keys, and for saying what is wrong in words that lead to the
-line. A key nobody knows is an error, for it is a typing error that would go unnoticed; a key that
-RabbitMQ knows and Warren has no use for is a warning, which says what Warren does instead, so that
-existing files can be used as they are. All errors of a file are reported together.
+Answerable for the grammar, for the keys, and for error texts that lead to the wrong line. An
+unknown key is an error, because it is a typing error that would go unnoticed. A key that RabbitMQ
+knows and Warren does not need is a warning, which says what Warren does instead, so that existing
+files can be used as they are. All errors of a file are reported together.
 
-`#` starts a comment anywhere outside of single quotes. A dot inside a name is written `\\.`. A key
-that is set twice counts as set last. `conf_keys.py` and `unused_keys.py` have
-the keys.
+`#` starts a comment anywhere outside of single quotes. A dot inside a name is written `\\.`. If a
+key is set twice, the later value counts. `conf_keys.py` and `unused_keys.py` have the keys.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from warren.unused_keys import AS_IT_IS, FAMILIES, UNUSED
 
 SETTING = re.compile(r"\s*(?P<key>[^=\s#]+)\s*=\s*(?P<value>.*?)\s*\Z")
 ERLANG = re.compile(r"\s*(?:%[^\n]*\s*)*\[")
-"""How a file of Erlang terms begins."""
+"""The beginning of a file of Erlang terms."""
 ADVANCED = (
     "Erlang terms, as RabbitMQ's advanced.config has, which Warren does not read: docs/"
     "configuration.md has the keys that say the same as key = value"
@@ -34,7 +33,7 @@ QUOTED = re.compile(r"'([^']*)'\s*(?:#.*)?\Z")
 
 
 class ConfigError(ValueError):
-    """The file cannot be used; `problems` names every line that is wrong."""
+    """The file cannot be used; `problems` names every wrong line."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -42,14 +41,14 @@ class ConfigError(ValueError):
 
 
 class Loaded(NamedTuple):
-    """What a file says, and what to tell the user about it."""
+    """The configuration in a file, and the warnings for the user."""
 
     config: Config
     warnings: list[str]
 
 
 class Findings(NamedTuple):
-    """What a file says as far as it can be used, and everything there is to say about it."""
+    """The usable part of the configuration in a file, and all warnings and problems."""
 
     config: Config
     warnings: list[str]
@@ -71,7 +70,8 @@ def parse_config(text: str, source: str = "rabbitmq.conf") -> Loaded:
 
 
 def examine_config(text: str, source: str = "rabbitmq.conf") -> Findings:
-    """The same, with the problems beside a configuration that leaves out what is wrong."""
+    """`parse_config` without raising: the problems, and a configuration that leaves out the wrong
+    lines."""
     problems: list[str] = []
     warnings: list[str] = []
     if ERLANG.match(text):
@@ -110,7 +110,7 @@ def examine_config(text: str, source: str = "rabbitmq.conf") -> Findings:
 
 
 def _contradictions(config: Config) -> Iterator[str]:
-    """What is missing or wrong between keys that are right one by one."""
+    """Problems between keys that are each valid by themselves."""
     for listeners, options, key, prefix in (
         (config.tls_listeners, config.ssl, "listeners.ssl", "ssl_options"),
         (config.http_tls_listeners, config.http_ssl, "management.ssl", "management.ssl"),
@@ -169,7 +169,8 @@ def _chosen_part(pattern: str, parts: list[str]) -> str:
 
 
 def _unused(parts: list[str]) -> str | None:
-    """What Warren does instead, for a key that RabbitMQ knows and that sets nothing here."""
+    """What Warren does instead of a key that RabbitMQ knows and that sets nothing here; None for
+    other keys."""
     for pattern, instead in UNUSED.items():
         if _matches(pattern.split("."), parts):
             return instead
@@ -188,11 +189,11 @@ def _is_so_anyway(setting: _Setting, parts: list[str]) -> bool:
 
 
 NEAR = 0.6
-"""How much alike two keys must be for one to be a hint, of 1."""
+"""The least similarity of a key that is shown as a hint, of 1."""
 
 
 def _nearest(parts: list[str]) -> str:
-    """The known key that looks most like it, with the names the user chose."""
+    """A hint at the known key that is most similar, with the names that the user chose."""
     candidates = {}
     for pattern in (*KEYS, *UNUSED):
         wanted = pattern.split(".")

@@ -1,4 +1,4 @@
-"""The second copy of a node's own definitions, with the thread that writes it."""
+"""Runs the second copy of a node's own definitions in a thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warren.persist.disk.group_commit import OnFault, SyncThread
 
 
 class SecondCopyThread:
-    """The copy of a node's own definitions, with the thread that writes it."""
+    """The second copy of a node's own definitions, and the thread that writes it."""
 
     def __init__(
         self,

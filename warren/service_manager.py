@@ -1,8 +1,8 @@
-"""Tells the service manager how the node is: systemd's protocol for `Type=notify`.
+"""Reports the state of the node to the service manager: systemd's protocol for `Type=notify`.
 
-The manager names a datagram socket in `NOTIFY_SOCKET`. A service says there that it is ready or
-about to stop, and, where `WATCHDOG_USEC` is set, that it is alive; one that says nothing for so
-long is ended and started again. Without the variables nothing is said.
+The manager names a datagram socket in `NOTIFY_SOCKET`. A service reports there that it is ready or
+about to stop. If `WATCHDOG_USEC` is set, it also reports that it is alive; a service that is silent
+for that time is killed and started again. Without the variables nothing is sent.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from typing import Self
 
 SIGNS_OF_LIFE = 3
-"""In the time after which a silent service counts as dead."""
+"""Reports of being alive within the watchdog's time."""
 
 
 class ServiceManager:
-    """`address` is the manager's socket, None where there is none. A message that cannot be sent
-    is lost: the node has better things to do than to wait for its manager."""
+    """The reports to a service manager. `address` is the manager's socket, or None. A message that
+    cannot be sent is lost: the node does not wait for its manager."""
 
     def __init__(self, address: str | None, watchdog_s: float | None) -> None:
         self.watchdog_s = watchdog_s
@@ -27,10 +27,11 @@ class ServiceManager:
 
     @classmethod
     def of(cls, variables: Mapping[str, str], process: int) -> Self:
-        """What the environment says; a watchdog that is meant for another process is none."""
+        """The service manager named in the environment; a watchdog for another process is
+        ignored."""
         address = variables.get("NOTIFY_SOCKET") or None
         if address is not None and address.startswith("@"):
-            # The first octet of an abstract address.
+            # The @ stands for the first octet of an abstract address, NUL.
             address = f"\0{address[1:]}"
         microseconds = variables.get("WATCHDOG_USEC", "")
         ours = variables.get("WATCHDOG_PID", str(process)) == str(process)
@@ -47,7 +48,7 @@ class ServiceManager:
         self._say("STOPPING=1", "STATUS=stopping")
 
     def stay_alive(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give signs of life as long as the loop turns, if there is a watchdog."""
+        """Report being alive as long as the loop runs, if there is a watchdog."""
         if self._address is None or self.watchdog_s is None:
             return
         self._say("WATCHDOG=1")

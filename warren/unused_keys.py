@@ -1,8 +1,8 @@
 """Keys of RabbitMQ 3.10 that set nothing in Warren, each with what Warren does instead.
 
-A file that RabbitMQ accepts is accepted here too, so that nobody has to edit it in order to move.
-What it asks for and does not get is a warning, made of the sentences below. `conf_keys.py` has the
-keys that set something.
+A file that RabbitMQ accepts is accepted here too, so that it can be used without editing. A setting
+without effect causes a warning, made of the sentences below. `conf_keys.py` has the keys that set
+something.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TLS: Mapping[str, str] = {
     "reuse_sessions": NO_OPTION,
     "secure_renegotiate": SAFE_TLS,
 }
-"""What a group of TLS options may have that sets nothing."""
+"""Options in a group of TLS options that set nothing."""
 
 _FORMATTER = (
     "formatter",
@@ -242,7 +242,7 @@ def _rest() -> Iterator[tuple[str, str]]:
 UNUSED: Mapping[str, str] = dict(
     pair for group in (_logging, _http, _clusters, _rest) for pair in group()
 )
-"""What Warren does instead, by the key. `$name` stands for one part of anybody's choice."""
+"""What Warren does instead, by key. `$name` stands for a part that the user chooses."""
 
 FAMILIES: Mapping[str, str] = {
     "amqp1_0": "AMQP 1.0 is not offered",
@@ -265,7 +265,7 @@ FAMILIES: Mapping[str, str] = {
     "web_mqtt": "MQTT is not offered",
     "web_stomp": "STOMP is not offered",
 }
-"""The keys of plug-ins, by how they begin."""
+"""What Warren does instead of plug-ins, by the beginning of their keys."""
 
 OFF = ("false", "off")
 AS_IT_IS: Mapping[str, tuple[str, ...]] = {
@@ -289,4 +289,4 @@ AS_IT_IS: Mapping[str, tuple[str, ...]] = {
     "quorum_queue.compute_checksums": ("true",),
     "ssl_options.secure_renegotiate": ("true",),
 }  # fmt: skip
-"""Values that ask for what is so in Warren anyway: nobody needs a warning of them."""
+"""Values that ask for what Warren does anyway: they cause no warning."""

@@ -1,14 +1,14 @@
 """Messages of a unit as Arrow record batches.
 
-How. The index says where each record is and how long, so nothing is walked through: the fixed
-parts of thousands of records are gathered at once, lengths become offsets, and Arrow copies each
-column out of the octets that were read. Python sees a value of its own only in tables of headers
-not seen before, in bodies that are parsed, and in what is damaged.
+How. The index has the place and the length of each record, so records need not be walked through:
+the fixed parts of thousands of records are gathered at once, lengths become offsets, and Arrow
+copies each column from the octets that were read. Python handles single values only for header
+tables not seen before, for bodies that are parsed, and for damage.
 
-What is damaged: a record whose checksum or own word about itself is not what the index has, or
-whose content header ends before its properties. It has a row of `seq`, `vhost`, `queue` and the
-octets found, or none, or ends the reading (`mode`). A table of headers or a JSON body that cannot
-be read was published so: there the row has all the rest, too.
+A record is damaged if its checksum or its own description differs from the index, or if its content
+header ends before its properties. Depending on `mode`, it becomes a row with `seq`, `vhost`,
+`queue` and the octets found, or no row, or ends the reading. A header table or JSON body that
+cannot be read was published like that: its row has all other columns, too.
 
 A batch has 10,000 rows or 16 MiB of records at most, and one message at least.
 """
@@ -69,10 +69,9 @@ def decode_unit(
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a unit with the columns of `schema` (see `schema.py`), in order.
 
-    `unacked`: positions that are out for acknowledgement, None when nobody knows. `keep` leaves out
-    whole messages; damaged ones it cannot judge, and keeps.
-
-    Raises `SnapshotGone`, `StoreRefused`, `DataLost`, `RecordDamaged`, OSError.
+    `unacked`: the positions out for acknowledgement, None if unknown. `keep` filters messages;
+    damaged ones cannot be judged, and are kept. Raises `SnapshotGone`, `StoreRefused`, `DataLost`,
+    `RecordDamaged`, OSError.
     """
     entries = unit.entries() if unit.retained else included(unit.entries(), options, unacked)
     decoder = _UnitDecoder(unit, entries, schema, options, unacked, keep)
@@ -94,7 +93,7 @@ def decode_unit(
 
 
 def cuts(lengths: NDArray[np.uint32]) -> Iterator[tuple[int, int]]:
-    """First row and end of each batch, for records of these lengths."""
+    """The first row and the end of each batch, for records of these lengths."""
     ends = np.cumsum(lengths, dtype=np.int64)
     first = 0
     while first < len(ends):
@@ -106,9 +105,9 @@ def cuts(lengths: NDArray[np.uint32]) -> Iterator[tuple[int, int]]:
 
 
 class _Messages:
-    """Records side by side that are what was written, and where their parts are.
+    """Undamaged records side by side, and the offsets of their parts.
 
-    `rows` are their numbers in the batch, `data` the octets they are in, `at` where they begin.
+    `rows` are their numbers in the batch, `data` the octets they are in, `at` their offsets there.
     """
 
     def __init__(
@@ -145,7 +144,7 @@ class _Messages:
         )
 
     def octets(self, at: int) -> bytes:
-        """The record of one of them."""
+        """The octets of the record with this number."""
         start = int(self.at[at])
         return self.data[start : start + int(self.entries["length"][at])].tobytes()
 
@@ -170,7 +169,7 @@ class _Messages:
 
     @cached_property
     def body_at(self) -> Rows:
-        """Also where the content header ends."""
+        """The offset of the body, which is also the end of the content header."""
         return self.at + RECORD_BYTES + self.size("envelope")
 
     @cached_property
@@ -179,7 +178,7 @@ class _Messages:
 
 
 class _UnitDecoder:
-    """Makes batches of the entries of one unit."""
+    """Makes batches from the entries of one unit."""
 
     def __init__(
         self,
@@ -196,9 +195,9 @@ class _UnitDecoder:
         self._unacked = unacked
         self._keep = keep
         self.damaged = 0
-        """Messages that have a row or not, as `mode` says."""
+        """The number of damaged messages, which have a row or not depending on `mode`."""
         self.lost = 0
-        """Messages that have none, since their log file is gone."""
+        """The number of messages without a row because their log file is gone."""
         self._log = PinnedLog(unit.files, entries)
         self._tables = HeaderTables(options.headers) if "headers" in schema.names else None
         self._properties = [name for name in BY_NAME if name in schema.names]
@@ -218,12 +217,12 @@ class _UnitDecoder:
         arrays = [self._column(name, messages) for name in self._schema.names]
         return self._batch(entries, messages, arrays, troubles)
 
-    # What is damaged
+    # Damage
 
     def _whole(
         self, entries: NDArray[np.void], fetched: Fetched, troubles: dict[int, Trouble]
     ) -> _Messages:
-        """Those records that are what was written; the others become troubles."""
+        """The undamaged records; the others are added to `troubles`."""
         rows = fetched.rows
         messages = _Messages(
             entries if len(rows) == len(entries) else entries[rows],
@@ -258,7 +257,7 @@ class _UnitDecoder:
         return reasons
 
     def _entered(self, messages: _Messages, lengths: Rows) -> NDArray[np.bool_]:
-        """Of each record, whether it is that which the index leads to, and its parts fill it."""
+        """Whether each record is the one that the index entry describes, and its parts fill it."""
         entries, head = messages.entries, messages.head
         envelope = messages.size("envelope")
         kind, queue, position = self._identity(entries)
@@ -278,7 +277,7 @@ class _UnitDecoder:
         return good
 
     def _identity(self, entries: NDArray[np.void]) -> tuple[np.generic | NDArray[np.generic], ...]:
-        """Type, queue and position that records of these entries have."""
+        """The type, queue and position that the records of these entries must have."""
         queue_id = np.uint64(self.unit.queue_id)
         shared = (entries["place"] & SHARED).astype(np.bool_)
         if not shared.any():
@@ -302,7 +301,7 @@ class _UnitDecoder:
         return "an envelope whose parts do not fill it"
 
     def _located(self, messages: _Messages, troubles: dict[int, Trouble]) -> _Messages:
-        """Find the properties; messages that end before theirs do become troubles."""
+        """Find the properties; messages that end too early are added to `troubles`."""
         if not self._properties or not len(messages):
             return messages
         located = locate(messages.data, messages.header_at, messages.body_at, self._properties)
@@ -329,7 +328,7 @@ class _UnitDecoder:
         name = "" if file is None else file.name
         return Trouble(name, int(messages.offsets[at]), reason, messages.octets(at))
 
-    # What is wanted
+    # Filters
 
     def _wanted(self, messages: _Messages) -> _Messages:
         interval, exchanges = self._keep.enqueued_us, self._keep.exchanges
@@ -359,7 +358,7 @@ class _UnitDecoder:
         return _PROPERTIES[BY_NAME[name].wire_type](self, messages.data, span)
 
     def enqueued_us(self, messages: _Messages) -> NDArray[np.uint64]:
-        """Or acknowledged, where they are retained."""
+        """The times of enqueueing; for retained messages, those of their acknowledgement."""
         retained = self.unit.retained
         return messages.entries["expires_us"] if retained else messages.head["enqueued_us"]
 
@@ -425,7 +424,7 @@ class _UnitDecoder:
         file = self._log.file(file_id)
         return None if file is None or file.header is None else file.header.node_id.hex()
 
-    # Together
+    # Batches
 
     def _batch(
         self,
@@ -446,7 +445,7 @@ class _UnitDecoder:
     def _judge_malformed(
         self, messages: _Messages, arrays: list[pa.Array]
     ) -> tuple[list[pa.Array], NDArray[np.bool_]]:
-        """What `mode` makes of messages that were published so; also which of them stay."""
+        """Treat malformed messages as `mode` says; returns the columns, and which rows stay."""
         good = np.ones(len(messages), np.bool_)
         mode = self._options.mode
         if mode is Mode.FAILFAST:
@@ -466,7 +465,7 @@ class _UnitDecoder:
         return arrays, good
 
     def _judge(self, entries: NDArray[np.void], troubles: dict[int, Trouble]) -> dict[int, Trouble]:
-        """Those troubles that are to have a row. Raises `DataLost`, `RecordDamaged`."""
+        """The troubles that become rows. Raises `DataLost`, `RecordDamaged`."""
         if not troubles:
             return {}
         damaged = {row: trouble for row, trouble in sorted(troubles.items()) if not trouble.lost}
@@ -499,7 +498,7 @@ class _UnitDecoder:
         arrays: list[pa.Array],
         damaged: dict[int, Trouble],
     ) -> list[pa.Array]:
-        """The same columns with a row for each damaged record, where it was."""
+        """The columns with a row for each damaged record, in its place."""
         their_rows = np.fromiter(damaged, np.int64, len(damaged))
         order = pa.array(np.argsort(np.concatenate([rows, their_rows]), kind="stable"))
         blank = [
@@ -525,7 +524,7 @@ class _UnitDecoder:
 
 
 def _sums_wrong(messages: _Messages, lengths: Rows, which: NDArray[np.bool_]) -> list[int]:
-    """Those of the records in question whose checksum is another."""
+    """The numbers of the selected records whose checksum is wrong."""
     suspects = np.flatnonzero(which)
     sums = messages.head["crc"][suspects]
     wrong = sums_wrong(messages.data, messages.at[suspects], lengths[suspects], sums)
@@ -553,12 +552,12 @@ def _enqueued_at(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
 
 
 def _redelivered(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
-    """Deliveries are not written down."""
+    """Always null: the store does not record deliveries."""
     return pa.nulls(len(messages), pa.bool_())
 
 
 def _expires_at(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
-    """Null for never. What has expired is there until the queue comes to it."""
+    """Times of expiry; null for never. Expired messages stay until the queue removes them."""
     expires_us = np.ascontiguousarray(messages.entries["expires_us"])
     return arrow_columns.timestamps(expires_us, (expires_us != 0) & (not decoder.unit.retained))
 

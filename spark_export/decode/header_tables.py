@@ -1,7 +1,8 @@
 """The column `headers` of many messages: each distinct table is decoded once.
 
-Publishers send few different tables, or each message has its own (a trace id). What was decoded is
-kept for the next batches while there is room, which helps the first and costs the others little.
+Publishers send few different tables, or each message has its own (a trace id). Decoded tables are
+kept for the next batches while there is room, which helps in the first case and costs little in the
+second.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ TABLES_KEPT = 4096
 
 
 class Tables(NamedTuple):
-    """`broken` are the rows whose table cannot be read, with the reasons; they are null."""
+    """The decoded column. `broken`: rows whose table cannot be read, and why; they are null."""
 
     column: pa.Array
     broken: dict[int, str]
@@ -41,7 +42,8 @@ class HeaderTables:
         self._kept: dict[bytes, Any] = {}
 
     def decode(self, raw: pa.BinaryArray) -> Tables:
-        """`raw` are the fields of each table without its length, null where there is none."""
+        """Decode tables; `raw` has the fields of each without its length, null where there is
+        none."""
         encoded = raw.dictionary_encode()
         rendered = [self._rendered(octets) for octets in encoded.dictionary.to_pylist()]
         failed = [at for at, value in enumerate(rendered) if isinstance(value, TableBroken)]

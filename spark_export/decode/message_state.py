@@ -1,4 +1,4 @@
-"""Which messages are out for acknowledgement, as far as somebody knows."""
+"""Finds the messages that are out for acknowledgement, if the snapshot knows them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from warren.spark_export.errors import StoreRefused
 from warren.spark_export.snapshot.options import IN_QUEUE, Include, ReadOptions
 
 Spans: TypeAlias = Sequence[tuple[int, int]]
-"""Ranges of positions, ascending, the second not included."""
+"""Ranges of positions, ascending, ends excluded."""
 
 
 def within(positions: NDArray[np.uint64], spans: Spans) -> NDArray[np.bool_]:
-    """Of each position, whether it is in one of the spans."""
+    """Whether each of the positions is in one of the spans."""
     ends = np.array(spans, np.uint64).reshape(-1)
     inside: NDArray[np.bool_] = np.searchsorted(ends, positions, side="right") % 2 == 1
     return inside
@@ -25,7 +25,7 @@ def within(positions: NDArray[np.uint64], spans: Spans) -> NDArray[np.bool_]:
 def included(
     entries: NDArray[np.void], options: ReadOptions, unacked: Spans | None
 ) -> NDArray[np.void]:
-    """Those of the entries of a queue that are wanted. Raises `StoreRefused`."""
+    """The entries of a queue that the options include. Raises `StoreRefused`."""
     if options.include >= IN_QUEUE:
         return entries
     if unacked is None:

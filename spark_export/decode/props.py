@@ -1,8 +1,8 @@
-"""Where the properties of many messages are: AMQP's content headers, read column by column.
+"""Finds the properties of many messages: reads AMQP's content headers column by column.
 
-`basic_properties` says what a content header is. Its properties stand one behind the other, so
-where one is depends on all before it: one cursor for each message is moved over the properties in
-turn, all cursors at once.
+`basic_properties` describes a content header. Its properties are one behind the other, so the
+offset of a property depends on all properties before it: one cursor for each message is moved over
+the properties in turn, all cursors at once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from warren.spark_export.values.basic_properties import FIXED_BYTES, FLAGS_AT, P
 _CONTINUED = 1
 
 LONGEST_FIXED = 8
-"""So many octets may be looked at behind the end of a header that ends too early."""
+"""The most octets read after the end of a header that ends too early."""
 
 
 class Span(NamedTuple):
-    """Of each message: where the octets of a property begin and how many there are, without the
-    length that is written before them; whether it is `present`, None: in every message."""
+    """A property in each message: the offset and number of its octets, without the length before
+    them; and whether it is `present` (None: in every message)."""
 
     start: NDArray[np.int64]
     size: NDArray[np.int64]
@@ -32,8 +32,8 @@ class Span(NamedTuple):
 
 
 class Located(NamedTuple):
-    """`spans` of those properties that some message has; `broken`: messages whose header ends
-    before its properties do, None when there is no such message."""
+    """The `spans` of the properties that some message has; `broken`: the messages whose header ends
+    before its properties do, None if there are none."""
 
     spans: dict[str, Span]
     broken: NDArray[np.bool_] | None
@@ -47,12 +47,12 @@ def locate(
 ) -> Located:
     """Find the `wanted` properties of the content headers in `data` from `start` to `end`.
 
-    Behind the last end are `LONGEST_FIXED` further octets at least.
+    After the last end there must be at least `LONGEST_FIXED` further octets.
     """
     last = max((at for at, one in enumerate(PROPERTIES) if one.name in wanted), default=-1)
     broken = end - start < FIXED_BYTES
     if broken.any():
-        # Nothing of these is looked at; what is found there is thrown away.
+        # The results for these are thrown away.
         start = np.where(broken, 0, start)
     flags = octets_at(data, start + FLAGS_AT, 2).astype(np.int64)
     cursor = start + FIXED_BYTES
@@ -82,7 +82,7 @@ def _step(
     wire_type: WireType,
     present: NDArray[np.bool_] | None,
 ) -> tuple[Span, NDArray[np.int64]]:
-    """The property at the cursors, and the cursors behind it."""
+    """The property at the cursors, and the cursors after it."""
     size: NDArray[np.int64]
     match wire_type:
         case "shortstr":
@@ -102,7 +102,7 @@ def _step(
 
 
 def _cut(span: Span, end: NDArray[np.int64]) -> Span:
-    """The same within its header, so that nobody looks behind the end of the data."""
+    """The span, limited to its header, so that nothing after the end of the data is read."""
     start = np.minimum(span.start, end)
     return Span(start, np.minimum(span.size, end - start), span.present)
 
@@ -113,9 +113,9 @@ def _behind_flags(
     cursor: NDArray[np.int64],
     end: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Step over further words of flags (4.2.6.1): no property of the class is in them.
+    """Skip further flags words (4.2.6.1): no property of the class is in them.
 
-    Returns the cursors, and which headers end before the flags do.
+    Returns the cursors, and which headers end before their flags do.
     """
     more = (flags & _CONTINUED) != 0
     broken = np.zeros(len(cursor), np.bool_)

@@ -1,10 +1,10 @@
-"""The columns of a message, as Arrow and as Spark have their types.
+"""The columns of a message, with Arrow's and Spark's types.
 
-Every column may be null but those in `ALWAYS_PRESENT`; in the schema all of them are nullable,
+Every column except those in `ALWAYS_PRESENT` may be null. In the schema all of them are nullable,
 since Spark compares that, too. The order is that of `docs/spark.md`.
 
-The two forms are kept equal by a test: what `spark_schema` says becomes what `arrow_schema` says by
-Spark's own rules, with timestamps in UTC.
+A test keeps the two forms equal: by Spark's own rules, the result of `spark_schema` becomes that of
+`arrow_schema`, with timestamps in UTC.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 ALWAYS_PRESENT = frozenset({"vhost", "queue", "seq"})
-"""Columns that a damaged record has, too."""
+"""Columns that have values even for a damaged record."""
 
 VARIANT = pa.struct(
     [
@@ -29,7 +29,7 @@ VARIANT = pa.struct(
         pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"}),
     ]
 )
-"""As Spark marks a struct that is a VARIANT."""
+"""A struct marked as a VARIANT in Spark's way."""
 
 _ARROW_TYPES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
@@ -90,7 +90,7 @@ _BODIES = {
 
 
 class Column(NamedTuple):
-    """`kind` is the type as SQL has it."""
+    """A column; `kind` is its type in SQL."""
 
     name: str
     kind: str
@@ -98,7 +98,7 @@ class Column(NamedTuple):
 
 
 def all_columns(options: ReadOptions) -> tuple[Column, ...]:
-    """Everything there is to choose from. Raises `OptionRefused`."""
+    """All columns that can be chosen. Raises `OptionRefused`."""
     kinds = dict(_STANDARD)
     kinds["body"] = _BODIES[options.body_format]
     if options.headers is Headers.NONE:
@@ -118,7 +118,7 @@ def all_columns(options: ReadOptions) -> tuple[Column, ...]:
 
 
 def columns(options: ReadOptions) -> tuple[Column, ...]:
-    """What is read: all columns, or those that the option `columns` names, in its order.
+    """The columns to read: all, or those that the option `columns` names, in its order.
 
     Raises `OptionRefused`.
     """
@@ -176,7 +176,7 @@ def _spark_type(kind: str) -> DataType:
 
 
 def columns_of(schema: StructType, options: ReadOptions) -> tuple[Column, ...]:
-    """The columns a user asked for by a schema: some of those there are, in any order.
+    """The columns that a user's schema asks for: any of the existing ones, in any order.
 
     Raises `OptionRefused` for a column that does not exist or is of another type.
     """

@@ -1,8 +1,8 @@
-"""Delta tables, by the library `deltalake`.
+"""Delta tables, through the library `deltalake`.
 
-Delta has transactions of applications (`txn` in the protocol): an application id and a version,
-kept in the table's log and its checkpoints. The id is the job's, the version the batch's number.
-Of two writers that commit the same application's version at once, Delta refuses one.
+Delta has application transactions (`txn` in the protocol): an application id and a version, kept in
+the table's log and its checkpoints. The id is the job's, the version is the batch's number. If two
+writers commit the same version of an application at once, Delta refuses one of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ S3_SCHEMES = ("s3", "s3a", "s3n")
 
 
 class DeltaLakeTable:
-    """The Delta table at a place."""
+    """The Delta table in a directory or at a URL."""
 
     def __init__(self, place: Where) -> None:
         self._uri, self._storage = address(str(place))
@@ -67,8 +67,8 @@ class DeltaLakeTable:
                 partition_by=PARTITION_BY,
                 storage_options=self._storage,
             )
-            # Asked of the version that is appended to: Delta refuses if another one has come since
-            # that has it.
+            # Checked in the version that is appended to: if another version with this batch has
+            # come since, Delta refuses the transaction.
             if files and not _has(table, job, batch):
                 table.create_write_transaction(
                     [_addition(file) for file in files],
@@ -101,7 +101,7 @@ def _has(table: deltalake.DeltaTable, job: str, batch: int) -> bool:
 
 
 def _with_day(schema: pa.Schema) -> pa.Schema:
-    """What the table has: the day is in no file, the table's log says it of each."""
+    """The columns of the table: the day is in its log, for each file, but not in the files."""
     return schema.append(pa.field(DAY, pa.date32()))
 
 
@@ -117,11 +117,11 @@ def _addition(file: TableFile) -> AddAction:
 
 
 def _statistics(file: TableFile) -> dict[str, Any]:
-    """What lets readers leave a file out."""
+    """The statistics by which readers skip a file."""
     least: dict[str, Any] = {"seq": file.first_seq}
     most: dict[str, Any] = {"seq": file.last_seq}
     if file.min_enqueued_us is not None and file.max_enqueued_us is not None:
-        # Delta keeps milliseconds: a maximum that is cut must be rounded up.
+        # Delta keeps milliseconds, so a maximum must be rounded up.
         least["enqueued_at"] = _instant(file.min_enqueued_us // 1000)
         most["enqueued_at"] = _instant(-(-file.max_enqueued_us // 1000))
     return {"numRecords": file.rows, "minValues": least, "maxValues": most}
@@ -133,8 +133,8 @@ def _instant(at_ms: int) -> str:
 
 
 def address(place: str) -> tuple[str, dict[str, str]]:
-    """The place as deltalake knows it: what a URL has behind `?`, and logins, are options there.
-    What it does not say is read from the environment."""
+    """The place for deltalake: the query of a URL and its login become options. Other options are
+    read from the environment."""
     if "://" not in place:
         return str(Path(os.path.abspath(place))), {}
     parts = urlsplit(place)

@@ -1,8 +1,8 @@
 """An export: a snapshot, its units written by Spark's tasks, and a manifest that makes it count.
 
-The plan of an export is written down before anything else. Who begins an export of the same name
-again goes on with that plan and that snapshot; what was written is not written again. A finished
-export is left as it is.
+The plan of an export is written down before anything else. If an export of the same name is begun
+again, it continues with that plan and that snapshot, and units already written are not written
+again. A finished export is left as it is.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ FORMAT = 1
 PLAN_FILE = "plan.json"
 
 TARGET_FILE_BYTES = 128 << 20
-"""Of records, before they are compressed: a task costs about 50 ms of its own."""
+"""The size of a file in octets of uncompressed records: a task costs about 50 ms of its own."""
 
 ONLY_BATCH = 0
-"""Of an export, which is one transaction of a table."""
+"""The only batch of an export, which is one transaction of a table."""
 
 POLL_S = 0.25
-"""Between two looks at how far the tasks are."""
+"""The time between two looks at the progress of the tasks."""
 
 LATEST = "latest"
 
 OWN_ERROR = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.*)$", re.MULTILINE)
-"""In the traceback of a task."""
+"""Finds an error of ours in the traceback of a task."""
 
 OPTIONS = (
     "headers",
@@ -90,15 +90,15 @@ OPTIONS = (
     "starting_timestamp_us",
     "ending_timestamp_us",
 )
-"""Of `ReadOptions`, those an export can be told."""
+"""The fields of `ReadOptions` that an export can have."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What is to be exported, and how. `since` is another export, or `latest`.
+    """The wishes for an export. `since` is another export, or `latest`.
 
-    `target_file_bytes` are those of records, before they are compressed. `table` is what the
-    files become part of, if they are to be more than files.
+    `target_file_bytes` is the size of a file in octets of uncompressed records. `table` is the
+    table that the files are appended to, if any.
     """
 
     selector: QueueSelector
@@ -115,7 +115,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an export is, once it was begun."""
+    """The fixed plan of an export that has begun."""
 
     export: str
     snapshot: Snapshot
@@ -129,13 +129,13 @@ class Plan:
 
     @property
     def job(self) -> str:
-        """What a table knows this export by; a name stands for one export of a node."""
+        """The id of this export in a table; a name stands for one export of a node."""
         return f"warren-export/{self.snapshot.node_id}/{self.export}"
 
 
 @dataclass(frozen=True)
 class ExportProgress:
-    """Shares of the units, each of which a task writes, and octets of all their records."""
+    """Progress in shares of the units, one for each task; and the octets of all their records."""
 
     units: int
     units_total: int
@@ -147,7 +147,7 @@ def default_export_id() -> str:
 
 
 def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> Plan | Manifest:
-    """The plan of the export, new or as it was; its manifest if it is finished.
+    """The plan of the export, new or an earlier one; or its manifest if it is finished.
 
     Raises `OptionRefused`, `QueueUnknown`, `RecordDamaged`, `SnapshotGone`, `StoreRefused`,
     `TableRefused`, OSError.
@@ -156,7 +156,7 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
     check_destination(data_directory, destination)
     shelf = shelf_of(destination)
     if shelf.size(manifest_name(export)) is not None:
-        # Who wrote it may have been killed then.
+        # The process that wrote it may have been killed right after.
         settle(destination, export)
         return read_manifest(destination, export)
     name = f"{staging_folder(export)}/{PLAN_FILE}"
@@ -196,7 +196,7 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
 
 
 def tasks(destination: Where, plan: Plan) -> list[ExportTask]:
-    """What is to be done, the same each time it is asked for. Raises `StoreRefused`, OSError."""
+    """The tasks of a plan, the same at each call. Raises `StoreRefused`, OSError."""
     seen = {} if plan.since is None else read_manifest(destination, plan.since).high_water
     spans = [(at, Interval(seen.get(f"{at.queue_id:016x}"))) for at in _queues(plan)]
     units = plan_units(plan.snapshot, spans, max_bytes=plan.target_file_bytes, min_units=1)
@@ -218,10 +218,10 @@ def tasks(destination: Where, plan: Plan) -> list[ExportTask]:
 def finish(
     destination: Where, plan: Plan, files: Iterable[ExportedFile], schema: dict[str, Any]
 ) -> Manifest:
-    """Append the files to the table, if there is one, write the manifest, and settle what follows
-    from it. Raises `TableRefused`, OSError.
+    """Append the files to the table, if there is one, write the manifest, and clean up.
 
-    The manifest comes last: who was killed before it comes back to a table that has the files.
+    The manifest comes last: a process that was killed before it will find the files in the table
+    when it runs again. Raises `TableRefused`, OSError.
     """
     files = sorted(files, key=lambda file: file.path)
     if plan.table is not None:
@@ -249,9 +249,9 @@ def finish(
 
 
 def settle(destination: Where, export: str) -> None:
-    """Say that there is a finished export, and give up what only an unfinished one needs.
+    """Mark that there is a finished export, and remove what only an unfinished one needs.
 
-    Nothing is left to be done where this was done before. Raises OSError.
+    Does nothing if this was done before. Raises OSError.
     """
     shelf = shelf_of(destination)
     try:
@@ -266,7 +266,7 @@ def settle(destination: Where, export: str) -> None:
 
 
 def absolute(destination: Where) -> str:
-    """For processes that run elsewhere."""
+    """The destination as an absolute path or URL, for processes with another working directory."""
     return str(destination) if "://" in str(destination) else str(Path(destination).absolute())
 
 
@@ -280,12 +280,10 @@ def run(
     parallelism: int | None = None,
     tell: Callable[[ExportProgress], None] = lambda progress: None,
 ) -> Manifest:
-    """Export; `tell` hears how far it is. Spark is asked for when everything else is in order.
+    """Run an export. `tell` gets its progress. Spark is started when everything else is in order.
 
-    The snapshot is kept while this runs, and that of an export that fails until its lease runs out,
-    for the next try.
-
-    Raises what `begin` and `export_unit` raise, as far as Spark lets through.
+    The snapshot is kept while this runs; that of a failed export is kept until its lease runs out,
+    for the next try. Raises what `begin` and `export_unit` raise, as far as Spark lets it through.
     """
     check_export_id(export)
     check_destination(data_directory, destination)
@@ -307,7 +305,7 @@ def run(
 
 
 class Renewal:
-    """Keeps a snapshot as long as somebody looks: a lease is for those who have ended."""
+    """Keeps a snapshot as long as `look` is called: the lease is for processes that have ended."""
 
     def __init__(self, snapshot: Snapshot, lease_s: float) -> None:
         self._snapshot = snapshot
@@ -323,8 +321,8 @@ class Renewal:
 
 @contextmanager
 def alone(destination: Where, export: str) -> Iterator[None]:
-    """Be the only one who writes this export, where it is on this machine: at a URL nobody sees to
-    that. Raises `StoreRefused` when somebody does, OSError."""
+    """Be the only process that writes this export, in a directory of this machine; at a URL that is
+    not enforced. Raises `StoreRefused` if another process writes it, OSError."""
     directory = shelf_of(destination).local
     if directory is None:
         yield
@@ -358,7 +356,7 @@ def _write(
     tell: Callable[[ExportProgress], None],
 ) -> list[ExportedFile]:
     context = spark.sparkContext
-    # Of this run alone: the Spark there is may have run an export of this name before.
+    # A group of this run only: the same Spark session may have run an export of this name before.
     group = f"warren-export-{uuid4().hex}"
     wanted = len(
         group_units(
@@ -396,7 +394,7 @@ def _write(
 
 
 def deal(work: Iterable[ExportTask], count: int) -> list[list[ExportTask]]:
-    """So many shares of about the same size, or fewer; the largest first.
+    """Divide the tasks into `count` shares of about the same size, or fewer; the largest first.
 
     A task of Spark's costs about 50 ms, so small units share one.
     """
@@ -410,12 +408,12 @@ def deal(work: Iterable[ExportTask], count: int) -> list[list[ExportTask]]:
 
 
 def export_share(tasks: Sequence[ExportTask]) -> list[ExportedFile]:
-    """What a task of Spark's does. Raises as `export_unit`."""
+    """The work of a task of Spark's. Raises what `export_unit` does."""
     return [file for task in tasks for file in export_unit(task)]
 
 
 def _cause(failure: BaseException) -> BaseException:
-    """The error of ours that a task ended with, which Spark hands on as text; or what it is."""
+    """The error of ours with which a task ended, made from Spark's text; or `failure`."""
     told = OWN_ERROR.search(str(failure))
     kind = getattr(errors, told[1], None) if told is not None else None
     if told is None or kind is None:
@@ -426,7 +424,7 @@ def _cause(failure: BaseException) -> BaseException:
 
 
 def _finished(context: Any, group: str) -> int:
-    """Tasks of the group that are done."""
+    """The number of finished tasks of the group."""
     tracker = context.statusTracker()
     done = 0
     for job in tracker.getJobIdsForGroup(group):
@@ -441,7 +439,7 @@ def _finished(context: Any, group: str) -> int:
 
 
 def check_destination(data_directory: Path, destination: Where) -> None:
-    """Raises `OptionRefused` for a place in the data directory, `ShelfRefused` for no place."""
+    """Raise `OptionRefused` for a place in the data directory, `ShelfRefused` if unusable."""
     if shelf_of(destination).is_inside(data_directory):
         raise OptionRefused(
             f"{destination} is in the data directory {data_directory}, which is the node's alone"
@@ -461,7 +459,8 @@ def _snapshot(data_directory: Path, wish: Wish) -> Snapshot:
 
 
 def _check_base(base: Manifest, wish: Wish) -> None:
-    """Positions say what is new, times do not: what a time left out would never be exported."""
+    """Refuse times together with a base: positions tell what is new, and messages outside the times
+    would never be exported."""
     if any(wish_us is not None for wish_us in _times(asdict(wish.options))):
         raise OptionRefused("since and a time exclude each other")
     if any(base_us is not None for base_us in _times(base.options["read"])):
@@ -469,7 +468,7 @@ def _check_base(base: Manifest, wish: Wish) -> None:
 
 
 def _check_same_table(base: Manifest, wish: Wish) -> None:
-    """What is not in the table now would never come there."""
+    """Refuse a base with another table: its messages would never come into this table."""
     wanted = None if wish.table is None else asdict(wish.table)
     if base.options.get("table") != wanted:
         raise OptionRefused(
@@ -499,7 +498,8 @@ def _queues(plan: Plan) -> list[PinnedQueue]:
 
 
 def _high_water(base: dict[str, int], queues: list[PinnedQueue]) -> dict[str, int]:
-    """Never less than that of the base: a snapshot that was given may be older than the base's."""
+    """The high water of queues. It is never below that of the base: a snapshot that was given may
+    be older than the base's."""
     reached = dict(base)
     for queue in queues:
         if queue.last_position is not None:
@@ -530,7 +530,7 @@ def _options_fields(plan: Plan) -> dict[str, Any]:
 
 
 def _read_plan(shelf: Shelf, export: str, wish: Wish) -> Plan:
-    """Raises `OptionRefused`, `SnapshotGone`, `StoreRefused`."""
+    """The plan of an unfinished export. Raises `OptionRefused`, `SnapshotGone`, `StoreRefused`."""
     staging = f"{shelf.shown}/{staging_folder(export)}"
     path = f"{staging}/{PLAN_FILE}"
     try:
@@ -570,7 +570,7 @@ def _read_plan(shelf: Shelf, export: str, wish: Wish) -> Plan:
         target_file_bytes=wish.target_file_bytes,
         selector=wish.selector,
         table=wish.table,
-        # What was the latest then is gone on with, whatever has been finished meanwhile.
+        # The export that was the latest then stays the base, whatever has been finished meanwhile.
         since=known.since if known.since and wish.since == LATEST else wish.since,
     )
     if _plan_fields(known) != _plan_fields(wanted):

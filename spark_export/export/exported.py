@@ -1,4 +1,4 @@
-"""Exports as DataFrames, for those who know nothing of how they were written."""
+"""Exports as DataFrames, for users who do not know how they were written."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def read_export(spark: SparkSession, path: str | Path, export: str | None = None) -> DataFrame:
-    """The messages of an export and of those it is based on; of the newest unless one is named.
+    """The messages of an export and of its bases; of the newest export unless one is named.
 
-    Only files that a manifest names are read, with the schema that it has: what an export left that
-    was never finished does not count, and queue `0123` stays text. Raises `StoreRefused`, OSError.
+    Only files that a manifest names are read, with the manifest's schema: files of an export that
+    was never finished do not count, and queue `0123` stays text. Raises `StoreRefused`, OSError.
     """
     from pyspark.sql.types import StructType
 

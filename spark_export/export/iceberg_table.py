@@ -1,9 +1,9 @@
-"""Iceberg tables, by the library `pyiceberg`, in whatever catalog that is configured for.
+"""Iceberg tables, through the library `pyiceberg`, in any catalog that it is configured for.
 
-A snapshot of a table has a summary, in which a writer may note what it likes: here the job and the
-number of its batch. A batch is known as long as its snapshot is; files that stand in the table
-already are refused besides. Of two processes that append the same batch at the same instant both
-may succeed, since pyiceberg tries again by itself when another transaction came first: exports to a
+A snapshot of a table has a summary, in which a writer may keep notes: here the job and the number
+of its batch. A batch is known as long as its snapshot exists; in addition, files that are in the
+table already are refused. If two processes append the same batch at the same instant, both may
+succeed, since pyiceberg tries again by itself when another transaction came first: exports to a
 directory and streams have one writer each.
 """
 
@@ -26,10 +26,11 @@ from warren.spark_export.export.manifest import Where
 
 JOB = "warren.job"
 BATCH = "warren.batch"
-"""In the summary of a snapshot."""
+"""The keys in the summary of a snapshot."""
 
 MEASURED = (*PARTITION_SOURCES, "seq")
-"""Columns of which the table keeps the smallest and largest values; partitions follow from them."""
+"""Columns for which the table keeps the smallest and largest values; the partitions follow from
+them."""
 
 PROPERTIES = {
     "write.metadata.metrics.default": "none",
@@ -46,8 +47,8 @@ def find_table(choice: TableChoice, place: Where) -> IcebergTable:
 
 
 class IcebergTable:
-    """A table of a catalog. Its files stand at `location`, and there it is made if it is missing;
-    the table itself may be elsewhere."""
+    """A table of a catalog. Its files are at `location`, where it is made if it is missing; an
+    existing table may be elsewhere."""
 
     def __init__(self, catalog: Catalog, name: str, location: str) -> None:
         self._catalog = catalog
@@ -129,7 +130,7 @@ def _has(table: Table, job: str, batch: int) -> bool:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """A catalog raises whatever the library does by which it is reached."""
+    """Turn errors into `TableRefused`; a catalog may raise any error of its own library."""
     try:
         yield
     except SparkExportError:
@@ -139,7 +140,8 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def _same(kind: pa.DataType, known: pa.DataType) -> bool:
-    """Iceberg has no integers of 16 bits, and Arrow several ways to keep text."""
+    """Whether a column of type `kind` fits one of type `known`: Iceberg has no 16-bit integers, and
+    Arrow has several types of text."""
     if pa.types.is_integer(kind) and pa.types.is_integer(known):
         return bool(kind.bit_width <= known.bit_width)
     if pa.types.is_map(kind) and pa.types.is_map(known):
@@ -158,7 +160,7 @@ def _same(kind: pa.DataType, known: pa.DataType) -> bool:
 
 
 def _location(place: str) -> str:
-    """The place as Iceberg knows it: what a URL has behind `?` is for its catalog to say."""
+    """The place for Iceberg, without a URL's query: such options are the catalog's."""
     if "://" not in place:
         return f"file://{os.path.abspath(place)}"
     parts = urlsplit(place)

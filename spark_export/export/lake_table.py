@@ -2,8 +2,9 @@
 
 The rows are written first, as Parquet files in the place of the table, which does not know of them
 yet. Then one transaction of the table makes them count, and notes in the table which *batch* of
-which *job* they are. Who was killed anywhere before that writes again; who was killed behind it
-finds the note (`LakeTable.has`) and appends nothing. So each batch is in the table exactly once.
+which *job* they are. A writer that is killed before the transaction writes again; one that is
+killed after it finds the note (`LakeTable.has`) and appends nothing. So each batch is in the table
+exactly once.
 
 An export is a job with one batch, a streaming query a job with many. A table is partitioned by
 virtual host, queue and the day (UTC) on which messages were enqueued.
@@ -34,7 +35,8 @@ DAY = "date"
 
 @dataclass(frozen=True)
 class TableChoice:
-    """Which kind of table, and its name in a catalog: Iceberg has one, Delta has none."""
+    """The kind of a table, and its name in a catalog, which Iceberg tables have and Delta tables
+    lack."""
 
     format: str
     name: str | None = None
@@ -51,8 +53,8 @@ class TableChoice:
 
 @dataclass(frozen=True)
 class TableFile:
-    """A Parquet file that is whole; `path` is relative to the table. `seq` and times are the
-    smallest and the largest in it, times in microseconds since 1970."""
+    """A complete Parquet file; `path` is relative to the table. `first_seq`, `last_seq` and the
+    times are the smallest and the largest in it, times in microseconds since 1970."""
 
     path: str
     vhost: str
@@ -71,21 +73,22 @@ class TableFile:
 
 
 class LakeTable(Protocol):
-    """A table that is there, or is made by the first `append`. Methods raise `TableRefused`."""
+    """A table that exists, or is made by the first `append`. Methods raise `TableRefused`."""
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse columns that the table, if there is one, does not have so."""
+        """Raise `TableRefused` if the table exists and its columns differ from these."""
 
     def has(self, job: str, batch: int) -> bool:
         """Whether this batch of the job, or a later one, is in the table."""
 
     def append(self, job: str, batch: int, files: Sequence[TableFile], schema: pa.Schema) -> None:
-        """Make the rows of the files count, in one transaction that notes the batch; a batch that
-        the table has is left as it is. Without files there is no transaction, but a table."""
+        """Append the files to the table, in one transaction that notes the batch; nothing if the
+        table has the batch. Without files the table is made, but there is no transaction."""
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Raises `OptionRefused` for what these tables have no type for, or no row can do without."""
+    """Raise `OptionRefused` for columns whose type these tables lack, and for missing columns that
+    every row needs."""
     for name in (*PARTITION_SOURCES, "seq"):
         if name not in schema.names:
             raise OptionRefused(f"a table needs the column {name}")

@@ -1,4 +1,4 @@
-"""Which table an export or a stream is appended to. The library of its kind is loaded then."""
+"""Opens the table to which an export or a stream is appended, and loads the library of its kind."""
 
 from __future__ import annotations
 

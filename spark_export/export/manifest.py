@@ -1,12 +1,13 @@
-"""Manifests: what an export consists of. One that is there is whole, and nothing else counts.
+"""Manifests: the lists of what exports consist of. An export exists once its manifest does.
 
     DEST/_manifests/<export>.json      the export; written last, by rename
-    DEST/_staging/<export>/            an export that is not finished: its plan, its finished units
-    DEST/_SUCCESS                      some export is whole
+    DEST/_staging/<export>/            an unfinished export: its plan, its finished units
+    DEST/_SUCCESS                      some export is complete
     DEST/vhost=V/queue=Q/date=D/part-<queue id>-<first seq>-<last seq>-<node>-<export>.parquet
 
-An export is *full*, or holds what came after another one, its base: `since`. `chain` is an export
-with its base, and the base of that, down to a full one; together they have each message once.
+An export is *full*, or has the messages that came after another export, its base (`since`). `chain`
+is an export with its base, and the base of that, down to a full one; together they have each
+message once.
 """
 
 from __future__ import annotations
@@ -31,27 +32,27 @@ STAGING_DIRECTORY = "_staging"
 SUCCESS_FILE = "_SUCCESS"
 
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
-"""As Hive names the directory of null: of damaged records, of which nobody knows the day."""
+"""Hive's name of the directory for null: for damaged records, whose day is unknown."""
 
 Where: TypeAlias = Path | str
-"""Where exports are kept: a directory, or the URL of what pyarrow reaches."""
+"""The place of exports: a directory, or a URL that pyarrow can open."""
 
 EXPORT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 NAME_BYTES_MAX = 200
-"""Of a directory; a file system takes 255, and a name of 255 octets may need 765 when it is
-encoded."""
+"""The longest name of a directory; file systems allow 255, and a name of 255 octets may need 765
+when it is encoded."""
 
 HASH_BYTES = 1 << 20
-"""Read at once."""
+"""Octets read at once."""
 
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """`path` is relative to the export; `first_seq` and `last_seq` are both in it.
+    """A file of an export. `path` is relative to the destination; `last_seq` is inclusive.
 
-    Times are microseconds since 1970, None when nothing in it has one. `corrupt` rows have no
-    content but the octets of the record.
+    Times are microseconds since 1970, None if no message in it has one. `corrupt` counts rows with
+    no content but the octets of the record.
     """
 
     path: str
@@ -83,11 +84,12 @@ class ExportedQueue:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`options` are those that say what was read; `schema` is Spark's, as JSON.
+    """The description of a finished export. `schema` is Spark's, as JSON.
 
-    `high_water` is, by queue id, the position from which an increment goes on: of all queues this
-    export and its base have seen. `unreadable` counts places of the
-    store that could not be read, and are no rows; damaged messages are rows, which files count.
+    `options` are those that decided what was read. `high_water` has, by queue id, the position from
+    which an increment continues, for all queues that this export and its base have seen.
+    `unreadable` counts places of the store that could not be read and are not rows; damaged
+    messages are rows, and counted in `files`.
     """
 
     export: str
@@ -133,18 +135,18 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Fault:
-    """A file that is not what its manifest says."""
+    """A file that differs from its manifest."""
 
     export: str
     path: str
     reason: str
 
 
-# Where things are
+# Places
 
 
 def shelf_of(destination: Where) -> Shelf:
-    """The place itself. Raises `ShelfRefused`."""
+    """The shelf of a destination. Raises `ShelfRefused`."""
     return shelf_at(destination, SHARED)
 
 
@@ -157,12 +159,12 @@ def staging_folder(export: str) -> str:
 
 
 def lock_name(export: str) -> str:
-    """Locked by the process that writes the export; no name of an export begins with a dot."""
+    """The lock of the process that writes the export; no export's name begins with a dot."""
     return f"{STAGING_DIRECTORY}/.{export}.lock"
 
 
 def check_export_id(export: str) -> str:
-    """Raises `OptionRefused`."""
+    """The name, if an export can have it. Raises `OptionRefused`."""
     if not EXPORT_ID.fullmatch(export):
         raise OptionRefused(
             f"export {export!r}: letters, digits, and . _ - are allowed, 100 at most, and a letter"
@@ -182,12 +184,13 @@ def _partition(key: str, name: str) -> str:
     if len(encoded) <= NAME_BYTES_MAX:
         return encoded
     digest = blake2b(octets, digest_size=8).hexdigest()
-    # Not in the middle of an encoded octet.
+    # Not cut in the middle of an encoded octet.
     return f"{re.sub('%.?$', '', encoded[: NAME_BYTES_MAX - 18])}~{digest}"
 
 
 def file_name(queue_id: int, first_seq: int, last_seq: int, node_id: str, export: str) -> str:
-    """The same for the same messages of the same export, whoever writes it and how often."""
+    """The name of a file: the same for the same messages of the same export, whichever task writes
+    it, and however often."""
     of_export = blake2b(export.encode(), digest_size=4).hexdigest()
     return f"part-{queue_id:016x}-{first_seq}-{last_seq}-{node_id[:8]}-{of_export}.parquet"
 
@@ -196,7 +199,7 @@ def file_name(queue_id: int, first_seq: int, last_seq: int, node_id: str, export
 
 
 def write_manifest(destination: Where, manifest: Manifest) -> None:
-    """Durably: this makes the export. Raises OSError."""
+    """Write the manifest durably; from then on the export exists. Raises OSError."""
     fields = {"format": FORMAT, **asdict(manifest)}
     fields["queues"] = [asdict(queue) for queue in manifest.queues()]
     fields |= {"rows": manifest.rows, "bytes": manifest.bytes, "corrupt": manifest.corrupt}
@@ -205,7 +208,7 @@ def write_manifest(destination: Where, manifest: Manifest) -> None:
 
 
 def read_manifest(destination: Where, export: str) -> Manifest:
-    """Raises `StoreRefused` when there is none that can be read, OSError."""
+    """The manifest of an export. Raises `StoreRefused` if it is missing or unreadable, OSError."""
     shelf = shelf_of(destination)
     shown = f"{shelf.shown}/{manifest_name(export)}"
     try:
@@ -229,7 +232,7 @@ def _decode(fields: Any, path: str) -> Manifest:
 
 
 def list_manifests(destination: Where) -> list[Manifest]:
-    """All there are, in the order in which they were finished. Raises `StoreRefused`, OSError."""
+    """All manifests, in the order of finishing. Raises `StoreRefused`, OSError."""
     names = shelf_of(destination).names(MANIFESTS_DIRECTORY)
     found = [
         read_manifest(destination, name.removeprefix(f"{MANIFESTS_DIRECTORY}/")[: -len(".json")])
@@ -240,7 +243,7 @@ def list_manifests(destination: Where) -> list[Manifest]:
 
 
 def find_manifest(destination: Where, export: str | None) -> Manifest:
-    """That export, or the newest. Raises `StoreRefused`, OSError."""
+    """The manifest of this export, or the newest for None. Raises `StoreRefused`, OSError."""
     if export is not None:
         return read_manifest(destination, check_export_id(export))
     manifests = list_manifests(destination)
@@ -250,7 +253,7 @@ def find_manifest(destination: Where, export: str | None) -> Manifest:
 
 
 def chain(destination: Where, manifest: Manifest) -> list[Manifest]:
-    """The export with its bases, the full one first. Raises `StoreRefused`, OSError."""
+    """The export and its bases, the full one first. Raises `StoreRefused`, OSError."""
     links = {manifest.export: manifest}
     since = manifest.since
     while since is not None:
@@ -262,7 +265,7 @@ def chain(destination: Where, manifest: Manifest) -> list[Manifest]:
 
 
 def verify(destination: Where, manifest: Manifest) -> Iterator[Fault]:
-    """Read every file of the export; what is missing or is not what was written. Raises OSError."""
+    """Read every file of the export; yields those that are missing or differ. Raises OSError."""
     shelf = shelf_of(destination)
     for file in manifest.files:
         size = shelf.size(file.path)

@@ -1,10 +1,9 @@
-"""Writes one unit as Parquet: what a Spark task does in an export.
+"""Writes one unit as Parquet: the work of a Spark task in an export.
 
-A file is written beside the others, or in a temporary directory where that is far away, and put
-under a name that follows from what is in it when it is whole.
-Then what was written is noted; a task that is run again finds the note and does nothing. A task
-that runs twice at once, perhaps on two machines, writes the same files twice, each under a name of
-its own until the rename.
+A file is written beside the others, or in a temporary directory if these are remote. When it is
+complete, it gets a name that follows from its contents. Then a note of the written files is made; a
+task that is run again finds the note and does nothing. If a task runs twice at once, perhaps on two
+machines, it writes the same files twice, each under a name of its own until the rename.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from warren.spark_export.snapshot.options import ReadOptions
 from warren.spark_export.snapshot.unit import Unit
 
 ROW_GROUP_BYTES = 64 << 20
-"""Of decoded columns; so much of each file that is being written is in memory."""
+"""Octets of decoded columns in a row group; that much of each unfinished file is in memory."""
 
 ROW_GROUP_ROWS = 1 << 20
 
@@ -50,15 +49,15 @@ WORDS = frozenset(
         "user_id", "app_id", "cluster_id", "store_uuid", "segment", "generation",
     }
 )  # fmt: skip
-"""Columns in which the same comes again and again; a dictionary of others would be given up."""
+"""Columns whose values repeat; in others a dictionary would be given up."""
 
 STEPS = ("seq", "enqueued_at", "timestamp")
-"""Columns whose values are near the one before."""
+"""Columns whose values are close to the value before."""
 
 
 @dataclass(frozen=True)
 class ExportTask:
-    """A unit, what of it is out for acknowledgement, and how it is to be written; picklable."""
+    """A unit, its positions out for acknowledgement, and how to write it; picklable."""
 
     unit: Unit
     unacked: tuple[Span, ...] | None
@@ -75,7 +74,7 @@ class ExportTask:
 
 
 def export_unit(task: ExportTask) -> list[ExportedFile]:
-    """The files of the unit, which are there when this returns.
+    """Write the unit; returns its files, which are complete.
 
     Raises `RecordDamaged`, `DataLost`, `SnapshotGone`, OSError.
     """
@@ -111,7 +110,7 @@ def export_unit(task: ExportTask) -> list[ExportedFile]:
 
 
 def finished_files(task: ExportTask) -> list[ExportedFile] | None:
-    """What an earlier run wrote of the unit; None when it did not finish it."""
+    """The files of the unit from an earlier run; None if that did not finish."""
     shelf = shelf_of(task.destination)
     try:
         files = [ExportedFile(**fields) for fields in json.loads(shelf.read(_note_name(task)))]
@@ -122,7 +121,7 @@ def finished_files(task: ExportTask) -> list[ExportedFile] | None:
 
 
 def _finish(task: ExportTask, shelf: Shelf, file: ParquetFile, day: str | None) -> ExportedFile:
-    """Make it durable under the name it is to have."""
+    """Finish the file and move it, durably, to its final name."""
     written, unit = file.close(), task.unit
     directory = partition_directory(unit.vhost, unit.queue, day)
     name = file_name(unit.queue_id, written.first_seq, written.last_seq, task.node_id, task.export)
@@ -142,7 +141,7 @@ def _note_name(task: ExportTask) -> str:
 
 
 def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-    """The batch by days on which messages were enqueued, in UTC."""
+    """The batch, divided by the days on which messages were enqueued, in UTC."""
     if not batch.num_rows:
         return
     days = pc.cast(batch.column("enqueued_at"), pa.date32(), safe=False)
@@ -158,7 +157,7 @@ def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]
 
 
 class Written(NamedTuple):
-    """What is in a file. Times are microseconds since 1970, None when nothing in it has one."""
+    """The contents of a file. Times are microseconds since 1970, None if no message has one."""
 
     rows: int
     bytes: int
@@ -171,8 +170,8 @@ class Written(NamedTuple):
 
 
 class ParquetFile:
-    """A file of messages, which has the columns `seq` and `enqueued_at` at least, under a name of
-    its own until it is whole. `corrupt_column` is there or not."""
+    """A file of messages, under a name of its own until it is complete. It must have the columns
+    `seq` and `enqueued_at`; `corrupt_column` may be missing."""
 
     def __init__(self, path: Path, schema: pa.Schema, codec: str, corrupt_column: str) -> None:
         self.path = path
@@ -206,7 +205,7 @@ class ParquetFile:
             self._write_group()
 
     def close(self) -> Written:
-        """Make it whole; at least one row was written. Raises OSError."""
+        """Complete the file; at least one row must have been written. Raises OSError."""
         self._write_group()
         self._writer.close()
         self._raw.close()
@@ -222,7 +221,7 @@ class ParquetFile:
         )
 
     def abandon(self) -> None:
-        """Leave nothing behind unless it was moved to its place."""
+        """Remove the file unless it was moved to its place."""
         self._raw.close()
         self.path.unlink(missing_ok=True)
 
@@ -251,7 +250,7 @@ def _is_number(schema: pa.Schema, name: str) -> bool:
 
 
 class HashedFile:
-    """A file that is only written to, and its SHA-256."""
+    """A file that is only written to, with its SHA-256."""
 
     closed = False
 
@@ -282,4 +281,4 @@ class HashedFile:
         return False
 
     def close(self) -> None:
-        """The file is closed by who opened it, after it was synced."""
+        """Does nothing: `ParquetFile` closes the file."""

@@ -1,11 +1,11 @@
-"""Micro-batches of a stream, appended to a table of a lakehouse: what `foreachBatch` is given.
+"""Micro-batches of a stream, appended to a table of a lakehouse: functions for `foreachBatch`.
 
-Tasks write the rows of a batch as Parquet beside the table's files; the driver appends those to the
-table, with the id of the query and the number of the batch. Spark runs a batch again when it does
-not know that it was done. If the table has it then, nothing is written.
+Tasks write the rows of a batch as Parquet files beside those of the table; the driver appends them
+to the table, with the id of the query and the number of the batch. Spark runs a batch again if it
+does not know that it was finished. If the table has the batch by then, nothing is written.
 
-A file that a task wrote and that no transaction named, because something was killed, is no part of
-the table; vacuuming removes it.
+A file that a task wrote and no transaction named, because a process was killed, is not part of the
+table; vacuuming removes it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CODEC = "zstd"
 CORRUPT_COLUMN = "_corrupt_record"
 
 QUERY_ID = "sql.streaming.queryId"
-"""The local property in which Spark says it to what runs in a query."""
+"""The local property in which Spark tells tasks the id of their query."""
 
 WRITTEN = (
     "path string, vhost string, queue string, date string, rows bigint, bytes bigint,"
@@ -50,7 +50,7 @@ WRITTEN = (
 
 
 class Partition(NamedTuple):
-    """Of a table; rows of unknown age have no date."""
+    """A partition of a table; rows of unknown age have no date."""
 
     vhost: str
     queue: str
@@ -63,8 +63,8 @@ def append_to_delta(place: Where) -> Callable[[DataFrame, int], None]:
 
 
 def append_to_iceberg(table: str, place: Where) -> Callable[[DataFrame, int], None]:
-    """For `foreachBatch`: append each batch to the Iceberg table CATALOG.NAMESPACE.TABLE, whose
-    new files stand in this directory or at this URL."""
+    """For `foreachBatch`: append each batch to the Iceberg table CATALOG.NAMESPACE.TABLE, whose new
+    files are written to this directory or URL."""
     return _appending(TableChoice(ICEBERG, table), place)
 
 
@@ -80,9 +80,9 @@ def _appending(choice: TableChoice, place: Where) -> Callable[[DataFrame, int], 
 def append_batch(
     frame: DataFrame, choice: TableChoice, destination: str, job: str, batch: int
 ) -> None:
-    """Append the rows as this batch of the job, unless they are there.
+    """Append the rows as this batch of the job, unless the table has it.
 
-    Raises `OptionRefused`, `TableRefused`, and what Spark raises when a task fails.
+    Raises `OptionRefused`, `TableRefused`, and Spark's errors when a task fails.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -104,7 +104,7 @@ def append_batch(
 def write_files(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, destination: str
 ) -> list[TableFile]:
-    """What a task does: write its rows as files, one for each queue and day. Raises OSError."""
+    """The work of a task: write its rows as files, one for each queue and day. Raises OSError."""
     pa.set_cpu_count(1)
     shelf = shelf_of(destination)
     found = []

@@ -4,10 +4,12 @@
 
 A node does not see the processes of another machine. So the driver's machine has one process like
 this for each application that reads from nodes: it waits for the end of the application's process
-and releases what was made for it. Where it is killed too, the leases of the snapshots end them.
+and then releases the application's snapshots. If it is killed too, the leases of the snapshots end
+them.
 
-`DIRECTORY` has `owner.json`, the process that is waited for, and a file for each snapshot with the
-address and token of each of its parts; only its user may enter. The process holds the lock of it.
+`DIRECTORY` has `owner.json`, which names the process to wait for, and a file for each snapshot with
+the address and token of each of its parts; only its user may enter. This process holds the lock of
+the directory.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ OWNER_FILE: Final = "owner.json"
 
 
 def release_with(owner: Owner, parts: Iterable[tuple[NodeAddress, str, str]]) -> None:
-    """Have snapshots released when this process ends: address, id and token of each.
+    """Have snapshots released when the owner's process ends; parts are address, id and token.
 
     Raises `StoreRefused`, OSError.
     """
@@ -47,7 +49,7 @@ def release_with(owner: Owner, parts: Iterable[tuple[NodeAddress, str, str]]) ->
     with locked(directory) as ours:
         if not ours:
             return
-    # One that is started twice ends at once.
+    # A second process for the same directory ends at once.
     module = "warren.spark_export.remote.lease_keeper"
     os.posix_spawn(
         sys.executable,
@@ -73,7 +75,7 @@ def _directory(owner: Owner) -> Path:
 
 
 def _write(path: Path, fields: Any) -> None:
-    """Whoever reads it finds all of it, or nothing."""
+    """Write the file by rename, so that a reader finds all of it, or nothing."""
     unfinished = path.with_suffix(".new")
     with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(fields, file)
@@ -81,7 +83,8 @@ def _write(path: Path, fields: Any) -> None:
 
 
 def keep(directory: Path) -> None:
-    """Wait for the end of the process, and release. Returns at once where that is done already."""
+    """Wait for the end of the owner's process, and release its snapshots. Returns at once if
+    another process does so."""
     with locked(directory) as ours:
         if not ours:
             return
@@ -96,7 +99,7 @@ def keep(directory: Path) -> None:
 
 def _release(parts: Any) -> None:
     for address, snapshot, token in parts:
-        # One that cannot be reached is released by its lease.
+        # If its node cannot be reached, the lease of the snapshot releases it.
         with suppress(SparkExportError):
             client = NodeClient(NodeAddress(**address), f"Bearer {token}")
             client.ask("DELETE", snapshot)

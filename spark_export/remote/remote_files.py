@@ -21,19 +21,19 @@ from warren.spark_export.snapshot.unit import (
 )
 
 QUEUES_KEPT: Final = 8
-"""Of which the entries are kept: whoever plans asks for them two times, one after the other."""
+"""Queues whose entries are kept: planning asks for the entries of each queue twice in a row."""
 
 
 @dataclass(frozen=True)
 class RemoteFiles:
-    """The snapshot of this id; `token` opens it."""
+    """The files of the snapshot with this id; `token` opens it."""
 
     address: NodeAddress
     snapshot: str
     token: str = field(repr=False)
 
     gap_bytes_max = 128 << 10
-    """A request costs as much as to send so many octets."""
+    """A request costs as much as sending this many octets."""
 
     @property
     def client(self) -> NodeClient:
@@ -94,7 +94,7 @@ def _head(files: RemoteFiles, queue_id: int) -> EntriesHead:
 
 @lru_cache(8)
 def _log_sizes(files: RemoteFiles) -> dict[str, int]:
-    """A snapshot's files never change."""
+    """The sizes of the log files, cached: a snapshot's files never change."""
     return files.log_sizes()
 
 

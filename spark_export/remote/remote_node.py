@@ -1,7 +1,7 @@
-"""Asking a node over HTTP: one connection for each thread and node, and another try when it breaks.
+"""Requests to a node over HTTP: one connection for each thread and node, with retries.
 
-Everything asked here may be asked twice: what is read never changes, and a snapshot that was made
-for an answer which got lost is removed when its lease ends.
+Every request here may be sent twice: files never change, and if the answer with a new snapshot is
+lost, that snapshot is removed when its lease ends.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from warren.spark_export.errors import SparkExportError, StoreRefused
 from warren.spark_export.node_urls import NodeAddress
 
 TIMEOUT_S: Final = 60.0
-"""Of one answer. To make a snapshot of a large store takes seconds."""
+"""The time for one answer. Making a snapshot of a large store takes seconds."""
 
 WAITS_S: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
-"""Before each further try: a node that is started anew is back by then."""
+"""The pauses before further tries: a node that restarts is back by then."""
 
 PIECE_BYTES: Final = 1 << 20
-"""Asked for at once; a node sends no more."""
+"""Octets asked for at once; a node sends no more."""
 
 BUSY: Final = (429, 500, 502, 503, 504)
 
 
 class NodeClient:
-    """Asks one node, with a login or the token of a snapshot. Can be pickled."""
+    """Sends requests to one node, with a login or the token of a snapshot. Can be pickled."""
 
     def __init__(self, address: NodeAddress, authorization: str) -> None:
         self.address = address
         self._authorization = authorization
 
     def ask(self, method: str, *path: str, body: Any = None) -> Any:
-        """The JSON of the answer, None of an empty one. The parts of the path are encoded here.
+        """Send a request; returns the JSON of the answer, None if it is empty.
 
-        Raises the `SparkExportError` that the node names, `StoreRefused` for other refusals and
-        when nobody answers.
+        The parts of the path are encoded here. Raises the `SparkExportError` that the node names;
+        `StoreRefused` for other refusals and if the node does not answer.
         """
         octets = None if body is None else json.dumps(body).encode()
         answer = self._answer(method, path, octets, {"Content-Type": "application/json"})
         return json.loads(answer.body) if answer.body else None
 
     def read(self, *path: str, start: int, size: int) -> bytes:
-        """Octets of a file from there on: up to so many, a piece at most, none at its end.
+        """Octets of a file from `start` on: up to `size`, at most `PIECE_BYTES`, none at its end.
 
         Raises FileNotFoundError, and what `ask` raises.
         """
@@ -89,7 +89,7 @@ class _Answer(NamedTuple):
 
 
 class _Connections(threading.local):
-    """Those of this thread. One that was open when the process was forked is not used."""
+    """The connections of this thread. Those opened before the process was forked are not used."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -101,19 +101,19 @@ class _Connections(threading.local):
         self.open.clear()
 
 
-# Of the whole process: a task reads many files of one node.
+# Shared by the whole process: a task reads many files of one node.
 _connections = _Connections()
 
 
 def close_connections() -> None:
-    """Those of this thread, before it ends."""
+    """Close the connections of this thread, before it ends."""
     _connections.close()
 
 
 def _answered(
     address: NodeAddress, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
 ) -> _Answer:
-    """Raises OSError, HTTPException; then the connection is closed."""
+    """The answer to one request. Raises OSError, HTTPException; then the connection is closed."""
     if _connections.pid != os.getpid():
         _connections.__init__()  # type: ignore[misc]
     connection = _connections.open.get(address)
@@ -132,7 +132,7 @@ def _answered(
 
 
 def _check_octets(response: HTTPResponse, octets: bytes) -> None:
-    """Raises HTTPException when they are not what was sent, or nobody can tell."""
+    """Raise HTTPException if these are not the octets sent, or if that cannot be checked."""
     headers = response.headers
     if "Content-Length" not in headers and "Transfer-Encoding" not in headers:
         if response.status != 204:

@@ -1,11 +1,12 @@
-"""Snapshots that nodes make: a `Store` over HTTP.
+"""Snapshots made by nodes: a `Store` over HTTP.
 
-In a cluster each node makes a snapshot of the queues that it leads; together they are one, a
-`RemoteSnapshot`, so that a mirrored queue is read once. They are taken one after the other: what is
-said of one moment holds for each queue, not for two that different nodes lead.
+In a cluster each node makes a snapshot of the queues that it leads; together they are one
+`RemoteSnapshot`, in which a mirrored queue is read once. They are taken one after the other: each
+queue is read as of one moment, but two queues led by different nodes are not read as of the same
+moment.
 
-Streams tell queues apart by the ids that the cluster has for them, since a queue that another node
-comes to lead has another id in that node's files.
+Streams identify queues by the ids that the cluster has for them: when another node becomes the
+leader of a queue, the queue has another id in that node's files.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from warren.spark_export.snapshot.snapshot_file import PinnedQueue, decode_queue
 from warren.spark_export.snapshot.unit import SnapshotFiles
 
 LOOKS_MAX: Final = 4
-"""At the leaders of queues, of which one may change while the others are asked."""
+"""Tries to find the leaders of all queues; a leader may change while the others are asked."""
 
 RENEW_S: Final = 8.0
-"""A node takes a cursor from a stream that is silent for 30 seconds."""
+"""The time between two reports that a cursor is in use: a node ends it after 30 silent seconds."""
 
 CURSOR_WAIT_S: Final = 35.0
-"""The stream that has it may have been killed just now."""
+"""The time to wait for a cursor: the stream that holds it may just have been killed."""
 
 CURSOR_LOOK_S: Final = 0.5
 
@@ -49,14 +50,14 @@ Key = tuple[str, str]
 
 
 class Part(NamedTuple):
-    """What one node made. Can be pickled; needs no login."""
+    """The part of a snapshot that one node made. Can be pickled; needs no login."""
 
     node: str
     files: RemoteFiles
 
     @property
     def key(self) -> tuple[NodeAddress, str, str]:
-        """What it takes to release it: address, id and token."""
+        """The address, id and token by which it can be released."""
         return self.files.address, self.files.snapshot, self.files.token
 
 
@@ -65,12 +66,12 @@ class RemotePlace:
     parts: tuple[Part, ...]
 
     def open(self) -> RemoteSnapshot:
-        """Raises `SnapshotGone`, `StoreRefused`."""
+        """Open the snapshot. Raises `SnapshotGone`, `StoreRefused`."""
         return RemoteSnapshot([_Opened(part, _described(part)) for part in self.parts])
 
 
 class _Opened:
-    """A part, and what its node told of it."""
+    """A part, and its node's description of it."""
 
     def __init__(self, part: Part, told: Any) -> None:
         self.part = part
@@ -80,7 +81,7 @@ class _Opened:
 
 
 class RemoteSnapshot:
-    """A `PinnedStore` whose parts are at one node or several."""
+    """A `PinnedStore` whose parts are at one or several nodes."""
 
     def __init__(self, opened: Iterable[_Opened]) -> None:
         opened = list(opened)
@@ -97,7 +98,8 @@ class RemoteSnapshot:
 
     @property
     def has_each_once(self) -> bool:
-        """False when a queue came to be led by another node while the nodes were asked."""
+        """Whether each queue is in one part only; False if a queue changed its leader while the
+        nodes were asked."""
         return len({queue.stream_id for queue in self.queues}) == len(self.queues)
 
     @property
@@ -121,10 +123,10 @@ class RemoteSnapshot:
 
 
 class RemoteStore:
-    """The nodes of a cluster, or one that is alone, of which `entries` are asked first."""
+    """The nodes of a cluster, or one node without; `entries` are the addresses asked first."""
 
     snapshot_every_s = 1.0
-    """A node makes a snapshot beside serving its clients."""
+    """A node serves its clients while it makes a snapshot, so streams ask less often."""
 
     def __init__(self, entries: list[NodeAddress], login: Login) -> None:
         self._entries = entries
@@ -140,7 +142,7 @@ class RemoteStore:
         cursor: str | None = None,
         owner: Owner | None = None,
     ) -> RemoteSnapshot:
-        """The snapshot is released when its `owner` ends (`lease_keeper.py`)."""
+        """Make a snapshot; it is released when its `owner` ends (`lease_keeper.py`)."""
         body = {
             "vhost": selector.vhost,
             "queues": None if selector.names is None else list(selector.names),
@@ -168,7 +170,7 @@ class RemoteStore:
         raise StoreRefused("queues change their leaders faster than they are read; try again")
 
     def _try_create(self, body: dict[str, Any]) -> tuple[RemoteSnapshot, set[Key]]:
-        """What all nodes made, and queues that each of them says another one leads."""
+        """The snapshots of all nodes together, and the queues that no node says it leads."""
         opened: list[_Opened] = []
         here: set[Key] = set()
         elsewhere: set[Key] = set()
@@ -188,7 +190,7 @@ class RemoteStore:
         return place
 
     def named(self, snapshot: str) -> RemoteSnapshot:
-        """The name of a snapshot, or its id at the node that is asked first."""
+        """The snapshot with this name, or with this id at the node that is asked first."""
         return self.open(snapshot)
 
     def open(self, name: str) -> RemoteSnapshot:
@@ -207,7 +209,7 @@ class RemoteStore:
         nodes = self._nodes()
         for text in name.split(","):
             node, _, snapshot = text.rpartition("!")
-            # What is at a node that does not run goes with its lease, or its cursor.
+            # A part at a node that does not run ends with its lease or its cursor.
             if node in nodes:
                 with suppress(SnapshotGone, OptionRefused):
                     told = self._client(nodes[node]).ask("POST", snapshot, "token")
@@ -220,11 +222,11 @@ class RemoteStore:
     # Nodes
 
     def nodes(self) -> dict[str, NodeClient]:
-        """A client of each node, with our login. Raises `StoreRefused`."""
+        """A client for each node, with the login of this store. Raises `StoreRefused`."""
         return {node: self._client(address) for node, address in self._nodes().items()}
 
     def _nodes(self) -> dict[str, NodeAddress]:
-        """Where the nodes are, by their names; that which answered first."""
+        """The addresses of the nodes by name, beginning with the node that answered."""
         entry, rows = self._ask_entries()
         protocol = "https" if entry.tls else "http"
         found: dict[str, NodeAddress] = {rows[0]["node"]: _process(entry, rows[0])}
@@ -253,17 +255,17 @@ class RemoteStore:
 
 
 def _process(address: NodeAddress, row: dict[str, Any]) -> NodeAddress:
-    """Where a node is that may be one of several processes, which have their ports in common."""
+    """The address of a node that may be one of a broker's processes, which share their ports."""
     if "process" not in row:
         return address
     return replace(address, prefix=f"{address.prefix}/process/{row['process']}")
 
 
 class RemoteCursor:
-    """A cursor that nodes hold for us, as long as we say every few seconds that we are there."""
+    """A cursor that nodes hold for this stream, as long as it reports every few seconds."""
 
     def __init__(self, store: RemoteStore, name: str, octets_max: int | None) -> None:
-        """Raises `CursorInUse`, `StoreRefused`."""
+        """Take the cursor at all nodes. Raises `CursorInUse`, `StoreRefused`."""
         self._store = store
         self._name = name
         self._octets_max = octets_max
@@ -299,7 +301,8 @@ class RemoteCursor:
             self._ask(client, "leave_cursor")
 
     def taken(self) -> str:
-        """Who holds it, at every node there is now. Raises `CursorInUse`, `StoreRefused`."""
+        """Take it at all running nodes; returns the holder. Raises `CursorInUse`,
+        `StoreRefused`."""
         self._take()
         return self._holder
 
@@ -319,7 +322,7 @@ class RemoteCursor:
 
     def _stay(self) -> None:
         while not self._left.wait(RENEW_S):
-            # What is wrong the stream finds out itself, with the next that it asks.
+            # The stream gets the error itself, with its next request.
             with suppress(SparkExportError):
                 self._take()
         close_connections()

@@ -1,11 +1,11 @@
-"""A publisher on a socket: sends encoded rows, and knows when the broker has taken all of them.
+"""A publisher on a socket: sends encoded rows, and knows when the broker has confirmed all of them.
 
-The rules are `publisher_protocol`'s; here are the socket, the clock and the bound on what is
-unconfirmed. Whoever publishes waits in `publish` until there is room, and reads confirms while he
-writes, so neither side can wait for the other to read first.
+The rules are in `publisher_protocol`; this module has the socket, the clock and the limit on
+unconfirmed messages. `publish` waits until there is room, and reads confirms while it writes, so
+neither side can wait for the other to read first.
 
-Between two calls of `publish` somebody else's work goes on, perhaps for minutes. A thread keeps
-the connection alive meanwhile: it sends heartbeats, and reads what the broker has to say.
+Between two calls of `publish` the caller does other work, perhaps for minutes. A thread keeps the
+connection alive meanwhile: it sends heartbeats, and reads the broker's octets.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from warren.spark_export.sink.publisher_protocol import Login, Patience, Phase, 
 from warren.spark_export.sink.sink_options import BrokerAddress, SinkOptions
 
 WRITE_BYTES: Final = 128 << 10
-"""Handed to the socket at once: enough that a call of the kernel costs little per message."""
+"""Octets passed to the socket at once: enough that a system call costs little per message."""
 READ_BYTES: Final = 64 << 10
 GOODBYE_S: Final = 3.0
-"""How long an answer to connection.close is waited for, after all that counts is done."""
+"""The time to wait for the answer to connection.close, when everything else is done."""
 KEEP_ALIVES_PER_HEARTBEAT: Final = 4
 
 
@@ -69,7 +69,7 @@ class AmqpPublisher:
 
     @property
     def frame_max(self) -> int:
-        """The longest frame the broker takes, in octets."""
+        """The longest frame that the broker takes, in octets."""
         return self._protocol.frame_max
 
     @property
@@ -77,7 +77,7 @@ class AmqpPublisher:
         return self._protocol.unconfirmed
 
     def publish(self, rows: EncodedRows) -> None:
-        """Send all of it; on return the last rows may not be confirmed yet."""
+        """Send all rows; on return the last ones may not be confirmed yet."""
         with self._lock:
             first, count = 0, len(rows)
             while first < count:
@@ -90,8 +90,8 @@ class AmqpPublisher:
                 first = end
 
     def finish(self) -> None:
-        """Wait until everything is confirmed, or without confirms until the broker has done with
-        all of it, and close the connection."""
+        """Wait until everything is confirmed, or without confirms until the broker has dealt with
+        everything, and close the connection."""
         with self._lock:
             self._run_until(lambda: not self._protocol.unconfirmed)
             self._protocol.close(time.monotonic())
@@ -99,8 +99,8 @@ class AmqpPublisher:
         self.close()
 
     def close(self) -> None:
-        """Close the connection as politely as the broker allows; messages in flight may arrive
-        or not. Never raises, may be called again."""
+        """Close the connection, properly if the broker answers; messages in flight may arrive or
+        not. Never raises, may be called again."""
         self._ended.set()
         if self._keep_alive is not None:
             self._keep_alive.join()
@@ -123,11 +123,10 @@ class AmqpPublisher:
     ) -> None:
         self.close()
 
-    # How much at once
+    # Portions
 
     def _may_publish(self) -> bool:
-        """Whether there is room, and enough of it: were each confirm answered with a write, there
-        would be writes of one message."""
+        """Whether there is enough room: a write after every confirm would have one message each."""
         if self._outgoing or self._protocol.blocked is not None:
             return False
         if self._max_in_flight is None:
@@ -135,8 +134,7 @@ class AmqpPublisher:
         return self._protocol.unconfirmed <= self._max_in_flight // 2
 
     def _fitting(self, rows: EncodedRows, first: int) -> int:
-        """The end of what is sent next: what may be in flight, of `WRITE_BYTES`, one row at
-        least."""
+        """The end of the rows to send next: up to `WRITE_BYTES` and the room, one row at least."""
         octets_end = int(rows.offsets[first]) + WRITE_BYTES
         end = max(first + 1, bisect_right(rows.offsets, octets_end) - 1)
         if self._max_in_flight is not None:
@@ -146,7 +144,8 @@ class AmqpPublisher:
     # Reading and writing
 
     def _run_until(self, done: Callable[[], bool]) -> None:
-        """Write and read until then. Raises what has gone wrong, whether it is done or not."""
+        """Write and read until `done`. Raises `PublishFailed` after a failure, even if it is
+        done."""
         while True:
             self._exchange()
             if self._protocol.failure is not None:
@@ -156,14 +155,14 @@ class AmqpPublisher:
             self._wait(self._protocol.deadline())
 
     def _exchange(self) -> None:
-        """Write and read what can be without waiting."""
+        """Write and read as much as possible without waiting."""
         self._protocol.tick(time.monotonic())
-        # First what came: it may ask for an answer.
+        # Read first: the octets may ask for an answer.
         self._read()
         try:
             self._write()
         except OSError as error:
-            # What the broker said before it hung up is worth more than that it did.
+            # The broker's last words explain more than the end of the connection.
             self._read_the_rest(error.strerror or str(error))
 
     def _write(self) -> None:
@@ -198,25 +197,26 @@ class AmqpPublisher:
             self._protocol.receive_data(data, time.monotonic())
 
     def _read_the_rest(self, reason: str) -> None:
-        """Of a connection that takes no more."""
+        """Read the last octets of a connection that takes no more."""
         self._outgoing = memoryview(b"")
         self._read()
         self._protocol.receive_eof(reason)
 
     def _wait(self, deadline: float | None) -> None:
-        """Until the socket is ready for what is wanted of it, or the time has come."""
+        """Wait until the socket can be read, or written if there is output, or until the
+        deadline."""
         events = select.POLLIN | (select.POLLOUT if self._outgoing else 0)
         self._poll.register(self._socket, events)
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return
         wait_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-        # Rounded up, else the last millisecond is spent in a loop.
+        # Rounded up; otherwise the last millisecond would be spent in a loop.
         self._poll.poll(None if wait_s is None else int(wait_s * 1000) + 1)
 
     def _say_goodbye(self) -> None:
         until = time.monotonic() + GOODBYE_S
         self._protocol.close(time.monotonic())
-        # What is being sent is sent to its end: the rest of a frame, and perhaps a close-ok.
+        # Output under way is sent to its end: the rest of a frame, and perhaps a close-ok.
         self._exchange()
         while self._protocol.phase is not Phase.CLOSED and time.monotonic() < until:
             self._wait(until)
@@ -225,7 +225,7 @@ class AmqpPublisher:
     def _keep_connection_alive(self) -> None:
         pause_s = self._protocol.heartbeat_s / KEEP_ALIVES_PER_HEARTBEAT
         while not self._ended.wait(pause_s):
-            # Who holds the lock exchanges octets himself.
+            # The thread that holds the lock exchanges octets itself.
             if self._lock.acquire(blocking=False):
                 try:
                     if self._ended.is_set() or self._protocol.phase is Phase.CLOSED:
@@ -236,7 +236,7 @@ class AmqpPublisher:
 
 
 def _connect(address: BrokerAddress, timeout_s: float) -> socket.socket:
-    """A socket that does not block, TLS and all. Raises `PublishFailed`."""
+    """A non-blocking socket, with TLS set up if it is used. Raises `PublishFailed`."""
     try:
         connection = socket.create_connection((address.host, address.port), timeout_s)
         try:

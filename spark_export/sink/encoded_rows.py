@@ -8,12 +8,12 @@ from typing import NamedTuple
 from warren.spark_export.values.basic_properties import message_id
 
 METHOD_FIXED_BYTES = 13
-"""Of a basic.publish, before the exchange: frame header 7, class and method 4, reserved 2."""
+"""Octets of a basic.publish before the exchange: frame header 7, class and method 4, reserved 2."""
 FRAME_HEADER_BYTES = 7
 
 
 class Message(NamedTuple):
-    """What tells a message from others, in a text for people."""
+    """The description of a message in a text for people."""
 
     exchange: str
     routing_key: str
@@ -38,15 +38,15 @@ class EncodedRows:
         return len(self.offsets) - 1
 
     def view(self, first: int, end: int) -> memoryview:
-        """The frames of its rows number `first` to `end`."""
+        """The frames of the rows `first` to `end` (exclusive)."""
         return self.data[int(self.offsets[first]) : int(self.offsets[end])]
 
     def message(self, number: int) -> Message:
-        """What its row of this number publishes, from its frames."""
+        """The message that this row publishes, read from its frames."""
         octets = bytes(self.view(number, number + 1))
         exchange, at = _short_string(octets, METHOD_FIXED_BYTES)
         routing_key, at = _short_string(octets, at)
-        # The bits and the end of the frame, and the next frame's header.
+        # Skips the bits and the end of this frame, and the header of the next one.
         return Message(exchange, routing_key, message_id(octets[at + 2 + FRAME_HEADER_BYTES :]))
 
 

@@ -1,9 +1,9 @@
 """Record batches as the frames that publish their rows, without a step of Python per row.
 
-The frames of a row are pieces: fixed ones, such as frame headers, and ones of any length, such as
-the body. For each piece there is an Arrow array with one value per row (no octets where the row
-does not have it), made by numpy or taken from the batch as it is; Arrow joins the arrays of a row,
-and the buffer of the result is what goes to the socket.
+The frames of a row consist of pieces: fixed ones, such as frame headers, and ones of any length,
+such as the body. For each piece there is an Arrow array with one value per row (empty if the row
+does not have it), made by numpy or taken from the batch as it is. Arrow joins the arrays row by
+row, and the buffer of the result is sent to the socket.
 
     method frame    01 channel size | 60 40 reserved | exchange | routing key | bits | CE
     content header  02 channel size | 60 0 body size flags | properties | CE
@@ -40,15 +40,15 @@ Numbers: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 
 ENCODED_BYTES: Final = 8 << 20
-"""About how much is encoded at once: a few calls of numpy and Arrow cost nothing beside it."""
+"""The approximate size of a portion: beside it, a few calls of numpy and Arrow cost nothing."""
 
 _MANDATORY = 1
 _METHOD_FIXED = 9
-"""Octets of basic.publish beside the names: class, method, reserved, two lengths, bits."""
+"""Octets of basic.publish besides the names: class, method, reserved, two lengths, bits."""
 
 
 class _Part(NamedTuple):
-    """A property in its rows: which rows have it (None: all), its pieces, its length in each."""
+    """A property in the rows: which have it (None: all), its pieces, its length in each."""
 
     present: Mask | None
     pieces: tuple[Octets | pa.Array, ...]
@@ -61,8 +61,8 @@ class FrameEncoder:
     def __init__(
         self, columns: SinkColumns, options: SinkOptions, *, id_prefix: str, frame_max: int
     ) -> None:
-        """`id_prefix` begins the message ids of rows that have none of their own, if the options
-        want any; the number of the row ends them."""
+        """`id_prefix` begins the message ids of rows without an id of their own, if the options ask
+        for ids; the number of the row ends them."""
         self._columns = columns
         self._exchange = options.exchange
         self._routing_key = options.routing_key
@@ -73,7 +73,7 @@ class FrameEncoder:
         self._encode_headers = _headers_encoder(columns.headers_type)
 
     def encode(self, batch: pa.RecordBatch, first_row: int) -> Iterator[EncodedRows]:
-        """The rows of the batch, the first of which has this number, in one or more portions.
+        """The rows of the batch, in one or more portions; `first_row` is the first row's number.
 
         Raises `PublishFailed` for a row that cannot be a message, before its portion is sent.
         """
@@ -85,7 +85,7 @@ class FrameEncoder:
 
 
 def _portions(batch: pa.RecordBatch, body: int) -> Iterator[int]:
-    """How many rows are encoded at once, again and again."""
+    """The numbers of rows in the successive portions of a batch."""
     rows = batch.num_rows
     if batch.nbytes <= ENCODED_BYTES:
         if rows:
@@ -103,7 +103,7 @@ def _portions(batch: pa.RecordBatch, body: int) -> Iterator[int]:
 
 
 class _Portion:
-    """Some rows on their way to become frames."""
+    """Rows that are being turned into frames."""
 
     def __init__(self, encoder: FrameEncoder, batch: pa.RecordBatch, first_row: int) -> None:
         self._encoder = encoder
@@ -151,7 +151,7 @@ class _Portion:
         return PublishFailed(f"row {self._first_row + number}: {text}")
 
     def _checked(self, array: pa.Array, name: str) -> pa.Array:
-        """A short string in each row, or none."""
+        """The array, in which each value must fit a short string. Raises `PublishFailed`."""
         lengths = _lengths(array)
         if lengths.max(initial=0) > SHORT_STRING_MAX:
             number = int(np.argmax(lengths > SHORT_STRING_MAX))
@@ -163,7 +163,7 @@ class _Portion:
     def _name(self, part: str, option: str | None, otherwise: str | None) -> pa.Array | bytes:
         """The exchange or the routing key: octets that are the same in all rows, or an array.
 
-        An option counts for all rows, whatever a column says, as in Spark's Kafka sink.
+        An option applies to all rows, whatever a column says, as in Spark's Kafka sink.
         """
         if option is not None:
             return option.encode()
@@ -180,7 +180,7 @@ class _Portion:
         return array
 
     def _property(self, one: Property) -> _Part | None:
-        """None where no row has it."""
+        """The property in the rows; None if no row has it."""
         column = self._column(one.name)
         if one.name == "message_id" and self._encoder._id_prefix is not None:
             column = self._message_ids(column, self._encoder._id_prefix)
@@ -272,7 +272,7 @@ _PART_MAKERS: Final[dict[str, Callable[[_Portion, pa.Array, str], _Part]]] = {
 
 
 class _Pieces:
-    """The pieces of each row, in order. Fixed ones that stand together become one array."""
+    """The pieces of each row, in order. Neighbouring fixed pieces become one array."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -280,7 +280,7 @@ class _Pieces:
         self._arrays: list[pa.Array] = []
 
     def add(self, *pieces: Octets | pa.Array) -> None:
-        """Octets (rows or one row, width), or an array of binary without nulls."""
+        """Add pieces: octets of the shape (rows or 1, width), or arrays of binary without nulls."""
         for piece in pieces:
             if isinstance(piece, np.ndarray):
                 shape = (self._rows, piece.shape[1])
@@ -314,7 +314,7 @@ def _packed(values: Numbers, dtype: str) -> Octets:
 
 
 def _where(present: Mask | None, octets: Octets) -> Octets | pa.Array:
-    """The octets in these rows, nothing in the others."""
+    """The octets in the rows where `present`, nothing in the others."""
     return octets if present is None else _fixed_array(octets, present)
 
 
@@ -367,7 +367,7 @@ def _short_string(name: pa.Array | bytes) -> tuple[Octets | pa.Array, ...]:
 
 
 def _in_several_frames(body: pa.Array, lengths: Numbers, most: int) -> pa.Array:
-    """The bodies with the ends and beginnings of frames in those that are too long for one."""
+    """The bodies; those too long for one frame get frame ends and frame headers inside."""
     values = body.to_pylist()
     for number in np.flatnonzero(lengths > most):
         value = values[number]
@@ -389,7 +389,7 @@ def _encoded_rows(joined: pa.Array, first_row: int) -> EncodedRows:
 # Headers
 
 _HeadersEncoder: TypeAlias = Callable[[pa.Array, Callable[[int, str], PublishFailed]], pa.Array]
-"""The inside of the header table of each row, and what makes the error of a row."""
+"""Encodes the inside of the header table of each row, given a maker of errors for a row."""
 
 
 def _headers_encoder(headers_type: DataType | None) -> _HeadersEncoder:
@@ -422,7 +422,7 @@ def _encode_each(
 
 
 def _encode_json(column: pa.Array, refuse: Callable[[int, str], PublishFailed]) -> pa.Array:
-    """Each text that occurs is read once."""
+    """Encode headers that are JSON; equal texts are parsed once."""
     texts = _binary(column).dictionary_encode()
 
     def refuse_first(number: int, text: str) -> PublishFailed:
@@ -433,7 +433,7 @@ def _encode_json(column: pa.Array, refuse: Callable[[int, str], PublishFailed]) 
 
 
 def _encode_variants(column: pa.Array, refuse: Callable[[int, str], PublishFailed]) -> pa.Array:
-    """Each variant that occurs is read once."""
+    """Encode headers that are variants; equal variants are read once."""
     values, metadata = (
         one.to_pylist() for one in (column.field("value"), column.field("metadata"))
     )
@@ -456,8 +456,8 @@ def _encode_variants(column: pa.Array, refuse: Callable[[int, str], PublishFaile
 def _encode_text_map(
     column: pa.Array, letter: bytes, refuse: Callable[[int, str], PublishFailed]
 ) -> pa.Array:
-    """All fields of all rows are encoded as one array; a row's are neighbours in its buffer, so
-    what is left to do is to say where each row's begin."""
+    """Encode headers that are maps of text: all fields of all rows are encoded as one array. A
+    row's fields are neighbours in its buffer, so only the offsets of the rows are left to find."""
     offsets = column.offsets.to_numpy()
     first, end = int(offsets[0]), int(offsets[-1])
     names = _binary(column.keys)[first:end]
@@ -482,5 +482,5 @@ def _encode_text_map(
     _, field_offsets, data = fields.buffers()
     starts = np.frombuffer(field_offsets, np.int32)[fields.offset :][offsets - first]
     rows = _from_buffers(len(column), np.ascontiguousarray(starts), data)
-    # A null may have fields in Arrow; it has none here.
+    # A null map may have fields in Arrow; here it has none.
     return pc.if_else(column.is_valid(), rows, b"") if column.null_count else rows

@@ -4,15 +4,15 @@
         -> (AWAITING_SELECT_OK, with confirms) -> READY
         -> AWAITING_CHANNEL_CLOSE_OK -> AWAITING_CLOSE_OK -> CLOSED
 
-Who drives it gives it what was received and the time, sends what `data_to_send` returns, and calls
-`tick` when `deadline` says so. He sends publishes himself, whole and in order, after he has told
-`published` of them, and begins with none while `blocked` is not None.
+The caller passes in received octets and the time, sends what `data_to_send` returns, and calls
+`tick` at the time of `deadline`. It sends publishes itself, completely and in order, after it has
+called `published` for them, and begins none while `blocked` is not None.
 
 The n-th message on a channel has delivery tag n (RabbitMQ's publisher confirms). A message counts
-as unconfirmed until basic.ack names it, alone or among "all up to"; tags may come in any order.
-Whatever else becomes of a message is a failure of the whole: it is returned or nacked, the channel
-or the connection is closed, nothing comes in time. The first failure is in `failure`, as a text
-for people, and stays. Nothing a broker sends raises.
+as unconfirmed until a basic.ack names it, alone or among "all up to"; tags may come in any order.
+Any other fate of a message is a failure of the whole: it is returned or nacked, the channel or the
+connection is closed, or no answer comes in time. `failure` has the first failure, as a text for
+people, and keeps it. Whatever a broker sends, no method raises.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from warren.spark_export.values.basic_properties import message_id
 CHANNEL: Final = 1
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 FRAME_BYTES_MAX: Final = 131_072
-"""What is asked for: RabbitMQ's default. A broker may want less, and has its way."""
+"""The frame size asked for, RabbitMQ's default. A broker that asks for less prevails."""
 FRAME_OVERHEAD: Final = 8
 FRAME_END: Final = 0xCE
 REPLY_SUCCESS: Final = 200
 SILENCES_MAX: Final = 2
-"""Heartbeats of the broker's that may be missing in a row (4.2.7)."""
+"""Heartbeats of the broker that may be missing in a row (4.2.7)."""
 
 CAPABILITIES: Final[FieldTable] = {
     "authentication_failure_close": True,
@@ -56,7 +56,7 @@ _METHOD, _CONTENT_HEADER, _CONTENT_BODY, _HEARTBEAT = 1, 2, 3, 8
 
 
 class Phase(Enum):
-    """What the broker has to send next."""
+    """The method that the broker has to send next."""
 
     AWAITING_START = "connection.start"
     AWAITING_TUNE = "connection.tune"
@@ -82,7 +82,8 @@ ENDING = frozenset({Phase.AWAITING_CLOSE_OK, Phase.CLOSED})
 
 
 class Login(NamedTuple):
-    """As whom, and into which virtual host; the broker shows `purpose` among its connections."""
+    """The user and the virtual host to log in to; the broker shows `purpose` among its
+    connections."""
 
     username: str
     password: str
@@ -91,8 +92,8 @@ class Login(NamedTuple):
 
 
 class Patience(NamedTuple):
-    """Seconds without progress after which waiting is given up. `heartbeat_s` is what is asked
-    for, 0 for none; a broker that wants shorter ones has its way."""
+    """The seconds without progress after which the client gives up. `heartbeat_s` is the interval
+    asked for, 0 for none; a broker that asks for a shorter one prevails."""
 
     confirm_s: float
     connect_s: float
@@ -100,7 +101,7 @@ class Patience(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """Rows number `first` to `end` of `rows` have the delivery tags from `tag` on."""
+    """Rows `first` to `end` (exclusive) of `rows`, with the delivery tags from `tag` on."""
 
     tag: int
     rows: EncodedRows
@@ -119,7 +120,7 @@ class PublisherProtocol:
         self.phase = Phase.AWAITING_START
         self.failure: str | None = None
         self.blocked: str | None = None
-        """Why the broker wants no publishes now; None when it does."""
+        """Why the broker wants no publishes now; None if it takes them."""
         self.frame_max = FRAME_BYTES_MAX
         self.heartbeat_s = 0
         self._login = login
@@ -144,21 +145,21 @@ class PublisherProtocol:
         return self._next_tag - self._first_unconfirmed - len(self._confirmed_ahead)
 
     def data_to_send(self) -> bytes:
-        """What has to be sent, between publishes; each octet once."""
+        """The octets to send, between publishes; each octet is returned once."""
         data = b"".join(self._to_send)
         self._to_send.clear()
         return data
 
     def sent(self, now: float) -> None:
-        """Octets have left."""
+        """Note that octets were sent."""
         self._last_sent = now
 
     def progressed(self, now: float) -> None:
-        """Octets of publishes have left."""
+        """Note that octets of publishes were sent."""
         self._last_sent = self._last_progress = now
 
     def published(self, rows: EncodedRows, first: int, end: int, now: float) -> None:
-        """Rows number `first` to `end` are being sent."""
+        """Note that the rows `first` to `end` (exclusive) are being sent."""
         if not self.unconfirmed:
             self._last_progress = now
         if self._confirms:
@@ -166,20 +167,20 @@ class PublisherProtocol:
             self._next_tag += end - first
 
     def close(self, now: float) -> None:
-        """Close the channel, then the connection. The broker answers to the first when it has
-        done with all that was published there, so what it returns has come by then."""
+        """Close the channel, then the connection. The broker answers the first close when it has
+        dealt with everything published on the channel, so returned messages have come by then."""
         self._last_progress = now
         if self.phase is Phase.READY and self.failure is None:
             self.phase = Phase.AWAITING_CHANNEL_CLOSE_OK
             self._send(commands.Channel.Close(REPLY_SUCCESS, "done", 0, 0), CHANNEL)
         elif self.phase in (Phase.AWAITING_START, Phase.AWAITING_TUNE):
-            # Nothing is open yet that could be closed (4.2.2).
+            # Before connection.open there is nothing to close (4.2.2).
             self.phase = Phase.CLOSED
         elif self.phase not in ENDING:
             self._close_connection()
 
     def receive_eof(self, reason: str) -> None:
-        """Nothing more will come."""
+        """Note that the socket has ended."""
         if self.phase is Phase.AWAITING_TUNE:
             reason += ", as some do who refuse a login"
         if self.phase not in ENDING:
@@ -187,7 +188,7 @@ class PublisherProtocol:
         self.phase = Phase.CLOSED
 
     def deadline(self) -> float | None:
-        """When `tick` has to be called next; None when nothing is waited for."""
+        """The time at which `tick` has to be called next; None if nothing is waited for."""
         times = []
         if self.heartbeat_s and self.phase is not Phase.CLOSED:
             times.append(self._last_sent + self.heartbeat_s / 2)
@@ -198,7 +199,7 @@ class PublisherProtocol:
         return min(times, default=None)
 
     def tick(self, now: float) -> None:
-        """Time has passed."""
+        """Send heartbeats and fail if time is up."""
         if self.phase in ENDING:
             return
         if self.heartbeat_s:
@@ -209,7 +210,7 @@ class PublisherProtocol:
                 )
             if now - self._last_sent >= self.heartbeat_s / 2:
                 self._to_send.append(heartbeat.Heartbeat().marshal())
-                # Were it due until it has left, a socket that takes nothing would collect many.
+                # Noted now, not when it leaves: a socket that takes nothing would collect many.
                 self._last_sent = now
         patience_s = self._patience_now()
         if patience_s is not None and now - self._last_progress >= patience_s:
@@ -217,7 +218,7 @@ class PublisherProtocol:
             self._fail(f"{wanted} did not come within {patience_s:g} s{self._at_stake()}")
 
     def receive_data(self, data: bytes, now: float) -> None:
-        """Octets came."""
+        """Take received octets."""
         self._last_received = now
         received = self._received + data if self._received else data
         at, end = 0, len(received)
@@ -249,7 +250,7 @@ class PublisherProtocol:
             elif kind == _CONTENT_HEADER:
                 self._receive_content_header(received[payload_at : stop - 1])
             elif kind not in (_CONTENT_BODY, _HEARTBEAT):
-                # The body of what is returned is known here.
+                # The body of a returned message is not needed.
                 self._break_off(f"a frame of type {kind}")
             at = stop
         self._received = received[at:] if self.phase is not Phase.CLOSED else b""
@@ -272,7 +273,7 @@ class PublisherProtocol:
         self.phase = Phase.AWAITING_TUNE
 
     def _receive_tune(self, method: commands.Connection.Tune, now: float) -> None:
-        # 0 is no limit, and no heartbeats.
+        # 0 means no limit, or no heartbeats.
         self.frame_max = min(method.frame_max or FRAME_BYTES_MAX, FRAME_BYTES_MAX)
         asked = self._patience.heartbeat_s
         self.heartbeat_s = min(asked, method.heartbeat or asked)
@@ -294,7 +295,7 @@ class PublisherProtocol:
     def _receive_select_ok(self, method: commands.Confirm.SelectOk, now: float) -> None:
         self.phase = Phase.READY
 
-    # What becomes of messages
+    # Confirms, nacks and returns
 
     def _receive_ack(self, tag: int, multiple: bool, now: float) -> None:
         if not self._known(tag, multiple):
@@ -348,14 +349,13 @@ class PublisherProtocol:
         )
 
     def _known(self, tag: int, multiple: bool) -> bool:
-        """Whether the tag may be named: alone, if it is unconfirmed; as "all up to", if it was
-        used."""
+        """Whether the broker may name this tag: alone, if unconfirmed; as "all up to", if used."""
         if multiple:
             return 0 <= tag < self._next_tag
         return self._first_unconfirmed <= tag < self._next_tag and tag not in self._confirmed_ahead
 
     def _row(self, tag: int) -> str:
-        """The message that has this tag, for a text."""
+        """A description of the message with this tag, for error texts."""
         for sent in self._sent:
             if sent.tag <= tag < sent.tag_end:
                 number = sent.first + tag - sent.tag
@@ -363,8 +363,8 @@ class PublisherProtocol:
         return f"the message with delivery tag {tag}"
 
     def _row_of(self, message: Message) -> str:
-        """The first unconfirmed row that publishes such a message; basic.return has no tag, and
-        comes before the ack."""
+        """The first unconfirmed row that publishes such a message; basic.return does not name a
+        tag, and comes before the ack."""
         for sent in self._sent:
             for tag in range(max(sent.tag, self._first_unconfirmed), sent.tag_end):
                 number = sent.first + tag - sent.tag
@@ -373,7 +373,7 @@ class PublisherProtocol:
         return "a message"
 
     def _at_stake(self) -> str:
-        """What of the unconfirmed messages has to be said when all is over."""
+        """The end of an error text about the unconfirmed messages; empty if there are none."""
         if not self.unconfirmed:
             return ""
         return (
@@ -415,7 +415,7 @@ class PublisherProtocol:
         self.phase = Phase.AWAITING_CLOSE_OK
         self._send(commands.Connection.Close(REPLY_SUCCESS, "done", 0, 0), 0)
 
-    # All of it
+    # Methods of all kinds, and failures
 
     def _receive_method(self, octets: bytes, channel: int, now: float) -> None:
         try:
@@ -437,8 +437,8 @@ class PublisherProtocol:
             self._break_off(f"{move.phase.value}, when {self.phase.value} was waited for")
 
     def _patience_now(self) -> float | None:
-        """How long the broker may take for what is waited for; None when that is nothing, or
-        when it has said that it will not work for now."""
+        """The time that the broker may take for its next answer; None if none is expected, or while
+        it has blocked the connection."""
         if self.phase in OPENING:
             return self._patience.connect_s
         if self.blocked is not None or self.phase in ENDING:
@@ -452,7 +452,7 @@ class PublisherProtocol:
             self.failure = text
 
     def _break_off(self, text: str) -> None:
-        """What the broker sent makes no sense; what follows cannot either."""
+        """Fail and end: the broker's octets make no sense, so those after them cannot either."""
         self._fail(f"the broker sent what was not to be expected: {text}{self._at_stake()}")
         self.phase = Phase.CLOSED
 
@@ -461,7 +461,8 @@ class PublisherProtocol:
 
 
 class _Move(NamedTuple):
-    """A method is received on this channel, in this phase; None is any once it is open."""
+    """A method: its channel, the phase in which it is legal (None is any once the channel is open),
+    and its handler."""
 
     channel: int
     phase: Phase | None

@@ -1,16 +1,15 @@
-"""DataFrames as messages: what Spark calls to write one to an exchange.
+"""DataFrames as messages: the classes that Spark calls to publish a DataFrame to an exchange.
 
-A task publishes its rows in order over a connection of its own and returns when the broker has
-confirmed all of them; whatever else becomes of a message fails the task. Spark then runs the task
+A task publishes its rows in order over a connection of its own, and returns when the broker has
+confirmed all of them; if a message is not confirmed, the task fails. Spark then runs the task
 again, and the messages that had arrived arrive once more: at least once. Each message has an id
 that is the same then,
 
     <job>-<batch>-<partition>-<row>
 
-where the job of a stream is the id of its query, which its checkpoint keeps, and the batch is the
-micro-batch; of a DataFrame that is written once the job is the option `jobId`, or drawn anew for
-each write, and the batch is 0. Nothing can be taken back, so there is nothing to do on commit or
-abort.
+In a stream, the job is the id of its query, which its checkpoint keeps, and the batch is the
+micro-batch. For a DataFrame that is written once, the job is the option `jobId`, or drawn anew for
+each write, and the batch is 0. Publishes cannot be undone, so commit and abort do nothing.
 """
 
 from __future__ import annotations
@@ -40,23 +39,23 @@ if TYPE_CHECKING:
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-"""Local properties that Spark sets for the tasks of a stream."""
+"""The local properties that Spark sets for the tasks of a stream."""
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> MessageWriter:
-    """What `df.write` uses. Raises `OptionRefused` for what cannot be published so."""
+    """The writer for `df.write`. Raises `OptionRefused` for what cannot be published."""
     if overwrite:
         raise OptionRefused('what is published stays: write with mode("append")')
     parsed = SinkOptions.parse(options)
     columns = SinkColumns.of(schema, parsed)
-    # Drawn here, on the driver: a task that runs again has the same.
+    # Drawn on the driver, so that a task that runs again has the same id.
     return MessageWriter(replace(parsed, job_id=parsed.job_id or uuid4().hex), columns)
 
 
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> MessageStreamWriter:
-    """What `df.writeStream` uses. Raises `OptionRefused` for what cannot be published so."""
+    """The writer for `df.writeStream`. Raises `OptionRefused` for what cannot be published."""
     if overwrite:
         raise OptionRefused('what is published stays: write with outputMode("append")')
     parsed = SinkOptions.parse(options)
@@ -65,7 +64,7 @@ def stream_writer(
 
 @dataclass
 class Published(WriterCommitMessage):
-    """What a task has published."""
+    """The report of a task: how many rows it has published."""
 
     rows: int
 
@@ -123,9 +122,9 @@ def publish_batches(
     id_prefix: str,
     purpose: str,
 ) -> int:
-    """Publish all rows over a connection of their own, of which there is none without rows.
+    """Publish all rows over a connection of their own; without rows, no connection is made.
 
-    Returns how many there were, after all were confirmed. Raises `PublishFailed`.
+    Returns the number of rows, after all were confirmed. Raises `PublishFailed`.
     """
     first = next(batches, None)
     while first is not None and not first.num_rows:

@@ -1,4 +1,4 @@
-"""Which columns of a DataFrame are what of a message, found out before a task begins."""
+"""The columns of a DataFrame that are parts of a message; found before a task begins."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TYPES: Final[Mapping[str, tuple[type[DataType], ...]]] = {
         }[wire_type]
         for name, _, wire_type in PROPERTIES
     },
-    # Brokers want digits here.
+    # Brokers expect digits in an expiration.
     "expiration": (*_TEXT, *_INTEGERS),
 }
 
@@ -55,9 +55,9 @@ _HINTS: Final = {
 
 @dataclass(frozen=True)
 class SinkColumns:
-    """Where what is found: the number of the column of each part of a message that has one.
+    """The number of the column of each part of a message that has a column.
 
-    `headers_type` is the type of the column `headers`, None where there is none.
+    `headers_type` is the type of the column `headers`, None if there is none.
     """
 
     numbers: Mapping[str, int]
@@ -65,7 +65,7 @@ class SinkColumns:
 
     @classmethod
     def of(cls, schema: StructType, options: SinkOptions) -> SinkColumns:
-        """Raises `OptionRefused`."""
+        """The columns in this schema. Raises `OptionRefused`."""
         numbers: dict[str, int] = {}
         extra: list[str] = []
         for number, field in enumerate(schema.fields):
@@ -98,7 +98,7 @@ class SinkColumns:
 
 
 def _part(name: str, options: SinkOptions) -> str | None:
-    """The part of a message that is in a column of this name; names ignore case, as in SQL."""
+    """The part of a message in a column of this name; names ignore case, as in SQL."""
     if name.lower() == options.body_column.lower():
         return "body"
     part = name.lower()

@@ -1,7 +1,7 @@
-"""What may be said to a sink: where to publish, as whom, and how.
+"""The options of a sink: where to publish, as which user, and how.
 
-`SinkOptions.parse` reads Spark's options, which are text under names that ignore case; what does
-not exist or cannot be so is an `OptionRefused` on the driver, before a task has begun.
+`SinkOptions.parse` reads Spark's options, which are text under names that ignore case; unknown
+options and wrong values are an `OptionRefused` on the driver, before a task has begun.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from warren.spark_export.errors import OptionRefused
 AMQP_PORT: Final = 5672
 AMQPS_PORT: Final = 5671
 SHORT_STRING_MAX: Final = 255
-"""Octets of an exchange's name or a routing key."""
+"""The most octets in an exchange's name or a routing key."""
 
 VHOST_MAX: Final = 127
-"""Octets of a virtual host's name in connection.open (its domain is `path`)."""
+"""The most octets in a virtual host's name in connection.open (its domain is `path`)."""
 
 JOB_ID_MAX: Final = 190
-"""Octets; a message id has 255, and three numbers with dashes follow."""
+"""The most octets in a job id; a message id has 255, and three numbers with dashes follow."""
 
 MAX_IN_FLIGHT: Final = 1000
 CONFIRM_TIMEOUT_MS: Final = 60_000
@@ -58,14 +58,14 @@ _OURS: Final = {
     )
 }
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
-"""Options that mean something to Spark itself and come along."""
+"""Options for Spark itself that a sink gets too."""
 
 _IN_PLACE_OF_URL: Final = ("host", "port", "username", "password", "vhost", "tls")
 
 
 @dataclass(frozen=True)
 class BrokerAddress:
-    """Where a broker is, and who comes. The files are read where tasks run."""
+    """The address of a broker, and the login. The files are read where tasks run."""
 
     host: str
     port: int
@@ -78,13 +78,13 @@ class BrokerAddress:
     key_file: str | None = None
 
     def __str__(self) -> str:
-        """For error texts: without the password."""
+        """The address for error texts, without the password."""
         return f"{self.host}:{self.port}, virtual host {self.vhost!r}"
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """All of it, checked. `exchange` and `routing_key` are None where only columns say them."""
+    """All options, checked. `exchange` and `routing_key` are None if only columns have them."""
 
     address: BrokerAddress
     exchange: str | None
@@ -103,7 +103,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Raises `OptionRefused`."""
+        """The options in Spark's texts. Raises `OptionRefused`."""
         given = {name.lower(): value for name, value in options.items()}
         for name in given:
             if name not in _OURS and name not in _OF_SPARK:
@@ -164,8 +164,8 @@ def _address(given: Mapping[str, str]) -> BrokerAddress:
 
 
 def _from_url(url: str, files: Mapping[str, str | None]) -> BrokerAddress:
-    """The parts of an AMQP URL; what is not said is RabbitMQ's default."""
-    # The texts do not show the URL: it may hold a password.
+    """The address in an AMQP URL; missing parts are RabbitMQ's defaults."""
+    # The error texts do not show the URL: it may have a password.
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -1,4 +1,4 @@
-"""The making of a snapshot: how is said in `snapshot.py`."""
+"""The creation of a snapshot; `snapshot.py` describes how."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ from warren.spark_export.snapshot.unit import (
 log = logging.getLogger("warren.spark_export")
 
 SECOND_LOOKS_S = (0.0, 0.05, 0.2, 0.5, 1.0)
-"""Before each further look for entries that lead nowhere: a removal is in the journal at once, a
-deleted queue's definition after a commit."""
+"""The pauses before each further look for entries without a record: a removal is in the journal at
+once, the removal of a deleted queue's definition only after a commit."""
 
 AGAIN_S = (0.2, 1.0)
-"""Before a snapshot in which something looks damaged is taken from the beginning."""
+"""The pauses before a snapshot that looks damaged is taken again."""
 
 CREATE_TRIES_MAX = 10
 
@@ -64,9 +64,9 @@ NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Creation:
-    """The making of one snapshot.
+    """The creation of one snapshot.
 
-    `filesystem`, `linker` and `pause` are there for tests that do something between two steps.
+    `filesystem`, `linker` and `pause` are there for tests that act between two steps.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Creation:
         linker: Linker | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        # Tasks of Spark's may run somewhere else.
+        # Spark's tasks may run in another working directory.
         self._data_directory = data_directory.absolute()
         self._store = self._data_directory / STORE_DIRECTORY
         self._selector = selector
@@ -120,7 +120,7 @@ class Creation:
         return snapshot
 
     def _select(self) -> dict[int, Key]:
-        """The queues that are meant, by their ids."""
+        """The selected queues, by their ids."""
         names = queue_names(self._data_directory, self._pause)
         self._levels = read_levels(self._data_directory, pause=self._pause)
         vhosts = []
@@ -131,9 +131,9 @@ class Creation:
         return {queue_id: key for queue_id, key in names.items() if key in chosen}
 
     def _unacknowledged(self, queue_ids: set[int]) -> dict[int, list[Span]] | None:
-        """What is out for acknowledgement, by queue and level; None when nobody knows.
+        """The positions out for acknowledgement, by queue and level; None if unknown.
 
-        Before the index is read: a message that is acknowledged in between is in neither.
+        Asked before the index is read: a message that is acknowledged in between is in neither.
         """
         running = is_running(self._data_directory)
         if running is False:
@@ -141,11 +141,11 @@ class Creation:
             return {}
         return unacknowledged(self._data_directory, queue_ids) if self._with_state else None
 
-    # Where it stands
+    # The directory
 
     @contextmanager
     def _directory(self) -> Iterator[Path]:
-        """A new directory that nobody takes for a leftover."""
+        """A new directory, locked so that no other process removes it as a leftover."""
         base = snapshots_base(self._store, self._wanted_directory)
         sweep(base, now_us())
         for _ in range(CREATE_TRIES_MAX):
@@ -153,13 +153,13 @@ class Creation:
             path = base / f"{stamp}-{secrets.token_hex(4)}{UNFINISHED}"
             path.mkdir(mode=0o700)
             with locked(path) as ours:
-                # Somebody who sweeps may be faster.
+                # Another process may have removed it as a leftover.
                 if ours:
                     yield path
                     return
         raise OSError(f"directories in {base} are removed as soon as they are made")
 
-    # What is in it
+    # The contents
 
     def _take_whole(
         self,
@@ -168,7 +168,8 @@ class Creation:
         keys: dict[int, Key],
         unacked: dict[int, list[Span]] | None,
     ) -> Snapshot:
-        """Beside a node that works, what looks damaged may have been on its way to the disk."""
+        """Take the snapshot, again if it looks damaged: at a running node, data may be on its way
+        to the disk."""
         for pause_s in AGAIN_S if self._running else ():
             snapshot = self._take(path, node_id, keys, unacked)
             if not snapshot.damage:
@@ -211,7 +212,7 @@ class Creation:
             created_us=created_us,
             expires_us=now_us() + int(self._lease_s * 1e6),
             node_id=node_id.hex(),
-            # A level without messages says nothing, a queue does.
+            # A level without messages is left out, a queue is not.
             queues=tuple(at for at in queues if at.rows or at.queue_id in keys),
             octets=sum(queue.octets for queue in queues),
             log_octets=links.octets,
@@ -236,13 +237,13 @@ class Creation:
         self._harms.add((path, harm.offset))
 
     def _queue_of(self, path: Path) -> int | None:
-        """Whose index a file belongs to, with all its levels; None for what is of no one queue."""
+        """The queue, with all its levels, to whose index a file belongs; None for other files."""
         if self._store / STORE_QUEUES_DIRECTORY not in path.parents:
             return None
         return self._levels.queue_of(int(path.parent.name, 16))
 
     def _link(self, path: Path, node_id: bytes, links: LogLinks, queue_ids: list[int]) -> None:
-        """Have the log files, and only entries that lead somewhere, or are damaged."""
+        """Link the log files, and keep only entries whose record exists or is damaged."""
         lost: dict[int, Entries] = {}
         for queue_id in queue_ids:
             entries = load_entries(path, queue_id)
@@ -261,10 +262,10 @@ class Creation:
     def _look_again(
         self, node_id: bytes, links: LogLinks, lost: dict[int, Entries]
     ) -> dict[int, Entries]:
-        """Those of the entries that lead nowhere which are in the index all the same.
+        """Look again for entries without a record; returns those that are still in the index.
 
-        Most have been removed meanwhile, and the index knows that by now. Others have their record
-        in a file that was written anew just then.
+        Most have been removed meanwhile, and by now the index no longer has them. For others, the
+        file with their record was rewritten at that moment.
         """
         found: dict[int, list[Entries]] = {queue_id: [] for queue_id in lost}
         lost = dict(lost)
@@ -289,7 +290,7 @@ class Creation:
 
 
 def _are_in(entries: Entries, others: Entries) -> NDArray[np.bool_]:
-    """Which of the entries the others have too, with the same place."""
+    """Which of the entries are in `others` with the same place."""
     if not len(others):
         return np.zeros(len(entries), np.bool_)
     at = np.searchsorted(others["position"], entries["position"])
@@ -301,10 +302,10 @@ def _are_in(entries: Entries, others: Entries) -> NDArray[np.bool_]:
 
 
 def _save(path: Path, queue_id: int, entries: Entries) -> int:
-    """Write the entries of a queue, if it has any; returns how many."""
+    """Write the entries of a queue, if there are any; returns their number."""
     file = entries_path(path, queue_id)
     if len(entries):
-        # What is there may be mapped.
+        # The existing file may be mapped.
         file.unlink(missing_ok=True)
         np.save(file, entries, allow_pickle=False)
     else:
@@ -313,7 +314,7 @@ def _save(path: Path, queue_id: int, entries: Entries) -> int:
 
 
 def _load(path: Path, queue_id: int) -> Entries:
-    """What `_save` wrote."""
+    """The entries that `_save` wrote."""
     if not entries_path(path, queue_id).exists():
         return np.empty(0, ENTRY)
     return load_entries(path, queue_id)
@@ -342,7 +343,7 @@ def _describe(
 
 
 def snapshots_base(store: Path, wanted: Path | None) -> Path:
-    """Where snapshots of a store are to stand; made if it is not there.
+    """The directory for snapshots of a store; made if it is missing.
 
     Raises `StoreRefused`, OSError.
     """
@@ -366,7 +367,7 @@ def snapshots_base(store: Path, wanted: Path | None) -> Path:
 
 
 def hand_over(path: Path, store: Path) -> None:
-    """What root makes in the store of another user that user must be able to remove."""
+    """Give a snapshot that root made to the owner of the store, who must be able to remove it."""
     owner = store.stat()
     if os.geteuid() or not owner.st_uid or store not in path.parents:
         return
@@ -379,7 +380,7 @@ def hand_over(path: Path, store: Path) -> None:
 
 
 def writable(directory: Path) -> Path:
-    """Make a directory, with its parents, and see whether one may write there. Raises OSError."""
+    """Make a directory, with its parents; check that it can be written to. Raises OSError."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not os.access(directory, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))

@@ -1,4 +1,4 @@
-"""Cursors of streams (`persist/snapshots/cursors.py`): taken by one at a time, listed, ended."""
+"""Taking, listing and ending cursors of streams (`persist/snapshots/cursors.py`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from warren.spark_export.snapshot.creation import hand_over, read_node_id, snaps
 from warren.spark_export.snapshot.snapshot_file import now_us, utc_text
 
 OWNER_WAIT_S: Final = 10.0
-"""A query that was just stopped, or killed, may be in the middle of a snapshot yet."""
+"""The time to wait for another stream: a query that was just stopped or killed may still be making
+a snapshot."""
 
 OWNER_LOOK_S: Final = 0.1
 
@@ -34,7 +35,7 @@ NOTHING: Final = Held((), 0)
 
 
 class HeldCursor:
-    """A cursor that is ours until `close`, or the end of the process."""
+    """A cursor that this process holds until `close`, or until it ends."""
 
     def __init__(self, pins: Path, name: str, lock: ExitStack) -> None:
         self.name = name
@@ -43,15 +44,15 @@ class HeldCursor:
         self._lock = lock
 
     def release_others(self, needed: Collection[str]) -> None:
-        """Remove its snapshots but those in these directories. Raises OSError."""
+        """Remove the cursor's snapshots, except those in these directories. Raises OSError."""
         ids = {Path(directory).name for directory in needed}
         for snapshot in held_by_cursors(self._pins).get(self.name, NOTHING).snapshots:
             if snapshot not in ids:
                 remove(self._pins / snapshot)
 
     def why_gone(self, directory: str) -> str | None:
-        """Why its snapshot in this directory is there no more; None when nobody said so. Raises
-        OSError."""
+        """Why the cursor's snapshot in this directory is gone; None if no reason was recorded.
+        Raises OSError."""
         snapshot = Path(directory).name
         release = read_release(self._path)
         if release is None or snapshot not in release.snapshots:
@@ -74,11 +75,10 @@ def take_cursor(
     directory: Path | None,
     wait_s: float | None = None,
 ) -> HeldCursor:
-    """Take the cursor of this name, and make it if there is none. Of one whose stream has ended,
-    however it did, the snapshots are ours then.
+    """Take the cursor of this name, or make it; snapshots of a stream that has ended come with it.
 
-    `directory` is where snapshots stand if not in the store. `wait_s` is how long another stream
-    may take to let go of it, `OWNER_WAIT_S` unless given. Raises `CursorInUse` when another
+    `directory` is where snapshots are kept if not in the store. `wait_s` is how long another stream
+    may take to release the cursor, `OWNER_WAIT_S` by default. Raises `CursorInUse` if another
     stream has it, `StoreRefused`, OSError.
     """
     node_id = read_node_id(data_directory).hex()
@@ -102,7 +102,7 @@ def take_cursor(
 
 
 class ListedCursor(NamedTuple):
-    """A cursor, what it has snapshots for, and whether a stream reads with it now."""
+    """A cursor, its snapshots, and whether a stream reads with it now."""
 
     cursor: Cursor
     held: Held
@@ -110,7 +110,7 @@ class ListedCursor(NamedTuple):
 
 
 def find_cursors(pins: Path) -> list[ListedCursor]:
-    """Those whose snapshots stand in this directory, by name. Raises OSError."""
+    """The cursors whose snapshots are in this directory, by name. Raises OSError."""
     held = held_by_cursors(pins)
     found = []
     for cursor in list_cursors(pins):
@@ -120,7 +120,7 @@ def find_cursors(pins: Path) -> list[ListedCursor]:
 
 
 def end_cursor(pins: Path, name: str) -> bool:
-    """Remove a cursor and its snapshots; False when there is none.
+    """Remove a cursor and its snapshots; False if it does not exist.
 
     Raises `CursorInUse` while a stream reads with it, OSError.
     """
@@ -137,13 +137,13 @@ def end_cursor(pins: Path, name: str) -> bool:
 
 
 def _lock(path: Path, lock: ExitStack, wait_s: float) -> None:
-    """Raises `CursorInUse`, OSError."""
+    """Lock a cursor's directory; made if it is missing. Raises `CursorInUse`, OSError."""
     until = time.monotonic() + wait_s
     while True:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if lock.enter_context(locked(path)):
             return
-        # Nothing else is in it yet.
+        # The stack holds nothing else yet.
         lock.close()
         if time.monotonic() >= until:
             raise CursorInUse(_in_use(path, "stop it, or give this one a cursor of its own"))

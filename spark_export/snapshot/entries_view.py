@@ -1,8 +1,9 @@
 """One look at the index of a store, with entries as arrays. Never writes.
 
-What is told, and what may happen meanwhile, is as in `persist/inspection/store_view.py`; only that
-no entry and no record of the journal is a value of Python's on the way. Segments are read after the
-journal, when the entries of their queue are asked for; each says which part of the journal it has.
+It reports damage, and copes with changes by a running node, like
+`persist/inspection/store_view.py`, but makes no Python value of any entry or journal record.
+Segments are read after the journal, when the entries of their queue are asked for; each segment
+says which part of the journal it contains.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from warren.spark_export.snapshot.unit import ENTRY, Entries
 
 
 class ArrayColumns(Columns):
-    """Columns that take entries with gaps between them at once."""
+    """Columns that take several entries at once, also with gaps between them."""
 
     __slots__ = ()
 
@@ -46,7 +47,7 @@ class ArrayColumns(Columns):
 
 
 class EntriesView(StoreView):
-    """What `directory`, the storage's, says now of the queues that `only` says yes of."""
+    """The present index in the storage's `directory`, for the queues that `only` accepts."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class EntriesView(StoreView):
 
     @property
     def queue_ids(self) -> set[int]:
-        """Queues, and levels of queues, that may have entries."""
+        """The queues, and levels of queues, that may have entries."""
         return self._journal.queue_ids | self.index.queues.keys()
 
     def replay(self, file: File, file_id: int, offset: int, *, complete: bool) -> None:
@@ -99,7 +100,7 @@ class EntriesView(StoreView):
                 part = part[(left == 0) | (left < segment.flushed_place)]
             parts.append(part)
         if entered is not None:
-            # What a segment has of the journal is not entered again.
+            # Journal entries that a segment already contains are not entered again.
             new = np.ones(len(entered.at), np.bool_)
             if known:
                 new = entered.at >= _known(entered.entry["position"], known)
@@ -109,7 +110,7 @@ class EntriesView(StoreView):
         return _ordered(np.concatenate(parts)) if parts else np.empty(0, ENTRY)
 
     def _stored(self, segment: Segment) -> Entries:
-        """What the file of a segment has, which leaves memory again."""
+        """The entries in the file of a segment; they are not kept in memory."""
         self.index.load(segment)
         columns = segment.columns
         assert columns is not None
@@ -128,14 +129,14 @@ class EntriesView(StoreView):
 
 
 def _known(positions: NDArray[np.uint64], known: dict[int, int]) -> NDArray[np.uint64]:
-    """For each position, up to where in the journal the segment it is in has it."""
+    """For each position, the place in the journal up to which its segment contains it."""
     numbers, which = np.unique(positions // np.uint64(SEGMENT_ENTRIES), return_inverse=True)
     places = np.array([known.get(number, 0) for number in numbers.tolist()], np.uint64)
     return places[which]
 
 
 def _ordered(entries: Entries) -> Entries:
-    """By position; of two with the same, the later one."""
+    """The entries by position; of several with one position, the last."""
     positions = entries["position"]
     if (positions[1:] > positions[:-1]).all():
         return entries

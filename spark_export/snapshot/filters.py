@@ -1,8 +1,8 @@
-"""Filters of a query, as far as they spare reading: on vhost, queue, seq, enqueued_at, exchange.
+"""Filters of a query that reduce reading: on vhost, queue, seq, enqueued_at, exchange.
 
-What Spark pushes down is a conjunction. Each filter that is understood narrows what is read, and
-Spark applies all of them afterwards all the same, so a bound may be wider than the filter, never
-narrower. A filter on null or of another kind is left to Spark.
+Spark pushes down a conjunction. Each filter that is understood narrows what is read. As Spark
+applies all filters again afterwards, a bound here may be wider than the filter, but never narrower.
+Filters on null or of other kinds are left to Spark.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class RowFilter:
-    """What is asked of a message that only its record can tell; names None: all."""
+    """The conditions on a message that only its record can decide; `exchanges` None: all."""
 
     enqueued_us: Interval = Interval()
     exchanges: frozenset[str] | None = None
@@ -41,7 +41,7 @@ class RowFilter:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a query reads at most. Names None: all."""
+    """The most that a query has to read. Names None: all."""
 
     vhosts: frozenset[str] | None = None
     queues: frozenset[str] | None = None
@@ -63,7 +63,7 @@ EVERYTHING = Pushed()
 
 
 def understand(filters: Iterable[Filter]) -> Pushed:
-    """What all of them leave to be read."""
+    """The bounds of reading that follow from all filters together."""
     pushed = EVERYTHING
     for given in filters:
         pushed = _narrow(pushed, given)
@@ -99,7 +99,7 @@ def _names(kind: str, given: Any) -> frozenset[str] | None:
     if kind in ("EqualTo", "EqualNullSafe"):
         values = (given.value,)
     elif kind == "In":
-        # A null in a list is equal to nothing.
+        # A null in a list equals no value.
         values = tuple(value for value in given.value if value is not None)
     else:
         return None

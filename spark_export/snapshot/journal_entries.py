@@ -1,11 +1,12 @@
 """The journal since the checkpoint as arrays: what `StoredIndex.apply` would enter, all at once.
 
-A file is taken this way when all of it is as it was written: each batch by its table of lengths,
-the records by the checksum of the whole file, or each by its own. Anything odd, and of the last
-file what was never finished, is for `persist/log/log_reader.py`: `read_journal_file` says so, and
-has done nothing then.
+A file is read like this if all of it is as it was written: each batch is checked by its table of
+lengths, the records by the checksum of the whole file or by their own. An unfinished end of the
+last file is ignored. For anything else that is odd, `read_journal_file` raises `Odd` and has no
+effect; then `persist/log/log_reader.py` reads the file.
 
-Entries have ranges that left a queue against them by place: what is removed was entered before.
+Entries and removed ranges of positions are compared by their places in the journal: a removal
+concerns entries made before it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from warren.spark_export.snapshot.layout import (
 from warren.spark_export.snapshot.unit import ENTRY
 
 WHOLE_BYTES_MAX = 256 << 20
-"""Of a journal file; a larger one is read batch by batch."""
+"""The largest journal file read in one piece; larger ones are read batch by batch (`Scan`)."""
 
 REFERENCE = np.dtype([("place", "<u8"), ("length", "<u4"), ("body_bytes", "<u4")])
 RANGE = np.dtype([("start", "<u8"), ("end", "<u8")])
@@ -57,11 +58,11 @@ Offsets = NDArray[np.int64]
 
 
 class Odd(Exception):
-    """Not what is read here; the text says why."""
+    """The file cannot be read in one piece; the text says why."""
 
 
 class Entered(NamedTuple):
-    """Entries of queues, in the order of the journal; `at` is where in it each was entered."""
+    """Entries of queues, in the order of the journal; `at` is the place at which each was made."""
 
     queue: NDArray[np.uint64]
     at: NDArray[np.uint64]
@@ -88,9 +89,9 @@ class JournalFile(NamedTuple):
 
 
 def read_journal_file(data: bytes, file_id: int, offset: int, *, complete: bool) -> JournalFile:
-    """What the batches of a log file from this offset on say. `complete` as `Scan` has it.
+    """The entries and removals in the batches of a log file, from `offset` on.
 
-    Raises `Odd`.
+    `complete` has the meaning that it has for `Scan`. Raises `Odd`.
     """
     octets = np.frombuffer(data, np.uint8)
     footer = decode_footer(data[-FOOTER_BYTES:])
@@ -116,7 +117,7 @@ def read_journal_file(data: bytes, file_id: int, offset: int, *, complete: bool)
 def _records(
     data: bytes, octets: Octets, file_id: int, offset: int, end: int, *, torn: bool
 ) -> tuple[Offsets, Offsets]:
-    """Where the records of all batches begin, and how long they are."""
+    """The offsets and lengths of the records of all batches."""
     starts, counts, sizes = [], [], []
     if offset > end:
         raise Odd("the file ends before what was written")
@@ -205,7 +206,7 @@ def _removed(
 
 
 def scan_journal_file(scan: Scan, harmed: Callable[[Harm], None]) -> JournalFile:
-    """The same record by record; what is damaged is left out and told."""
+    """Read a journal file record by record; damaged records are left out and reported."""
     queues, ats, entries = [], [], []
     gone_queues, gone_ats, spans = [], [], []
     for place, length, record in scan.records():
@@ -240,7 +241,7 @@ def scan_journal_file(scan: Scan, harmed: Callable[[Harm], None]) -> JournalFile
 
 
 class JournalEntries:
-    """What the files of a journal say of the queues that are wanted, in order."""
+    """The entries and removals of the wanted queues in the files of a journal, in order."""
 
     def __init__(self, only: Callable[[int], bool]) -> None:
         self._only = only
@@ -249,11 +250,11 @@ class JournalEntries:
 
     @property
     def queue_ids(self) -> set[int]:
-        """Those that entries were made for."""
+        """The queues for which entries were made."""
         return set(self._entered)
 
     def add(self, file: JournalFile) -> None:
-        """Take the next file into account."""
+        """Add the contents of the next file."""
         for queue_id, rows in grouped(file.entered.queue):
             if self._only(queue_id):
                 self._entered.setdefault(queue_id, []).append(file.entered.only(rows))
@@ -271,7 +272,7 @@ class JournalEntries:
 
 
 def last_removals(positions: NDArray[np.uint64], removed: Removed) -> NDArray[np.uint64]:
-    """Where in the journal each of the positions left for the last time; 0: it did not."""
+    """The place of the last removal of each position; 0 if it was not removed."""
     left = np.zeros(len(positions), np.uint64)
     if not len(removed.at):
         return left
@@ -283,7 +284,7 @@ def last_removals(positions: NDArray[np.uint64], removed: Removed) -> NDArray[np
         inside = (found >= 0) & (positions < ordered_end[found])
         left[inside] = removed.at[order][found[inside]]
         return left
-    # Ranges that overlap: some were removed twice. The later one counts.
+    # Some ranges overlap, so some positions were removed twice. The later removal counts.
     by_position = np.argsort(positions, kind="stable")
     ordered = positions[by_position]
     first = np.searchsorted(ordered, start)

@@ -1,7 +1,7 @@
-"""The store's structures as numpy reads them: `persist/layout/format.py` in the language of arrays.
+"""The store's structures for numpy: `persist/layout/format.py` in the language of arrays.
 
-A test holds both against each other. Strings of octets stay where they are; what is here are the
-parts of fixed size, and where the others begin.
+A test compares the two. Strings of octets stay where they are; these structures are the parts of
+fixed size, which say where the strings begin.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RECORD_HEAD = np.dtype(
         ("enqueued_us", "<u8"),
     ]
 )
-"""The fixed part of a record, without what stands in an envelope."""
+"""The fixed part of a record, without the envelope's."""
 
 HEAD = np.dtype(
     [
@@ -41,11 +41,11 @@ HEAD = np.dtype(
         ("unused_too", "u1"),
     ]
 )
-"""The fixed parts of a record and of the envelope behind it. `envelope`, `header`, `copies`,
+"""The fixed parts of a record and of the envelope after it. `envelope`, `header`, `copies`,
 `exchange` and `routing_key` are numbers of octets."""
 
 HEAD_BYTES = HEAD.itemsize
-"""A message has no shorter record."""
+"""The octets of the shortest record of a message."""
 
 OFFSET_MASK = np.uint64(0xFFFFFFFE)
 FILE_SHIFT = np.uint64(32)
@@ -59,7 +59,7 @@ def gather(
 
     Each of them must end within `data`.
     """
-    # numpy copies octets without a meaning at once, and structures field by field.
+    # numpy copies untyped octets in one go, and structures field by field.
     plain: np.dtype[np.void] = np.dtype((np.void, kind.itemsize))
     return _everywhere(plain, data)[at].view(kind)
 
@@ -70,7 +70,7 @@ def octets_at(data: NDArray[np.uint8], at: NDArray[np.int64], count: int) -> NDA
 
 
 def grouped(keys: NDArray[np.uint64]) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Each key, and the rows that have it, in their order; keys ascend."""
+    """Each key and its rows in their order; the keys ascend."""
     if not len(keys):
         return
     order = np.argsort(keys, kind="stable")
@@ -86,9 +86,9 @@ def sums_wrong(
     lengths: NDArray[np.int64],
     sums: NDArray[np.uint32],
 ) -> list[int]:
-    """Which of the records at these offsets have other octets than when their checksum was made.
+    """The numbers of the records at these offsets whose octets do not match their checksum.
 
-    This is a loop, and what costs most where records are verified one by one.
+    This is a loop, and the greatest cost when records are verified one by one.
     """
     view = data.data
     ends = (at + lengths).tolist()
@@ -102,6 +102,6 @@ def sums_wrong(
 
 
 def _everywhere(kind: np.dtype[Any], data: NDArray[np.uint8]) -> NDArray[Any]:
-    """What of that kind would begin at each octet."""
+    """A view of `data` with a value of this kind beginning at each octet."""
     count = max(0, len(data) - kind.itemsize + 1)
     return np.ndarray(shape=(count,), dtype=kind, buffer=data.data, strides=(1,))

@@ -1,7 +1,7 @@
 """The log files of a snapshot: hard links to those of the store, or copies.
 
-Answerable for each file being there once, in a generation that has what entries lead to, and for
-saying which entries lead nowhere.
+Answerable for linking each file once, in a generation that contains the records of the entries, and
+for finding entries without a record.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ NO_LINKS = (
     errno.ENOSYS,
     errno.EOPNOTSUPP,
 )
-"""What linking fails with where it is impossible, and reading may not be."""
+"""The errors of linking where it is impossible and reading may still be possible."""
 
 LOOKS_MAX = 10
-"""For a file that is written anew whenever it is to be linked."""
+"""Attempts to link one file, which may be rewritten at each of them."""
 
 RUNS_MAX = 4096
-"""Entries that change between files more often than that are sorted by file first."""
+"""If entries change between files more often than this, they are sorted by file first."""
 
 
 class Linker:
@@ -51,7 +51,7 @@ class Linker:
 
 
 class Copier(Linker):
-    """The same where no links can be made."""
+    """Copies a file where no links can be made."""
 
     def put(self, source: Path, target: Path) -> None:
         try:
@@ -65,14 +65,15 @@ Rows: TypeAlias = slice | NDArray[np.intp]
 
 
 class LinkedFile(NamedTuple):
-    """`survivors` are the offsets a combined file has; otherwise it has everything below `size`."""
+    """A file of the snapshot. `survivors` are the offsets in a combined file; other files contain
+    everything below `size`."""
 
     path: Path
     size: int
     survivors: NDArray[np.uint64] | None
 
     def has(self, offsets: NDArray[np.uint64], lengths: NDArray[np.uint32]) -> NDArray[np.bool_]:
-        """Which of the records, by offset in generation 0, are there."""
+        """Which of the records, by offset in generation 0, the file contains."""
         if self.survivors is None:
             below: NDArray[np.bool_] = offsets + lengths <= np.uint64(self.size)
             return below
@@ -80,7 +81,7 @@ class LinkedFile(NamedTuple):
 
 
 class LogLinks:
-    """The files in `directory`, from the store's `source`."""
+    """The log files in the snapshot's `directory`, taken from the store's `source`."""
 
     def __init__(
         self, filesystem: FileSystem, source: Path, directory: Path, linker: Linker
@@ -96,14 +97,14 @@ class LogLinks:
 
     @property
     def octets(self) -> int:
-        """Of all files."""
+        """The size of all files together."""
         return sum(linked.size for linked in self._links.values())
 
     def pin(self, entries: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Have the files the entries lead to; which of the entries lead somewhere.
+        """Link the files of the entries; returns which of the entries have a record.
 
-        All entries must have been found before the first file is: a file has what they lead to from
-        then on, and may be given up for what they do not. Raises OSError.
+        All entries must have been read from the index before the first file is linked: from then
+        on, a file keeps the records of these entries, but may lose others. Raises OSError.
         """
         there = np.zeros(len(entries), np.bool_)
         places = entries["place"]
@@ -116,7 +117,7 @@ class LogLinks:
         return there
 
     def _file(self, file_id: int) -> LinkedFile | None:
-        """The file, in the snapshot; None when it is gone."""
+        """The file in the snapshot; None if it is gone."""
         linked = self._links.get(file_id)
         if linked is None:
             linked = self._put(file_id)
@@ -138,7 +139,7 @@ class LogLinks:
         raise OSError(f"log file {file_id:08x} changes faster than it can be linked")
 
     def _try_put(self, path: Path) -> bool:
-        """False when there is no such file any more."""
+        """Link or copy one file; False if it no longer exists."""
         source = self._source / path.name
         try:
             self._linker.put(source, path)
@@ -164,14 +165,14 @@ class LogLinks:
             generations.sort()
 
     def _measure(self, path: Path) -> LinkedFile:
-        """What a file of the snapshot has."""
+        """Examine a file of the snapshot: its size, and the survivors of a combined file."""
         file = RealFileSystem().open(path, writable=False)
         try:
             size = file.size()
             try:
                 combined = decode_file_header(file.read(0, FILE_HEADER_BYTES)).combined
             except Damaged:
-                # Its records may be whole all the same.
+                # Its records may be undamaged nevertheless.
                 combined = False
             if not combined:
                 return LinkedFile(path, size, None)
@@ -186,7 +187,7 @@ class LogLinks:
 
 
 def _by_file(file_ids: NDArray[np.uint64]) -> Iterator[tuple[int, Rows]]:
-    """The rows of each file: a slice where they stand together, which is so nearly always."""
+    """The rows of each file: a slice if they are together, as they nearly always are."""
     if not len(file_ids):
         return
     starts = np.concatenate([[0], np.flatnonzero(np.diff(file_ids)) + 1])

@@ -1,21 +1,21 @@
-"""The process that makes snapshots for a node, which others then read over HTTP.
+"""The process that makes snapshots for a node; other machines read them over HTTP.
 
     python -m warren.spark_export.snapshot.node_service DATA_DIRECTORY
 
-A node imports no numpy, and making a snapshot takes longer than a turn of its loop may. So it
-starts this process when the first snapshot is asked for (`warren/mgmt/snapshot_service.py`), and
-ends it some time after the last, by closing its standard input. Questions are lines of JSON there,
-answers lines of JSON on the standard output, in order:
+A node does not import numpy, and making a snapshot takes longer than a turn of its loop may. So it
+starts this process for the first snapshot (`warren/mgmt/snapshot_service.py`), and ends it some
+time after the last, by closing its standard input. Questions are lines of JSON on the standard
+input, answers lines of JSON on the standard output, in order:
 
     {"do": "create", ...}                   {"answer": ...}
                                             {"error": "QueueUnknown", "text": "..."}
 
-Who may read what, the node has found out already: `queues` of a question are those which the user
-may read. A snapshot made here has two things more than others: `access.json`, which says for whom
-it was made and has the token that opens it, and the extents that may be sent (`served_extents.py`).
+The node has checked permissions already: `queues` of a question are those that the user may read. A
+snapshot made here has two things that others lack: `access.json`, with the user it was made for and
+the token that opens it, and the extents that may be sent (`served_extents.py`).
 
-A cursor is held here for a stream that runs somewhere else. The stream says every few seconds that
-it is still there; one that is silent for `HOLD_S` has ended.
+A cursor is held here for a stream on another machine. The stream reports every few seconds that it
+still exists; a stream that is silent for `HOLD_S` has ended.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from warren.spark_export.snapshot.snapshot import (
 from warren.spark_export.snapshot.snapshot_file import Snapshot
 
 ACCESS_FILE: Final = "access.json"
-"""Of a snapshot: the user it was made for, its token, and what the cluster calls its queues, in
-their order. Of a cursor: the user only."""
+"""For a snapshot: the user it was made for, its token, and the cluster's ids of its queues, in
+their order. For a cursor: the user only."""
 
 HOLD_S: Final = 30.0
 
 NICENESS: Final = 5
-"""Clients of the node go first where processors are short."""
+"""If processors are scarce, the node's clients have priority."""
 
 
 @dataclass(frozen=True)
 class ReadableQueues:
-    """Queues a user may read; this node leads those in `here`, and `selector` wants some."""
+    """Queues that a user may read; this node leads those in `here`, and `selector` chooses some."""
 
     selector: QueueSelector
     readable: frozenset[Key]
@@ -64,19 +64,19 @@ class ReadableQueues:
     vhosts: tuple[str, ...]
 
     vhost = None
-    """The virtual hosts are known: nobody has to look for them in the store."""
+    """None: the virtual hosts are known, and need not be read from the store."""
 
     @property
     def retained(self) -> bool:
         return self.selector.retained
 
     def select(self, queues: Iterable[Key], vhosts: Iterable[str] = ()) -> list[Key]:
-        """Queues that are led elsewhere count as known: their leader has their messages."""
+        """The chosen queues led here; messages of the others are at their leaders."""
         stored = set(queues)
         return [key for key in self.chosen() if key in self.here and key in stored]
 
     def chosen(self) -> list[Key]:
-        """Wherever they are led. Raises `QueueUnknown`, `OptionRefused`."""
+        """The chosen queues, wherever they are led. Raises `QueueUnknown`, `OptionRefused`."""
         return self.selector.select(self.readable, self.vhosts)
 
 
@@ -88,7 +88,7 @@ class _Hold:
 
 
 class NodeService:
-    """Answers the node. `now` is a clock in seconds that never goes back."""
+    """Answers the questions of the node. `now` is a clock in seconds that never goes back."""
 
     def __init__(self, data_directory: Path, now: Callable[[], float] = time.monotonic) -> None:
         self._data_directory = data_directory
@@ -168,7 +168,7 @@ class NodeService:
     # Cursors
 
     def _take_cursor(self, asked: Any) -> None:
-        """Take it, or go on holding it for the same holder."""
+        """Take a cursor, or go on holding it for the same holder."""
         name, holder = asked["name"], asked["holder"]
         self._forget_silent()
         hold = self._holds.get(name)
@@ -226,7 +226,8 @@ def _names(names: list[str] | None) -> tuple[str, ...] | None:
 
 
 def _user_of(cursor: Path) -> str | None:
-    """For whom a cursor was made; None when that was not done over HTTP. Raises `StoreRefused`."""
+    """The user for whom a cursor was made; None if it was not made over HTTP. Raises
+    `StoreRefused`."""
     try:
         return str(json.loads((cursor / ACCESS_FILE).read_text("utf-8"))["user"])
     except FileNotFoundError:

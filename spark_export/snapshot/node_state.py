@@ -1,4 +1,4 @@
-"""What only a node that runs can say: which messages are out for acknowledgement."""
+"""The state that only a running node knows: which messages are out for acknowledgement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warren.persist.disk.data_directory import LOCK_FILE
 from warren.spark_export.errors import StoreRefused
 
 Span: TypeAlias = tuple[int, int]
-"""Positions, the second not included."""
+"""A range of positions, its end excluded."""
 
 CONTROL_SOCKET = "control.sock"
 UNACKNOWLEDGED = "/api/control/unacknowledged"
@@ -23,11 +23,11 @@ TIMEOUT_S = 30.0
 
 
 def is_running(data_directory: Path) -> bool | None:
-    """Whether a process has the data directory; None when that is not for us to know.
+    """Whether a process uses the data directory; None if this user may not know.
 
-    The lock is looked up among those the kernel lists, so that a node which starts is not kept from
-    having it. A node in another container is not listed there: only a lock of our own, for a
-    moment, tells.
+    The lock is looked up in the kernel's list, so that a node that starts is not kept from taking
+    it. A node in another container is not in that list: then this process takes the lock for a
+    moment.
     """
     try:
         fd = os.open(data_directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
@@ -57,7 +57,7 @@ def _is_listed(file: os.stat_result) -> bool:
 
 
 def unacknowledged(data_directory: Path, queue_ids: Collection[int]) -> dict[int, list[Span]]:
-    """Positions that are out for acknowledgement, by queue and level. Raises `StoreRefused`."""
+    """The positions out for acknowledgement, by id of the queue or level. Raises `StoreRefused`."""
     asked = json.dumps({"queue_ids": [f"{queue_id:016x}" for queue_id in queue_ids]})
     connection = _SocketConnection(data_directory)
     try:
@@ -100,7 +100,7 @@ class _SocketConnection(http.client.HTTPConnection):
         self._data_directory = data_directory
 
     def connect(self) -> None:
-        # The path of a unix socket has 107 octets at most, that of a directory may have more.
+        # The path of a unix socket has 107 octets at most; that of a directory may have more.
         directory = os.open(self._data_directory, os.O_PATH | os.O_DIRECTORY)
         try:
             self.sock = socket.socket(socket.AF_UNIX)

@@ -1,8 +1,8 @@
 """The options of `spark.read.format("warren")` and `spark.readStream`: text in, checked values out.
 
-Names are case-insensitive, as everywhere in Spark. An option that does not exist is refused, and
-so is a value it cannot have: a query that silently reads something else is worse than none. What
-an option needs from the store (whether a queue exists) is found out later.
+Names are case-insensitive, as everywhere in Spark. An unknown option is refused, and so is a wrong
+value: a query that silently reads something else is worse than none. Conditions on the store, such
+as that a queue exists, are checked later.
 
 | option | value | without it |
 |---|---|---|
@@ -50,13 +50,13 @@ from warren.spark_export.node_urls import is_node_url, parse_node_url, without_l
 from warren.spark_export.snapshot.snapshot_file import LEASE_S_MAX
 
 PARTITION_BYTES = 128 << 20
-"""A partition costs about 50 ms of its own; with so much in each that is a few per cent."""
+"""A partition costs about 50 ms of its own; with this size that is a few per cent."""
 
 MILLISECONDS_MIN = 10**11
-"""In 1973; numbers below are seconds of this century, or 20260131."""
+"""A time in 1973; smaller numbers are probably seconds of this century, or like 20260131."""
 
 OF_TABLES = ("provider", "owner", "location")
-"""What Spark adds to the options of CREATE TABLE."""
+"""Options that Spark adds to those of CREATE TABLE."""
 
 POSITION_MAX = (1 << 63) - 1
 
@@ -64,7 +64,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Headers(StrEnum):
-    """What the column `headers` is."""
+    """The form of the column `headers`."""
 
     MAP = "map"
     JSON = "json"
@@ -73,7 +73,7 @@ class Headers(StrEnum):
 
 
 class BodyFormat(StrEnum):
-    """What the column `body` is; JSON is a VARIANT."""
+    """The form of the column `body`; JSON becomes a VARIANT."""
 
     BINARY = "binary"
     STRING = "string"
@@ -87,11 +87,11 @@ class Include(StrEnum):
 
 
 IN_QUEUE = frozenset({Include.READY, Include.UNACKED})
-"""What is in the queue; what was acknowledged, and is retained, is not."""
+"""The messages in the queue. Acknowledged messages that are retained are not in it."""
 
 
 class Mode(StrEnum):
-    """What becomes of a record that is not what was written, or cannot be understood."""
+    """The treatment of records that are damaged or cannot be understood."""
 
     PERMISSIVE = "PERMISSIVE"
     DROPMALFORMED = "DROPMALFORMED"
@@ -106,9 +106,9 @@ QueueName: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True)
 class Offsets:
-    """From where, or up to where (exclusive), queues are read.
+    """Where to start or to stop (exclusive) reading queues.
 
-    As JSON `{"/": {"orders": 17, "invoices": "latest"}}`; `default` is for queues not named.
+    As JSON `{"/": {"orders": 17, "invoices": "latest"}}`; `default` is for all other queues.
     """
 
     default: Bound
@@ -123,7 +123,7 @@ class Offsets:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options by their names. Times are microseconds since 1970, sizes bytes."""
+    """The values of the options. Times are microseconds since 1970, sizes bytes."""
 
     path: str | None = None
     username: str | None = None
@@ -157,7 +157,7 @@ class ReadOptions:
 
     @property
     def wants_state(self) -> bool:
-        """Whether a node that runs is to be asked what is out for acknowledgement."""
+        """Whether a running node has to be asked which messages are out for acknowledgement."""
         return "state" in (self.columns or ()) or len(self.include & IN_QUEUE) == 1
 
     @property
@@ -166,7 +166,7 @@ class ReadOptions:
 
     @property
     def data_directory(self) -> Path:
-        """Raises `OptionRefused` when no path was given."""
+        """The data directory in the option `path`. Raises `OptionRefused` if there is no path."""
         if self.path is None:
             raise OptionRefused(
                 "option path is missing: the data directory of a node, or warren://node:15672 (a"
@@ -178,17 +178,18 @@ class ReadOptions:
 
     @property
     def node_url(self) -> str | None:
-        """Where a node makes the snapshots; None when they are made from a data directory."""
+        """The URL of the node that makes the snapshots; None if they are made from a data
+        directory."""
         return self.path if self.path is not None and is_node_url(self.path) else None
 
     def without_login(self) -> ReadOptions:
-        """For tasks, which have the token of a snapshot."""
+        """The options for tasks, which use the token of a snapshot instead of a login."""
         path = self.path if self.node_url is None else without_login(self.node_url)
         return replace(self, path=path, username=None, password=None)
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """Raises `OptionRefused`."""
+    """The checked options. Raises `OptionRefused`."""
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     for key, text in given.items():
@@ -218,7 +219,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def near_names(name: str, known: Iterable[str]) -> str:
-    """A clause that ends an error text: what may have been meant, or everything there is."""
+    """The end of an error text: the names that may have been meant, or all names."""
     by_lower = {other.lower(): other for other in known}
     near = get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
     if near:
@@ -335,7 +336,7 @@ def _bytes(option: str, text: str) -> int:
 
 
 def _timestamp_us(option: str, text: str) -> int:
-    """Milliseconds as numbers, as Kafka's source has them; texts without a zone are UTC."""
+    """A time: numbers are milliseconds, as in Kafka's source; texts without a zone are UTC."""
     stripped = text.strip()
     wanted = "a time such as 2026-01-31T12:00:00Z, or milliseconds since 1970"
     if re.fullmatch(r"[0-9]{1,15}", stripped):
@@ -352,7 +353,7 @@ def _timestamp_us(option: str, text: str) -> int:
 
 
 def microseconds(moment: datetime) -> int:
-    """Since 1970; exact, which floating point is not."""
+    """Microseconds since 1970; exact, unlike floating point."""
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
@@ -379,7 +380,7 @@ def _offsets(default: Bound) -> Callable[[str, str], Offsets]:
 
 
 def _bound(value: Any) -> Bound:
-    """Raises ValueError."""
+    """The bound in JSON. Raises ValueError."""
     if value == "earliest":
         return "earliest"
     if value == "latest":

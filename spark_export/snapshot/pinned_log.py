@@ -1,11 +1,11 @@
-"""Reads records out of the log files of a snapshot, many at once.
+"""Reads records from the log files of a snapshot, many at once.
 
-A file of which most is wanted is read whole, and if it was sealed its checksum is compared: once
-in a process, since files of a snapshot never change. Of others, records that stand near each other
-are read together. Where the files are, `unit.SnapshotFiles` knows.
+A file of which most is wanted is read in one piece. If it was sealed, its checksum is compared,
+once in a process, since files of a snapshot never change. From other files, records that are near
+each other are read together. `unit.SnapshotFiles` gives access to the files.
 
-Records come as one array of octets and where in it each begins, ascending, so that Arrow can take
-strings out of it without a copy in between.
+Records are returned as one array of octets and their offsets in it, ascending, so that Arrow can
+take strings from it without a copy in between.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ from warren.spark_export.snapshot.layout import FILE_SHIFT, HEAD_BYTES, OFFSET_M
 from warren.spark_export.snapshot.unit import LogOctets, SnapshotFiles
 
 WHOLE_BYTES_MAX = 64 << 20
-"""A file this large is read at once; a node fills files up to 16 MiB, but for large messages."""
+"""The largest file read in one piece; a node fills files up to 16 MiB, except for large
+messages."""
 
 WHOLE_FILES_KEPT = 2
-"""A batch of messages is mostly in one file, or at the border of two."""
+"""Whole files kept in memory: a batch of messages is usually in one file, or at the border of
+two."""
 
 PADDING = HEAD_BYTES
-"""Octets behind the last record, so that fixed parts can be looked at before they are checked."""
+"""Octets after the last record, so that fixed parts can be read before they are checked."""
 
 OPEN_FILES_MAX = 64
 
@@ -52,7 +54,7 @@ VERDICTS_KEPT = 4096
 
 
 class _Verdicts:
-    """What was found when files were read whole, by their keys (`LogOctets.key`)."""
+    """Whether files that were read whole are sound, by their keys (`LogOctets.key`)."""
 
     def __init__(self) -> None:
         self._sound: OrderedDict[Hashable, bool] = OrderedDict()
@@ -66,13 +68,13 @@ class _Verdicts:
             self._sound.popitem(last=False)
 
 
-# Of the whole process: Spark gives one worker many units, and their ends share files.
+# Shared by the whole process: Spark gives one worker many units, and their ends share files.
 _verdicts = _Verdicts()
 
 
 class Trouble(NamedTuple):
-    """Why a record cannot be had. `octets` are those found in its place, if any; `lost` that its
-    file is gone."""
+    """Why a record cannot be read. `octets` are those found in its place, if any; `lost`: its file
+    is gone."""
 
     file: str
     offset: int
@@ -82,10 +84,10 @@ class Trouble(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """Records side by side. `rows` are those which are there, `at` where they begin in `data`.
+    """Records side by side. `rows` are the rows that were found, `at` their offsets in `data`.
 
-    `trusted`: of each, whether its octets were verified. `files`, `offsets`: where they are on
-    the disk. `troubles`: of all other rows.
+    `trusted` says of each whether its octets were verified. `files` and `offsets` are their places
+    on the disk. `troubles` has all other rows.
     """
 
     data: NDArray[np.uint8]
@@ -104,7 +106,7 @@ class _Piece(NamedTuple):
 
 
 class LogFile:
-    """One log file, open, and closed with this. Raises OSError, `StoreRefused`."""
+    """One log file, open until `close`. Raises OSError, `StoreRefused`."""
 
     def __init__(self, octets: LogOctets) -> None:
         self._octets = octets
@@ -128,12 +130,12 @@ class LogFile:
 
     @property
     def table_at(self) -> int:
-        """Where the table of a file that was written anew begins; the end of a file without one."""
+        """The offset of the table in a rewritten file; the end of a file without a table."""
         return self.size if self._before is None else self.size - survivors_bytes(len(self._after))
 
     @property
     def sound(self) -> bool:
-        """Whether all of it was read in this process and found to be what was written."""
+        """Whether the whole file was read in this process and its checksum was right."""
         return _verdicts[self._key] is True
 
     @property
@@ -144,7 +146,8 @@ class LogFile:
         return self._octets.read(offset, size)
 
     def read_into(self, data: NDArray[np.uint8], offset: int) -> None:
-        """Fill `data` from there on. Raises OSError when the file has become shorter."""
+        """Fill `data` with the octets from `offset` on. Raises OSError if the file has become
+        shorter."""
         view = data.data
         while view:
             count = self._octets.read_into(view, offset)
@@ -154,7 +157,7 @@ class LogFile:
             offset += count
 
     def resolve(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where records are that were at these offsets in generation 0; -1: nobody knows."""
+        """The present offsets of records that had these offsets in generation 0; -1: unknown."""
         before = self._before
         if before is None:
             return np.full_like(offsets, -1) if self.broken_table else offsets
@@ -164,19 +167,20 @@ class LogFile:
         return np.where(before[found] == offsets, self._after[found], -1)
 
     def read_whole(self, data: NDArray[np.uint8]) -> None:
-        """Read all of it, and compare the checksum if that was not done yet."""
+        """Read the whole file, and compare the checksum if that was not done yet."""
         self.read_into(data[: self.size], 0)
         if self._crc is not None and _verdicts[self._key] is None:
             _verdicts[self._key] = crc32(data.data[: self.size - FOOTER_BYTES]) == self._crc
 
     def _footer_crc(self) -> int | None:
-        """The checksum of all before the footer; None of a file that was not sealed."""
+        """The checksum of everything before the footer; None for a file that was not sealed."""
         footer = decode_footer(self.read(max(0, self.size - FOOTER_BYTES), FOOTER_BYTES))
         sealed = footer is not None and footer.size == self.size - FOOTER_BYTES
         return footer.crc if footer is not None and sealed else None
 
     def _read_header(self) -> FileHeader | None:
-        """A damaged header does not keep from reading records, which have their own checksums."""
+        """The header. It may be None if damaged: records can be read nevertheless, by their own
+        checksums."""
         try:
             return decode_file_header(self.read(0, FILE_HEADER_BYTES))
         except Damaged:
@@ -204,10 +208,10 @@ class LogFile:
 
 
 class PinnedLog:
-    """The log files of a snapshot, of which `wanted` records will be read.
+    """The log files of a snapshot, of which the `wanted` records will be read.
 
-    `wanted` are index entries (`unit.ENTRY`): all of a unit, so that it is known which files are
-    to be read whole.
+    `wanted` are index entries (`unit.ENTRY`): all entries of a unit, from which it follows which
+    files to read in one piece.
     """
 
     def __init__(self, files: SnapshotFiles, wanted: NDArray[np.void]) -> None:
@@ -226,7 +230,8 @@ class PinnedLog:
         self._whole.clear()
 
     def file(self, file_id: int) -> LogFile | None:
-        """None when it is not there. Raises OSError, `SnapshotGone`, `StoreRefused`."""
+        """The log file, or None if it is missing. Raises OSError, `SnapshotGone`,
+        `StoreRefused`."""
         if file_id not in self._open:
             self._open[file_id] = self._try_open(file_id)
             if len(self._open) > OPEN_FILES_MAX:
@@ -239,7 +244,8 @@ class PinnedLog:
         return self._newest.get(file_id)
 
     def fetch(self, entries: NDArray[np.void]) -> Fetched:
-        """The records of these entries. What it returned before may change. Raises OSError."""
+        """The records of these entries. The arrays of an earlier call may be overwritten. Raises
+        OSError."""
         places = entries["place"]
         files = (places >> FILE_SHIFT).astype(np.int64)
         offsets = (places & OFFSET_MASK).astype(np.int64)
@@ -268,7 +274,8 @@ class PinnedLog:
             with suppress(FileNotFoundError):
                 return LogFile(self._files.open_log(file_name(file_id, generation)))
         else:
-            # The list may have been made while the snapshot was removed; then this says so.
+            # The list may have been made while the snapshot was being removed; then this call
+            # raises.
             self._files.log_names()
         return None
 
@@ -280,7 +287,7 @@ class PinnedLog:
         lengths: NDArray[np.int64],
         troubles: dict[int, Trouble],
     ) -> NDArray[np.int64]:
-        """Those of the rows whose records are within the file, and long enough to be any."""
+        """Those of the rows whose records are within the file, and long enough for a message."""
         at, length = offsets[rows], lengths[rows]
         good = (at >= 0) & (at + length <= file.size) & (length >= HEAD_BYTES)
         if good.all():
@@ -311,12 +318,12 @@ class PinnedLog:
     def _whole_file(self, file_id: int, file: LogFile) -> NDArray[np.uint8]:
         data = self._whole.get(file_id)
         if data is not None:
-            # The other file of the batch must not be read over this one.
+            # The batch's other file must not be read into this memory.
             self._whole.move_to_end(file_id)
         else:
             size = file.size + PADDING
             if len(self._whole) == WHOLE_FILES_KEPT:
-                # Memory that was used before is faster than fresh one.
+                # Memory that was used before is faster than new memory.
                 _, data = self._whole.popitem(last=False)
             if data is None or len(data) < size:
                 data = np.empty(size, np.uint8)
@@ -337,7 +344,7 @@ def _octets_by_file(entries: NDArray[np.void]) -> dict[int, int]:
 
 
 def _by_file(files: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Each file, and the rows in it; in order of their first rows."""
+    """Each file and its rows, in the order of their first rows."""
     changes = np.flatnonzero(files[1:] != files[:-1])
     if not len(changes):
         yield int(files[0]), np.arange(len(files))
@@ -375,7 +382,7 @@ def _read_spans(
     lengths: NDArray[np.int64],
     gap_bytes_max: int,
 ) -> _Piece:
-    """Read records, and with them what is between two that are near each other."""
+    """Read records, together with the octets between records that are near each other."""
     order: NDArray[np.int64] | None = None
     if (offsets[1:] < offsets[:-1]).any():
         order = np.argsort(offsets, kind="stable")
@@ -444,7 +451,7 @@ def _side_by_side(
 def _in_order(
     data: NDArray[np.uint8], at: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Copy the records so that they stand as they are to be read."""
+    """Copy the records into the order in which they are to be read."""
     view = data.data
     parts: list[memoryview | bytes] = [
         view[start:end] for start, end in zip(at.tolist(), (at + lengths).tolist(), strict=True)

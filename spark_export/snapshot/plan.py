@@ -1,8 +1,9 @@
-"""What of a store is to be read, and how it is cut into pieces of work.
+"""Selects the rows of a store to read, and cuts them into units of work.
 
-Everything here is about positions, which stand in the entries of a snapshot. When a message was
-enqueued stands in its record only, and a clock may be set back: no cut by position is sure to keep
-every message of a time. So `plan_units` leaves times to who decodes the records.
+Everything here is about positions, which are in the entries of a snapshot. The time at which a
+message was enqueued is only in its record, and a clock may be set back, so no cut by position is
+sure to keep every message of a time. Therefore `plan_units` leaves times to the decoder of the
+records.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
 NEAR_NAMES_MAX = 3
 
 UNIT_COST_BYTES = 1 << 20
-"""What a unit costs besides its records, as if it were so many octets of them: about 2 ms."""
+"""The fixed cost of a unit in octets of records, for comparison: about 2 ms."""
 
 
 class ChoosesQueues(Protocol):
-    """Says which queues of a store a snapshot is to have; `vhost` if all are in one."""
+    """Chooses the queues of a store for a snapshot; `vhost` if all are in one."""
 
     @property
     def vhost(self) -> str | None: ...
 
     @property
     def retained(self) -> bool:
-        """Whether what queues have retained of acknowledged messages is wanted, too."""
+        """Whether acknowledged messages that queues have retained are wanted, too."""
         ...
 
     def select(self, queues: Iterable[Key], vhosts: Iterable[str] = ()) -> list[Key]: ...
@@ -46,10 +47,10 @@ class ChoosesQueues(Protocol):
 
 @dataclass(frozen=True)
 class QueueSelector:
-    """Which durable queues: all, or those of a virtual host, by names or by a pattern.
+    """A choice of durable queues: all, or those of a virtual host, by names or by a pattern.
 
-    The pattern is a regular expression that the whole name has to match. `retained`: with what they
-    have retained of acknowledged messages.
+    The pattern is a regular expression that has to match the whole name. `retained`: acknowledged
+    messages that queues have retained are wanted, too.
     """
 
     vhost: str | None = None
@@ -62,10 +63,10 @@ class QueueSelector:
             raise OptionRefused("names of queues and a pattern exclude each other")
 
     def select(self, queues: Iterable[Key], vhosts: Iterable[str] = ()) -> list[Key]:
-        """Those of the queues, each (virtual host, name), that are meant; in order.
+        """The chosen ones of these queues, each (virtual host, name), in order.
 
         A virtual host without queues must be among `vhosts`. Raises `QueueUnknown` for a name that
-        does not exist, `OptionRefused` for a pattern that cannot be read.
+        does not exist, `OptionRefused` for a pattern that cannot be parsed.
         """
         known = sorted(queues)
         inside = [key for key in known if self.vhost is None or key[0] == self.vhost]
@@ -101,10 +102,10 @@ class QueueSelector:
 def select_queues(
     snapshot: PinnedStore, selector: QueueSelector, *, taken_for_it: bool
 ) -> list[PinnedQueue]:
-    """Those of the snapshot that are meant: one that was not taken for this selector may have more.
+    """The chosen queues of a snapshot: one taken for another selector may have more than these.
 
-    Who takes a snapshot sees virtual hosts without queues, too; a snapshot knows of none. Raises
-    `QueueUnknown`, `OptionRefused`.
+    A virtual host without queues is not in a snapshot; `taken_for_it`: it was checked when the
+    snapshot was taken. Raises `QueueUnknown`, `OptionRefused`.
     """
     keys = {(queue.vhost, queue.name) for queue in snapshot.queues}
     seen = [selector.vhost] if taken_for_it and selector.vhost is not None else []
@@ -117,7 +118,7 @@ def select_queues(
 
 
 def check_named(option: str, offsets: Offsets, queues: Iterable[PinnedQueue]) -> None:
-    """Raises `OptionRefused` when the offsets name a queue that is not among these."""
+    """Raise `OptionRefused` if the offsets name a queue that is not among these."""
     read = {(queue.vhost, queue.name) for queue in queues}
     for (vhost, queue), _ in offsets.queues:
         if (vhost, queue) not in read:
@@ -137,7 +138,7 @@ class Rows:
 
 
 def find_rows(files: SnapshotFiles, queue: PinnedQueue, span: Interval) -> Rows:
-    """The rows whose positions are in the span. Raises `SnapshotGone`, OSError."""
+    """The rows of a queue whose positions are in the span. Raises `SnapshotGone`, OSError."""
     if not queue.rows or span == Interval():
         return Rows(queue, 0, queue.rows)
     positions = files.load_entries(queue.queue_id)["position"]
@@ -156,11 +157,10 @@ def plan_units(
     max_bytes: int,
     min_units: int,
 ) -> list[Unit]:
-    """Cut queues, as far as their positions are in a span, into units of about `max_bytes` of
-    records, or less for `min_units`.
+    """Cut the rows of queues in their spans into units of about `max_bytes` of records.
 
-    Where units are cut depends on nothing but the snapshot, the spans and the two numbers. Raises
-    `SnapshotGone`, OSError.
+    Units are smaller if needed for `min_units` of them. The cuts depend only on the snapshot, the
+    spans and the two numbers. Raises `SnapshotGone`, OSError.
     """
     found = [find_rows(snapshot.files_of(queue), queue, span) for queue, span in spans]
     chosen = [at for at in found if at.end > at.first]
@@ -193,7 +193,7 @@ def plan_units(
 
 
 def group_units(units: Iterable[Unit], *, max_bytes: int, min_groups: int) -> list[list[Unit]]:
-    """Put units together, in their order, to groups of about `max_bytes`, or less for `min_groups`.
+    """Put units into groups of about `max_bytes`, in order; smaller if needed for `min_groups`.
 
     Thousands of small queues become some dozens of groups.
     """
@@ -215,7 +215,8 @@ def group_units(units: Iterable[Unit], *, max_bytes: int, min_groups: int) -> li
 def _cuts(
     octets: np.ndarray[tuple[int], np.dtype[np.uint64]], size: int
 ) -> Iterator[tuple[int, int]]:
-    """Pieces of about that size, none empty; `octets` are sums up to and with each row."""
+    """Pieces of about this size, none empty; `octets` are the cumulative sums of the rows'
+    octets."""
     first = 0
     while first < len(octets):
         before = int(octets[first - 1]) if first else 0

@@ -1,10 +1,11 @@
-"""Which octets of a snapshot's log files a stranger may read: those of the snapshot's messages.
+"""The octets of a snapshot's log files that remote readers may have: the snapshot's messages.
 
-A log file has messages of all queues. A node that serves a file of a snapshot to somebody who may
-read some queues sends zeroes for everything else (`warren/mgmt/snapshot_files.py`). What it may
-send stands in the snapshot, `extents/<name of the log file>`: pairs of octet numbers, begin and end
-(exclusive), each 64 bits, little-endian, ascending and apart from each other. The head of a file
-and the table at the end of one that was written anew are among them: they say where records are.
+A log file has messages of all queues. A node that serves a snapshot's file to a user who may read
+only some queues sends zeroes for everything else (`warren/mgmt/snapshot_files.py`). The file
+`extents/<name of the log file>` in the snapshot lists the octets to send: pairs of offsets, begin
+and end (exclusive), each 64 bits, little-endian, ascending and with gaps between them. The head of
+a file is among them, and so is the table at the end of a file that was rewritten: they say where
+records are.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ EXTENTS_DIRECTORY = "extents"
 
 
 def write_extents(snapshot: Snapshot) -> None:
-    """For every log file of the snapshot. Raises `SnapshotGone`, `StoreRefused`, OSError."""
+    """Write the extents of every log file of the snapshot. Raises `SnapshotGone`, `StoreRefused`,
+    OSError."""
     directory = snapshot.directory / EXTENTS_DIRECTORY
     directory.mkdir(mode=0o700)
     queues = [queue for queue in snapshot.queues if queue.rows]
@@ -61,7 +63,7 @@ def _extents(file: LogFile, entries: NDArray[np.void]) -> NDArray[np.uint64]:
     end = np.minimum(np.concatenate(ends), file.size)
     order = np.argsort(start, kind="stable")
     start, end = start[order], np.maximum.accumulate(end[order])
-    # Records are padded to 8 octets: those side by side are one extent.
+    # Records are padded to 8 octets: neighbouring records make one extent.
     begins = np.concatenate(([True], start[1:] - end[:-1] >= 8))
     first = np.flatnonzero(begins)
     last = np.append(first[1:] - 1, len(end) - 1)

@@ -1,23 +1,23 @@
-"""Snapshots of a store: made beside a node that works, and read without any care for it.
+"""Snapshots of a store: made beside a running node, and read independently of it.
 
-How (docs/storage-format.md section 8): first the index is taken, then the log files that its
-entries lead to are linked. What was there before and is there after the snapshot is in it, whole.
-Between the two, messages are removed, and files with them:
+The steps (docs/storage-format.md section 8): first the index is read, then the log files with the
+records of its entries are linked. A message that was there before the snapshot and is there after
+it is in it, completely. Between the two steps, messages are removed, and files with them:
 
-- a file that was written anew is found under its higher generation;
-- an entry whose record is not there any more, neither in a file nor in the table of one that was
-  written anew, is looked for in the index again. If it has gone there too it was removed
-  meanwhile, and is left out. If it stays, the message is damaged, and so it is in the snapshot: who
-  decodes it will say so.
+- a file that was rewritten is found under its higher generation;
+- if the record of an entry is no longer found, neither in a file nor in the table of a rewritten
+  file, the entry is looked up in the index again; if it has gone there too, the message was removed
+  meanwhile and is left out; if it is still there, the message is damaged, in the snapshot as well,
+  and decoding it reports that.
 
-A snapshot is for reading within minutes or hours, on this machine. It is not synced; one that does
-not survive a power failure whole is not opened again.
+A snapshot is for reading within minutes or hours, on this machine. It is not synced; a snapshot
+that a power failure has damaged is not opened again.
 
-Nothing is locked, no LMDB transaction is held, and nothing is written but in the directory of the
-snapshot. That is `store/pins/<id>`, where the node looks after it (`persist/snapshots/pins.py`).
-When the caller may not write there, a snapshot is made in the directory that the caller names, or
-in one for temporary files, and the next snapshot made there cleans up. Where no links can be made,
-files are copied.
+The store is not locked, no LMDB transaction is held, and nothing is written outside the directory
+of the snapshot. That is `store/pins/<id>`, where the node looks after it
+(`persist/snapshots/pins.py`). If the caller may not write there, a snapshot is made in the
+directory that the caller names, or in one for temporary files, and the next snapshot made there
+cleans up. Where no links can be made, files are copied.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def create(
     cursor: str | None = None,
     owner: Owner | None = None,
 ) -> Snapshot:
-    """Make a snapshot of the durable queues that are selected; it is there when this returns.
+    """Make a snapshot of the selected durable queues; it is complete when this returns.
 
-    It stands in the store, or below `directory` if one is given. `with_state` asks a node that runs
-    which messages are out for acknowledgement; of one that does not run, all are ready. With a
-    `cursor` it is wanted as long as that stands (`cursor.py`), whatever the lease says; with an
-    `owner` no longer than that process lives.
+    It is made in the store, or below `directory` if one is given. `with_state` asks a running node
+    which messages are out for acknowledgement; at a stopped node, all are ready. With a `cursor`
+    the snapshot is kept as long as the cursor exists (`cursor.py`), whatever its lease; with an
+    `owner`, no longer than that process lives.
 
     Raises `StoreRefused`, `QueueUnknown`, `OptionRefused`, OSError.
     """
@@ -79,7 +79,7 @@ def create(
 
 
 def open_snapshot(directory: Path) -> Snapshot:
-    """The snapshot at this directory. Raises `SnapshotGone`, `StoreRefused`, OSError."""
+    """The snapshot in this directory. Raises `SnapshotGone`, `StoreRefused`, OSError."""
     snapshot = load_snapshot(directory)
     if snapshot.cursor is None and snapshot.expires_us <= now_us():
         raise SnapshotGone(
@@ -93,7 +93,7 @@ def open_snapshot(directory: Path) -> Snapshot:
 
 
 def list_snapshots(data_directory: Path) -> list[Snapshot]:
-    """Those that stand in the store, the oldest first, also when their lease has run out.
+    """The snapshots in the store, the oldest first, including those whose lease has run out.
 
     Raises `StoreRefused`, OSError.
     """
@@ -108,7 +108,7 @@ def list_snapshots(data_directory: Path) -> list[Snapshot]:
 
 
 def snapshot_path(data_directory: Path, snapshot: str, elsewhere: Path | None = None) -> Path:
-    """Where the snapshot with this id stands. Raises `OptionRefused` for what is no id."""
+    """The directory of the snapshot with this id. Raises `OptionRefused` if it is not an id."""
     if not NAME.fullmatch(snapshot) or snapshot.endswith(UNFINISHED):
         raise OptionRefused(
             f"{snapshot!r} is no id of a snapshot, such as 20260131T120000Z-89abcdef"
@@ -121,7 +121,7 @@ def pins_directory(data_directory: Path) -> Path:
 
 
 def _check_whole(directory: Path, queue: PinnedQueue) -> None:
-    """Raises `SnapshotGone` when the entries are gone, or were cut by a power failure."""
+    """Raise `SnapshotGone` if the entries are gone, or were cut by a power failure."""
     try:
         size = entries_path(directory, queue.queue_id).stat().st_size
     except FileNotFoundError:

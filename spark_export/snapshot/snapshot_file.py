@@ -1,4 +1,4 @@
-"""What a snapshot is, and its file `snapshot.json`, which says so."""
+"""A snapshot, and its file `snapshot.json`, which describes it."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 LEASE_S_MAX = 10 * 366 * 86400
-"""Ten years: who wants a snapshot for longer wants an export."""
+"""Ten years: use an export to keep messages for longer."""
 
 
 @dataclass(frozen=True)
 class PinnedQueue:
-    """What a snapshot has of one queue; positions are None when that is nothing.
+    """The part of a snapshot for one queue; positions are None if it has no rows.
 
-    A queue with priorities has one of these for each level in use, with ids that follow one
-    another, and positions of its own in each. `octets` are those of the records. `unacked` are
-    ranges of positions, end exclusive, that were out for acknowledgement just before the snapshot;
-    None when nobody knows. `unreadable` counts places in its index that could not be read.
-    `retained`: what is there was acknowledged, and is not in the queue.
-    `cluster_id` is the same at all nodes of a cluster, which `queue_id` is not; None where only one
-    node is read.
+    A queue with priorities has one `PinnedQueue` for each level in use, with consecutive ids, and
+    positions of its own in each. `octets` are those of the records. `unacked` are ranges of
+    positions, end exclusive, that were out for acknowledgement just before the snapshot; None if
+    unknown. `unreadable` counts places in its index that could not be read. `retained`: these
+    messages were acknowledged, and are no longer in the queue.
+
+    `cluster_id` is the same at all nodes of a cluster, unlike `queue_id`; None if only one node is
+    read.
     """
 
     vhost: str
@@ -52,14 +53,14 @@ class PinnedQueue:
 
     @property
     def stream_id(self) -> int:
-        """What streams tell it by from a queue of the same name that was deleted."""
+        """The id by which streams distinguish it from a deleted queue of the same name."""
         return self.queue_id if self.cluster_id is None else self.cluster_id
 
 
 class PinnedStore(Protocol):
-    """What is read: a snapshot of this machine, or snapshots of the nodes of a cluster.
+    """The store that is read: a snapshot of this machine, or snapshots of the nodes of a cluster.
 
-    `name` is what a stream's offsets call it (`stores.Store.open`).
+    `name` is its name in a stream's offsets (`stores.Store.open`).
     """
 
     @property
@@ -73,15 +74,15 @@ class PinnedStore(Protocol):
         ...
 
     def unreadable_in(self, queues: Iterable[PinnedQueue]) -> int:
-        """Places where messages of these queues may have been that are no rows."""
+        """The number of unreadable places that may have had messages of these queues."""
         ...
 
     def extend(self, lease_s: float) -> object:
-        """Want it for so many seconds from now on. Raises `SnapshotGone`, OSError."""
+        """Keep it for `lease_s` seconds from now on. Raises `SnapshotGone`, OSError."""
         ...
 
     def release(self) -> None:
-        """Remove it; no error when it is gone already. Raises OSError."""
+        """Remove it; no error if it is gone already. Raises OSError."""
         ...
 
 
@@ -89,14 +90,14 @@ class PinnedStore(Protocol):
 class Snapshot:
     """A `PinnedStore` in a directory of this machine.
 
-    `node_id` as 32 hex digits. `octets` are those of all records.
+    `node_id` has 32 hex digits. `octets` is the size of all records, `log_octets` that of the files
+    it holds; `copied`: these are copies and not links. `lost` counts messages whose record was not
+    found: they are in the snapshot, and decoding reports them as missing. `unreadable` counts
+    unreadable places that belong to no single queue: those of the journal and the checkpoint.
+    Messages in these places, or in unreadable places of a queue's index, are not rows of any queue.
 
-    `log_octets` are those of the files it holds, `copied` whether they are copies. `lost` counts
-    messages whose record is nowhere: they are in it, and who decodes will miss them. `unreadable`
-    counts places that could not be read in what is of no one queue: the journal and the
-    checkpoint. What was there, and in unreadable places of an index, is no row of any queue.
-    `cursor` is the name of that which keeps it, if one does; then `expires_us` says nothing. It is
-    not wanted any more when the process that is its `owner` has ended.
+    `cursor` is the name of the cursor that keeps the snapshot; then `expires_us` does not count.
+    Without a cursor, the snapshot is no longer needed when its `owner` process has ended.
     """
 
     id: str
@@ -128,7 +129,7 @@ class Snapshot:
 
     @property
     def damage(self) -> int:
-        """Everything that is not as it was written, as far as that is known without the records."""
+        """The number of known damages; the records themselves have not been read."""
         return self.lost + self.unreadable_in(self.queues)
 
     def unreadable_in(self, queues: Iterable[PinnedQueue]) -> int:
@@ -138,14 +139,14 @@ class Snapshot:
         remove(self.directory)
 
     def extend(self, lease_s: float) -> Snapshot:
-        """That of a cursor is wanted anyhow."""
+        """Keep the snapshot for longer; one of a cursor is kept anyway."""
         with locked(self.directory) as ours:
             if not ours:
                 raise SnapshotGone.at(self.directory)
             if self.cursor is not None:
                 return self
             extended = replace(
-                # Whoever extends it wants it for its own sake.
+                # A snapshot that is extended no longer depends on its owner.
                 self,
                 expires_us=now_us() + int(lease_s * 1e6),
                 owner=None,
@@ -153,7 +154,7 @@ class Snapshot:
             try:
                 write_lease(extended, self.directory)
             except FileNotFoundError:
-                # Whoever releases it does not ask for the lock.
+                # Releasing a snapshot does not take the lock.
                 raise SnapshotGone.at(self.directory) from None
         return extended
 
@@ -165,7 +166,7 @@ class Snapshot:
 
 
 def load_snapshot(directory: Path) -> Snapshot:
-    """What stands at this directory; nobody has looked at its lease and its other files.
+    """The snapshot in this directory; its lease and its other files are not checked.
 
     Raises `SnapshotGone`, `StoreRefused`, OSError.
     """
@@ -174,7 +175,7 @@ def load_snapshot(directory: Path) -> Snapshot:
     except (FileNotFoundError, NotADirectoryError):
         raise SnapshotGone.at(directory) from None
     except ValueError:
-        # It was whole when it was renamed.
+        # The file was complete when it was renamed, so a power failure has cut it.
         raise SnapshotGone.cut(directory) from None
     return _decode(fields, directory)
 

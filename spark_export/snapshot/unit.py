@@ -1,11 +1,11 @@
-"""What is read: index entries of a queue, and the pieces of work they are cut into.
+"""The rows to read: index entries of a queue, and the units of work they are cut into.
 
-A snapshot has, for each queue, a file `queues/QQQQQQQQQQQQQQQQ.npy` (queue id as 16 hex digits):
-an array of `ENTRY`, ordered by position. A unit names some of its rows.
+A snapshot has, for each queue, a file `queues/QQQQQQQQQQQQQQQQ.npy` (queue id as 16 hex digits): an
+array of `ENTRY`, ordered by position. A unit names some of its rows.
 
-Where those files are is the business of `SnapshotFiles`: in a directory of this machine
-(`LocalFiles`), or at the node that made the snapshot (`remote_files.py`). Units cross process
-boundaries, and so do these: they hold numbers and text only.
+`SnapshotFiles` reads these files: from a directory of this machine (`LocalFiles`), or from the node
+that made the snapshot (`remote_files.py`). Units cross process boundaries, and so do
+`SnapshotFiles`: they hold numbers and text only.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ ENTRY = np.dtype(
         ("body_bytes", "<u4"),
     ]
 )
-"""An index entry as docs/storage-format.md has it in section 4; bit 0 of the place says that the
-record is shared by queues. Times are microseconds since 1970, 0 is never."""
+"""An index entry as in docs/storage-format.md, section 4. Bit 0 of the place says that the record
+is shared by queues. Times are microseconds since 1970; 0 is never."""
 
 Entries: TypeAlias = NDArray[np.void]
-"""Of dtype `ENTRY`, ordered by position."""
+"""Entries of dtype `ENTRY`, ordered by position."""
 
 NPY_1_0 = b"\x93NUMPY\x01\x00"
 DESCRIBED = f"{{'descr': {ENTRY.descr!r}, 'fortran_order': False, 'shape': (".encode("ascii")
 HEAD_BYTES = 512
-"""More than the head of such a file has."""
+"""Octets to read for the head of such a file; it is shorter."""
 
 READ_ENTRIES_MAX = 4096
-"""To map a file costs as much as to read so many."""
+"""Entries that are read instead of mapped: mapping a file costs as much as reading this many."""
 
 LOG_DIRECTORY = "log"
 QUEUES_DIRECTORY = "queues"
@@ -53,14 +53,14 @@ def entries_path(snapshot: Path, queue_id: int) -> Path:
 
 
 class EntriesHead(NamedTuple):
-    """Where in the file the entries begin, and how many there are."""
+    """The offset of the entries in their file, and their number."""
 
     start: int
     rows: int
 
 
 def parse_entries_head(head: bytes, path: str) -> EntriesHead:
-    """From the first `HEAD_BYTES` of the file. Raises OSError."""
+    """The head in the first `HEAD_BYTES` of the file. Raises OSError."""
     if head[:8] != NPY_1_0 or head[10 : 10 + len(DESCRIBED)] != DESCRIBED:
         raise OSError(f"{path} has no entries as this version knows them")
     count = int(head[10 + len(DESCRIBED) :].partition(b",")[0])
@@ -70,7 +70,8 @@ def parse_entries_head(head: bytes, path: str) -> EntriesHead:
 def load_entries(snapshot: Path, queue_id: int) -> Entries:
     """All entries of a queue; many are mapped and not read. Raises `SnapshotGone`, OSError.
 
-    As `numpy.load`, which takes a millisecond to understand what is the same in all these files.
+    This is `numpy.load` without its millisecond of parsing a head that is the same in all these
+    files.
     """
     path = entries_path(snapshot, queue_id)
     try:
@@ -96,9 +97,9 @@ def load_entries(snapshot: Path, queue_id: int) -> Entries:
 class LogOctets(Protocol):
     """A log file of a snapshot, open for reading.
 
-    `key` names what it has, for who keeps what was found out about it. `whole` is False where
-    octets that are not of the snapshot's messages read as zero: then checksums of the file as a
-    whole say nothing, those of its records do.
+    `key` identifies the contents, for callers that remember facts about them. `whole` is False if
+    octets outside the snapshot's messages read as zero: then the checksum of the whole file means
+    nothing, but those of its records do.
     """
 
     @property
@@ -114,22 +115,22 @@ class LogOctets(Protocol):
     def whole(self) -> bool: ...
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to so many octets; less at the end of the file. Raises OSError."""
+        """Up to `size` octets; fewer at the end of the file. Raises OSError."""
         ...
 
     def read_into(self, view: memoryview, offset: int) -> int:
-        """Fill the beginning of `view`, which is not empty; returns how much, 0 at the end of the
-        file. Raises OSError."""
+        """Fill the beginning of `view`, which is not empty; returns the number of octets, 0 at the
+        end of the file. Raises OSError."""
         ...
 
     def close(self) -> None: ...
 
 
 class SnapshotFiles(Protocol):
-    """Where the files of a snapshot are. Can be pickled, and compared.
+    """The files of a snapshot. Can be pickled, and compared.
 
-    `gap_bytes_max`: what stands between two records is read with them when it is less, because a
-    read of its own costs as much.
+    `gap_bytes_max`: octets between two records are read with them if they are not more than this,
+    because a read of its own costs as much.
     """
 
     @property
@@ -140,7 +141,8 @@ class SnapshotFiles(Protocol):
         ...
 
     def entries(self, queue_id: int, first: int, end: int) -> Entries:
-        """Rows [`first`, `end`) of them, for who reads no others. Raises as `load_entries`."""
+        """Rows [`first`, `end`) of a queue's entries, for callers that read no others. Raises what
+        `load_entries` does."""
         ...
 
     def log_names(self) -> list[str]:
@@ -148,7 +150,8 @@ class SnapshotFiles(Protocol):
         ...
 
     def open_log(self, name: str) -> LogOctets:
-        """Raises FileNotFoundError when this file is gone, `SnapshotGone` when all are, OSError."""
+        """Open a log file. Raises FileNotFoundError if it is gone, `SnapshotGone` if all are,
+        OSError."""
         ...
 
 
@@ -180,14 +183,15 @@ class LocalFiles:
         try:
             return LocalLogOctets(self.log_directory / name)
         except FileNotFoundError:
-            # A snapshot that is removed has another name before the first of its files goes.
+            # A snapshot is renamed before the first of its files is removed.
             if not self.log_directory.exists():
                 raise SnapshotGone.at(self.directory) from None
             raise
 
 
 class LocalLogOctets:
-    """Read, not mapped: a file that is cut by somebody must not kill us. Raises OSError."""
+    """Reads a file instead of mapping it: a mapped file that is truncated would kill this process.
+    Raises OSError."""
 
     whole = True
 
@@ -212,7 +216,7 @@ class LocalLogOctets:
 class Unit:
     """Rows [`first`, `end`) of the entries of one queue, in the snapshot with these files.
 
-    `octets`: of their records, for those who balance work. `retained`: they were acknowledged.
+    `octets` is the size of their records, for balancing work. `retained`: they were acknowledged.
     """
 
     files: SnapshotFiles
@@ -229,5 +233,5 @@ class Unit:
         return self.end - self.first
 
     def entries(self) -> Entries:
-        """Its rows. Raises `SnapshotGone`, OSError."""
+        """The entries of its rows. Raises `SnapshotGone`, OSError."""
         return self.files.entries(self.queue_id, self.first, self.end)

@@ -1,8 +1,8 @@
-"""Damage that is no row: places of the index and the journal that nobody can read.
+"""Damage that does not appear as rows: unreadable places of the index and the journal.
 
-A record that is damaged is a row as long as the index leads to it. Where the index itself, or the
-journal that it is built from, cannot be read, nobody knows what was there. The mode FAILFAST ends
-a query for it; the others tell.
+A damaged record is still a row if the index leads to it. Where the index itself, or the journal
+that it is built from, cannot be read, it is unknown which messages were there. In mode FAILFAST
+this ends the query; in other modes it is logged.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ log = logging.getLogger("warren.spark_export")
 
 
 def check_unreadable(snapshot: PinnedStore, queues: Iterable[PinnedQueue], mode: Mode) -> int:
-    """How many such places concern these queues of the snapshot; what is counted is logged.
+    """The number of unreadable places that concern these queues of the snapshot; it is logged.
 
-    Raises `RecordDamaged` when there are any and the mode is FAILFAST.
+    Raises `RecordDamaged` if there are any and the mode is FAILFAST.
     """
     places = snapshot.unreadable_in(queues)
     if places and mode is Mode.FAILFAST:

@@ -1,4 +1,4 @@
-"""What Spark hands to a task that reads: picklable, and the same for batches and for streams.
+"""The input of a reading task: picklable, and the same for batches and for streams.
 
 A partition costs Spark about 50 ms, whatever is in it. So small units of several queues share one.
 """
@@ -35,7 +35,7 @@ class UnitPartition(InputPartition):
 def partitions_of(
     snapshot: PinnedStore, units: list[Unit], options: ReadOptions
 ) -> list[InputPartition]:
-    """Partitions that have all of the units, in order."""
+    """Partitions with all of the units, in order."""
     from warren.spark_export.snapshot.plan import group_units
 
     unacked = {queue.queue_id: queue.unacked for queue in snapshot.queues}
@@ -48,15 +48,15 @@ def partitions_of(
 def read_partition(
     partition: InputPartition | None, schema: pa.Schema, options: ReadOptions, keep: RowFilter
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a partition, as `decode_unit` makes them."""
-    # Without any unit Spark makes a partition of its own.
+    """The messages of a partition, as decoded by `decode_unit`."""
+    # Without any unit Spark makes a partition itself.
     if not isinstance(partition, UnitPartition):
         return
     import pyarrow
 
     from warren.spark_export.decode.decode import decode_unit
 
-    # The other cores have tasks of their own.
+    # The other cores run other tasks.
     pyarrow.set_cpu_count(1)
     for unit, unacked in partition.units:
         yield from decode_unit(unit, schema, options, unacked=unacked, keep=keep)

@@ -1,10 +1,10 @@
 """`spark.read.format("warren")`: the queues of a data directory as a DataFrame.
 
-A snapshot is taken once for each `load()`, and every action of that DataFrame reads it; so they
-all see the same messages. Spark calls `schema()` once for each `load()`, and what is kept there
-stays with the source. With a schema of the user's own Spark does not call it; the snapshot is
-then taken by `reader()`, which is once for each DataFrame too, unless filters are pushed down:
-then each action plans anew and has a snapshot of its own. Name one (option `snapshot`) where that
+A snapshot is taken once for each `load()`, and every action of that DataFrame reads it; so they all
+see the same messages. Spark calls `schema()` once for each `load()`, and the source keeps the
+snapshot from that call. If the user gives a schema, Spark does not call `schema()`, and `reader()`
+takes the snapshot; it is called once for each DataFrame too, unless filters are pushed down: then
+each action plans anew and has a snapshot of its own. Name a snapshot (option `snapshot`) where that
 matters.
 
 A snapshot taken here lasts for `snapshot.LEASE_S` (option `leaseSeconds`), and no longer than the
@@ -38,7 +38,7 @@ from warren.spark_export.source.partition import partitions_of, read_partition
 FORMAT_NAME = "warren"
 
 WORKERS = "pyspark.sql.worker."
-"""Modules that are loaded in workers of the driver only."""
+"""The prefix of modules that are loaded in workers of the driver only."""
 
 FILTERS_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class MessageStoreSource(DataSource):
-    """Registered by `register`, or found by Spark itself (`pyspark_warren`)."""
+    """The data source; registered by `register`, or found by Spark itself (`pyspark_warren`)."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -69,7 +69,7 @@ class MessageStoreSource(DataSource):
     def schema(self) -> StructType:
         options = parse_options(self.options)
         schema = spark_schema(columns(options))
-        # A batch that names a cursor is refused; a stream has snapshots of its own.
+        # A batch that names a cursor is refused later; a stream has snapshots of its own.
         if options.cursor is None:
             self._place = find_place(options)
         return schema
@@ -92,7 +92,8 @@ class MessageStoreSource(DataSource):
         if "endingOffsets" in self.options:
             raise OptionRefused("option endingOffsets is for batches; a stream has no end")
         if self._place is not None and options.snapshot is None:
-            # It was for a batch, of which Spark did not say that it would be a stream.
+            # This snapshot was for a batch: `schema()` does not know whether it is called for a
+            # stream.
             with suppress(SnapshotGone):
                 self._place.open().release()
         return StreamReader(options, columns_of(schema, options))
@@ -109,7 +110,7 @@ class MessageStoreSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """Reads the snapshot in this place."""
+    """Reads the snapshot at this place."""
 
     def __init__(self, options: ReadOptions, chosen: Iterable[Column], place: Place) -> None:
         self._options = options
@@ -128,10 +129,10 @@ class BatchReader(DataSourceReader):
 
 
 class PushdownBatchReader(BatchReader):
-    """The same, and filters leave out what need not be read."""
+    """A `BatchReader` whose filters reduce what is read."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """All of them remain for Spark: what is read may be more than they ask for."""
+        """Returns all filters, so that Spark applies them: more may be read than they ask for."""
         self._pushed = understand(filters)
         return filters
 
@@ -146,7 +147,7 @@ def pushes_filters() -> bool:
 
 
 def find_place(options: ReadOptions) -> Place:
-    """Where the snapshot is that the options name, or a new one of the queues they select.
+    """The place of the snapshot that the options name, or of a new one of the selected queues.
 
     Raises `OptionRefused`, `QueueUnknown`, `SnapshotGone`, `StoreRefused`, OSError.
     """
@@ -174,11 +175,11 @@ def _selector(options: ReadOptions) -> QueueSelector:
 
 
 def session_process() -> Owner | None:
-    """What lives as long as the Spark application: the process that started this one.
+    """A process that lives as long as the Spark application: the parent of this one.
 
     Spark calls a source in a worker of its driver. Such workers are started by a daemon that ends
-    with the application (`SparkEnv`), or by the driver's Java. None outside of a worker, where
-    nobody knows.
+    with the application (`SparkEnv`), or by the driver's Java. None outside of a worker, where the
+    application's process is unknown.
     """
     in_worker = any(name.startswith(WORKERS) for name in sys.modules)
     return owner_of(os.getppid()) if in_worker else None

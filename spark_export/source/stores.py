@@ -1,7 +1,7 @@
-"""Where snapshots are made: by ourselves from a data directory, or by a node, over HTTP.
+"""The makers of snapshots: this process, from a data directory, or a node, over HTTP.
 
-The reader of a batch and that of a stream are the same for both: they know a `Store`, which makes
-snapshots, and `SnapshotFiles` (`unit.py`), from which tasks read.
+The readers of batches and streams are the same for both: they use a `Store`, which makes snapshots,
+and `SnapshotFiles` (`unit.py`), from which tasks read.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from warren.spark_export.snapshot.snapshot_file import PinnedStore
 
 
 class Place(Protocol):
-    """Where one snapshot is; can be pickled."""
+    """The place of one snapshot; can be pickled."""
 
     def open(self) -> PinnedStore:
-        """Raises `SnapshotGone`, `StoreRefused`, OSError."""
+        """Open the snapshot. Raises `SnapshotGone`, `StoreRefused`, OSError."""
         ...
 
 
 class StreamCursor(Protocol):
-    """A cursor that is held by the stream that asks (`cursor.py`)."""
+    """A cursor that this stream holds (`cursor.py`)."""
 
     def release_others(self, needed: Collection[str]) -> None:
-        """Remove its snapshots but these, which are given by their names. Raises OSError."""
+        """Remove the cursor's snapshots, except those with these names. Raises OSError."""
         ...
 
     def why_gone(self, name: str) -> str | None:
-        """Why one of its snapshots is there no more; None when that is unknown. Raises OSError."""
+        """Why one of the cursor's snapshots is gone; None if unknown. Raises OSError."""
         ...
 
     def close(self) -> None:
-        """Let another stream have it."""
+        """Release the cursor for other streams."""
         ...
 
 
 class Store(Protocol):
-    """Makes snapshots, and finds those it made by the names that offsets have."""
+    """Makes snapshots, and finds them again by their names in offsets."""
 
     snapshot_every_s: float
-    """How long a stream pauses between two snapshots at least."""
+    """The least time between two snapshots of a stream."""
 
     def create(
         self,
@@ -67,18 +67,19 @@ class Store(Protocol):
         cursor: str | None = None,
         owner: Owner | None = None,
     ) -> PinnedStore:
-        """As `snapshot.create`.
+        """Make a snapshot, like `snapshot.create`.
 
         Raises `StoreRefused`, `QueueUnknown`, `OptionRefused`, OSError.
         """
         ...
 
     def place_of(self, snapshot: PinnedStore) -> Place:
-        """From which it can be opened again, in another process and without a login."""
+        """The place of a snapshot, for opening it in another process and without a login."""
         ...
 
     def named(self, snapshot: str) -> PinnedStore:
-        """The snapshot a user names. Raises `OptionRefused`, `SnapshotGone`, `StoreRefused`."""
+        """The snapshot that a user names. Raises `OptionRefused`, `SnapshotGone`,
+        `StoreRefused`."""
         ...
 
     def open(self, name: str) -> PinnedStore:
@@ -86,11 +87,12 @@ class Store(Protocol):
         ...
 
     def release(self, name: str) -> None:
-        """Remove the snapshot of an offset; no error when it is gone. Raises OSError."""
+        """Remove the snapshot of an offset; no error if it is gone. Raises OSError."""
         ...
 
     def take_cursor(self, name: str, octets_max: int | None) -> StreamCursor:
-        """As `cursor.take_cursor`. Raises `CursorInUse`, `StoreRefused`, OSError."""
+        """Take a cursor, like `cursor.take_cursor`. Raises `CursorInUse`, `StoreRefused`,
+        OSError."""
         ...
 
 
@@ -113,7 +115,7 @@ class LocalPlace:
 
 
 class LocalStore:
-    """A data directory of this machine; snapshots stand in it or `elsewhere`."""
+    """A data directory of this machine; snapshots are kept in it or `elsewhere`."""
 
     snapshot_every_s = 0.5
 
@@ -150,7 +152,7 @@ class LocalStore:
         return open_snapshot(Path(name))
 
     def release(self, name: str) -> None:
-        # Nothing is removed that is no snapshot, whatever the checkpoint says.
+        # Only snapshots are removed, whatever the checkpoint says.
         with suppress(SnapshotGone, StoreRefused):
             load_snapshot(Path(name)).release()
 

@@ -1,20 +1,20 @@
 """`spark.readStream.format("warren")`: the queues of a data directory, followed while they grow.
 
-A batch is read from one snapshot, the one its end offset names. So it is the same rows whenever
-Spark reads it, also after the driver was killed, and whatever became of the messages and files in
-the meantime. A snapshot is read to its end before the next is taken. Spark asks for a later offset
-(`latestOffset`) when the batch before is done with for good; so a snapshot of which nothing is left
-then is released.
+A batch is read from one snapshot, the one that its end offset names. So it has the same rows
+whenever Spark reads it, also after the driver was killed, and whatever happened to the messages and
+files in the meantime. A snapshot is read to its end before the next is taken. Spark asks for a
+later offset (`latestOffset`) when the batch before is finished for good; so a snapshot of which
+nothing is left is released then.
 
-A snapshot is kept for `STREAM_LEASE_S` after its last use, or, with a cursor, as long as that
-stands (`cursor.py`). Which snapshot of a cursor is needed is known when Spark has named an offset,
-the end of the batch that is to be run again, or the start of the next: it is that one, and those
-that were taken since the reader began. Others were left by a driver that was killed before it had
-noted the offset, and are released.
+A snapshot is kept for `STREAM_LEASE_S` after its last use, or, with a cursor, as long as the cursor
+exists (`cursor.py`). The reader knows which of a cursor's snapshots is needed when Spark has named
+an offset, either the end of the batch to run again or the start of the next: it needs the snapshot
+of that offset, and those taken since the reader began. Others were left by a driver that was killed
+before it had recorded the offset, and are released.
 
-What is consumed between two snapshots is in neither, and never read: that is no loss that could be
-noticed. What can be is a snapshot that is gone before it was read to its end: that is a `DataLost`,
-unless `failOnDataLoss` is false; then what is there still is read.
+Messages consumed between two snapshots are in neither, and never read: the reader cannot notice
+that, and does not count it as a loss. A snapshot that is gone before it was read to its end is a
+`DataLost`, unless `failOnDataLoss` is false; then the messages that still exist are read.
 """
 
 from __future__ import annotations
@@ -58,12 +58,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("warren.spark_export")
 
 STREAM_LEASE_S: Final = 24 * 3600.0
-"""How long a driver may be away and find the snapshot of its unfinished batch; each use begins
-it anew."""
+"""The time for which a driver may be away and still find the snapshot of its unfinished batch; it
+begins again with each use."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in a process of its own beside the driver, as long as the query."""
+    """The reader of one query; lives in a process of its own beside the driver, as long as the
+    query."""
 
     def __init__(self, options: ReadOptions, chosen: Iterable[Column]) -> None:
         check_stream(options)
@@ -71,19 +72,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._store: Store = store_of(options)
         self._schema: pa.Schema = arrow_schema(chosen)
         self._held: set[str] = set()
-        """Names of the snapshots that are to be released some day."""
+        """The names of snapshots that have to be released later."""
         self._cursor: StreamCursor | None = None
         self._cursor_settled = False
         self._available_now = False
         self._target: str | None = None
-        """With `Trigger.AvailableNow` the snapshot to read, until its first batch is done."""
+        """With `Trigger.AvailableNow`, the snapshot to read, until its first batch is done."""
         self._told_lost: set[str] = set()
         self._newest: StreamOffset | None = None
         self._lag = {"rows": 0, "octets": 0}
         self._taken_at = -self._store.snapshot_every_s
 
     def __getstate__(self) -> dict[str, Any]:
-        """What tasks need: they read with the token of a snapshot, not with a login."""
+        """The state that tasks need: they read with the token of a snapshot, not with a login."""
         tasks = {"_options": self._options.without_login(), "_schema": self._schema}
         return {**tasks, "_cursor": None}
 
@@ -132,8 +133,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if following is None else following.to_json()
 
     def _rest(self, at: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
-        """The next batch out of the same snapshot, whatever the limit is: what it has may be gone
-        from the queues. None when it has nothing more."""
+        """The next batch from the same snapshot, whatever kind the limit is: its messages may be
+        gone from the queues. None if nothing is left in it."""
         try:
             return self._advance(at, self._store.open(at.snapshot), limit)
         except SnapshotGone as error:
@@ -144,7 +145,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
 
     def _begin(self, at: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
-        """The first batch out of the next snapshot. None when it has nothing new."""
+        """The first batch from the next snapshot. None if it has nothing new."""
         name = self._target or self._take()
         try:
             following = self._advance(at, self._store.open(name), limit)
@@ -160,8 +161,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return following
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The newest that is known, and how much of it comes after the batch that was begun last:
-        `lag` has the messages, and the octets of their records."""
+        """The newest known offset. Its `lag` counts the messages, and the octets of their records,
+        after the batch that was begun last."""
         if self._newest is None:
             return None
         return {**self._newest.to_json(), "lag": self._lag}
@@ -192,10 +193,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from read_partition(partition, self._schema, self._options, keep)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is left to be done: `latestOffset` knows as much, and earlier."""
+        """Does nothing: `latestOffset` shows that a batch is finished, and is called earlier."""
 
     def stop(self) -> None:
-        """Called when the query has ended and the process does."""
+        """Called when the query has ended and its process ends."""
         if self._cursor is not None:
             self._cursor.close()
             self._cursor = None
@@ -203,7 +204,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _advance(
         self, start: StreamOffset, snapshot: PinnedStore, limit: ReadLimit
     ) -> StreamOffset | None:
-        """The next batch out of this snapshot, None when it has nothing more.
+        """The next batch from this snapshot, None if nothing is left in it.
 
         Raises `SnapshotGone`, OSError.
         """
@@ -230,13 +231,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return following
 
     def _octets_max(self, limit: ReadLimit) -> int | None:
-        """Spark names one limit only; where both are options the other is kept as well."""
+        """The limit in octets. Spark names one limit only; if both options are set, the other is
+        kept as well."""
         if isinstance(limit, ReadMaxBytes):
             return int(limit.max_bytes)
         return None if isinstance(limit, ReadAllAvailable) else self._options.max_bytes_per_trigger
 
     def _snapshot_of(self, end: StreamOffset) -> PinnedStore:
-        """That of a batch; where it is gone, and that is allowed, one of now."""
+        """The snapshot of a batch; if it is gone and that is allowed, a new one."""
         try:
             return self._store.open(end.snapshot)
         except SnapshotGone as error:
@@ -258,15 +260,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.warning("messages_lost reason=%r", text)
 
     def _take_cursor(self) -> None:
-        """At the first of what Spark asks of the reader that lives with the query; those that plan
-        and read what it has found have no need of it. Raises `CursorInUse`."""
+        """Take the cursor at Spark's first call of the reader that lives with the query; readers
+        that plan and read its batches do not need it. Raises `CursorInUse`."""
         options = self._options
         if options.cursor is not None and self._cursor is None:
             self._cursor = self._store.take_cursor(options.cursor, options.cursor_max_bytes)
 
     def _named(self, offset: StreamOffset) -> None:
-        """Spark has named this offset: its snapshot is held, and, if it is the first offset, no
-        other of an earlier life of the query is needed."""
+        """Note an offset that Spark has named: its snapshot is held. If it is the first offset,
+        other snapshots of an earlier run of the query are not needed."""
         if offset.snapshot:
             self._held.add(offset.snapshot)
         if self._cursor is not None and not self._cursor_settled:
@@ -274,7 +276,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cursor_settled = True
 
     def _take(self) -> str:
-        """A new snapshot, held; not too soon after the last one."""
+        """Take a new snapshot and hold it; not too soon after the last one."""
         pause_s = self._taken_at + self._store.snapshot_every_s - time.monotonic()
         if pause_s > 0:
             time.sleep(pause_s)
@@ -303,7 +305,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def check_stream(options: ReadOptions) -> None:
-    """Raises `OptionRefused` for what is for batches only."""
+    """Raise `OptionRefused` for options that are for batches only."""
     batch: dict[str, bool] = {
         "endingOffsets": options.ending_offsets.default != "latest"
         or bool(options.ending_offsets.queues),
@@ -327,7 +329,7 @@ def _key(queue: PinnedQueue) -> StreamQueue:
 def _waiting(
     snapshot: PinnedStore, queue: PinnedQueue, following: Mapping[StreamQueue, int]
 ) -> Waiting:
-    """What of the queue has not been read."""
+    """The messages of the queue that have not been read."""
     if not queue.rows:
         return Waiting(_key(queue), np.empty(0, np.uint64), np.empty(0, np.uint32))
     files = snapshot.files_of(queue)

@@ -5,14 +5,16 @@ An offset is what Spark writes into the checkpoint:
     {"snapshot": directory, "next": {vhost: {queue: {queue id: next seq}}}, "left": rows,
      "first": null}
 
-`left` says how many messages of the snapshot come after it. The first batch of a query has in
-`first`, as in `next`, where it begins: Spark does not keep that before the batch has succeeded, and
-would ask again, when "latest" is no longer what it was.
+`left` is the number of messages in the snapshot after the offset. In the first batch of a query,
+`first` has the positions where it begins, like `next`: Spark does not keep them before the batch
+has succeeded, and would ask for them again, when "latest" is another position.
 
-Queues are told apart by their ids too. A queue that was deleted and declared anew has another id
-and positions that begin anew; one with priorities has an id, and positions, for each level in use.
-A batch is what lies between two offsets, and is read from the snapshot of the later one: so it is
-the same rows whenever it is read, as long as that snapshot is there.
+Queues are identified by their ids too. A queue that was deleted and declared again has another id
+and positions that begin anew; a queue with priorities has an id, and positions, for each level in
+use.
+
+A batch is the messages between two offsets, read from the snapshot of the later one: so it has the
+same rows whenever it is read, as long as that snapshot exists.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from numpy.typing import NDArray
 
 
 class StreamQueue(NamedTuple):
-    """A queue, or one priority of it."""
+    """A queue, or one priority level of it."""
 
     vhost: str
     name: str
@@ -35,8 +37,8 @@ class StreamQueue(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """Where to go on. `snapshot` is empty before the first one; a queue that is not in `next` has
-    not been met yet."""
+    """The place to go on from. `snapshot` is empty before the first one; a queue that is not in
+    `next` is new."""
 
     snapshot: str
     next: Mapping[StreamQueue, int]
@@ -53,7 +55,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
-        """What `to_json` made. Raises ValueError."""
+        """The offset from the result of `to_json`. Raises ValueError."""
         try:
             first = value["first"]
             return cls(
@@ -77,7 +79,7 @@ def _positions_to_json(
 
 
 def _positions_from_json(value: Any) -> dict[StreamQueue, int]:
-    """Raises ValueError, AttributeError, TypeError."""
+    """The positions in an offset. Raises ValueError, AttributeError, TypeError."""
     return {
         StreamQueue(vhost, name, int(queue_id, 16)): int(seq)
         for vhost, queues in value.items()
@@ -87,7 +89,8 @@ def _positions_from_json(value: Any) -> dict[StreamQueue, int]:
 
 
 class Waiting(NamedTuple):
-    """Messages of a queue to be read: their positions, ascending, and the octets of each."""
+    """Messages of a queue that wait to be read: their positions, ascending, and their sizes in
+    octets."""
 
     queue: StreamQueue
     positions: NDArray[np.uint64]
@@ -102,11 +105,11 @@ def advance(
     max_rows: int | None,
     max_octets: int | None,
 ) -> StreamOffset:
-    """The offset after the next batch, which has at most so many messages and octets, but one
-    message at least where any waits.
+    """The offset after the next batch, which has at most `max_rows` messages and `max_octets`.
 
-    Each queue gets an equal share, and what one does not need goes to the others; so a queue with
-    a long backlog does not keep the others waiting.
+    If any message waits, the batch has at least one. Each queue gets an equal share, and what a
+    queue does not need goes to the others; so a queue with a long backlog does not delay the
+    others.
     """
     queues = sorted((at for at in waiting if len(at.positions)), key=lambda at: at.queue)
     rows = {at.queue: len(at.positions) for at in queues}
@@ -135,7 +138,7 @@ def advance(
 
 
 def octets_after(offset: StreamOffset, waiting: Iterable[Waiting]) -> int:
-    """Of the records that come after the offset."""
+    """The size of the waiting records after the offset, in octets."""
     total = 0
     for at in waiting:
         first = np.searchsorted(at.positions, np.uint64(offset.next.get(at.queue, 0)))
@@ -144,8 +147,8 @@ def octets_after(offset: StreamOffset, waiting: Iterable[Waiting]) -> int:
 
 
 def shares(wanted: Mapping[StreamQueue, int], most: int) -> dict[StreamQueue, int]:
-    """Who gets how much of `most`: nobody more than wanted, and who gets less than that not less
-    than anybody else but for one."""
+    """Divide `most` among queues: no queue gets more than it wants, and a queue that gets less than
+    it wants gets at most one less than any other."""
     given = dict.fromkeys(wanted, 0)
     hungry = sorted((queue for queue in wanted if wanted[queue]), key=lambda one: wanted[one])
     for number, queue in enumerate(hungry):

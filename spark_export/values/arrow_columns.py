@@ -1,4 +1,4 @@
-"""Arrow arrays of what stands among octets, made without a Python object for each value."""
+"""Arrow arrays of values within octets, made without a Python object for each value."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def octets(
     size: NDArray[np.int64],
     present: NDArray[np.bool_] | None = None,
 ) -> pa.BinaryArray:
-    """A copy of the octets at these places, which must be ascending; null where not `present`.
+    """The values at these places, copied; places must be ascending; null where not `present`.
 
-    Arrow is told that every second value is one of ours, and those between are what is between
-    them; then it takes every second one.
+    Arrow is given an array in which every second value is one of these, and the values between are
+    the octets between them; then it takes every second one.
     """
     count = len(start)
     if not count:
@@ -42,12 +42,12 @@ def octets(
 
 
 def texts(binary: pa.BinaryArray) -> pa.StringArray:
-    """The same as UTF-8; what is none becomes U+FFFD."""
+    """The values as UTF-8 text; invalid octets become U+FFFD."""
     if not len(binary):
         return pa.array([], pa.string())
     bits, ends, values = binary.buffers()
     same = pa.Array.from_buffers(pa.string(), len(binary), [bits, ends, values])
-    # Nearly everything is ASCII, and that is seen at once.
+    # Nearly all values are ASCII, which is quickly checked.
     if values is None or not values.size or np.frombuffer(values, np.uint8).max() < 0x80:
         return same
     try:
@@ -64,7 +64,7 @@ def _replaced(value: bytes | None) -> str | None:
 def numbers(
     kind: pa.DataType, values: NDArray[np.generic], present: NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Numbers as they are in memory; null where not `present`."""
+    """An array with numbers as they are in memory; null where not `present`."""
     return pa.Array.from_buffers(
         kind,
         len(values),
@@ -75,7 +75,7 @@ def numbers(
 def timestamps(
     microseconds: NDArray[np.uint64], present: NDArray[np.bool_] | None = None
 ) -> pa.TimestampArray:
-    """Moments since 1970; null from the year 10000 on."""
+    """Times from microseconds since 1970; null from the year 10000 on."""
     late = microseconds >= np.uint64(TIMESTAMP_END_US)
     if late.any():
         present = ~late if present is None else present & ~late

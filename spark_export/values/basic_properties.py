@@ -13,13 +13,13 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 WireType: TypeAlias = Literal["shortstr", "octet", "table", "timestamp"]
 
 FIXED_BYTES: Final = 14
-"""Of a payload, before the first property."""
+"""Octets of a payload before the first property."""
 
 FLAGS_AT: Final = 12
 
 
 class Property(NamedTuple):
-    """One of them, and the name its column has."""
+    """A property; its name is also that of its column."""
 
     name: str
     flag: int
@@ -50,7 +50,7 @@ _LONG = struct.Struct(">I")
 
 
 def message_id(payload: bytes) -> str | None:
-    """The message id in a content header's payload, None where there is none.
+    """The message id in a content header's payload, None if there is none.
 
     Raises ValueError for a payload that ends too early.
     """

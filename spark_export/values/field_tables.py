@@ -1,6 +1,6 @@
 """Header tables of AMQP 0-9-1 as a map of strings, as JSON text, or as a VARIANT.
 
-The types are RabbitMQ's letters. What becomes of a value:
+The types are RabbitMQ's letters. Each value is converted as follows:
 
 | letter | | map (string) | JSON | VARIANT |
 |---|---|---|---|---|
@@ -14,9 +14,9 @@ The types are RabbitMQ's letters. What becomes of a value:
 | F A | table, array | JSON | object, array | object, array |
 | V | nothing | null | null | null |
 
-Octets that are no UTF-8 become U+FFFD in texts and names. Of two fields with one name the later
-counts. A table that cannot be read is a `TableBroken`: brokers take such tables from publishers
-and hand them on, so it is no damage of the store.
+Octets that are not UTF-8 become U+FFFD in texts and names. Of two fields with one name the later
+counts. A table that cannot be read is a `TableBroken`: brokers accept such tables from publishers
+and pass them on, so it is not damage of the store.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from warren.spark_export.values.variant import (
 )
 
 NESTING_MAX = 128
-"""Tables and arrays within each other, as the broker has it."""
+"""The deepest nesting of tables and arrays, as in the broker."""
 
 
 class TableBroken(ValueError):
-    """The octets are no field table."""
+    """The octets are not a field table."""
 
 
 _LENGTH = struct.Struct(">I")
@@ -172,14 +172,14 @@ def _base64(value: bytes) -> str:
 
 
 def _plain_float(value: float) -> float | str:
-    """JSON has no word for what is not finite; these are Spark's."""
+    """JSON has no infinities and no NaN; these are Spark's words for them."""
     if isfinite(value):
         return value
     return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
 
 
 def _plain_decimal(value: tuple[int, int]) -> float | int:
-    """Exact enough: the digits are 32 bits, of which a double has 53."""
+    """Exact: the digits have 32 bits, and a double has room for 53."""
     scale, unscaled = value
     return unscaled / 10**scale if scale else unscaled
 
@@ -208,7 +208,7 @@ _TO_PLAIN: Mapping[str, Callable[[Any], Any]] = {
 
 
 def to_variant(table: Table) -> tuple[bytes, bytes]:
-    """Value and metadata."""
+    """The value and the metadata of the table's VARIANT."""
     return encode_variant(_typed(Field("F", table)))
 
 

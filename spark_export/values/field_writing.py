@@ -1,6 +1,6 @@
 """Values of header tables as octets: the letter of a type, and the value.
 
-The other way is `field_tables`'. What a value of a DataFrame becomes is said by its type:
+`field_tables` reads them. The type of a value in a DataFrame decides how it is written:
 
 | Spark | letter | | Spark | letter |
 |---|---|---|---|---|
@@ -11,8 +11,8 @@ The other way is `field_tables`'. What a value of a DataFrame becomes is said by
 | MAP of names, STRUCT | F | | ARRAY | A |
 | null in a map or an array | V | | null in a struct | left out |
 
-JSON and VARIANT have the smallest integer that is large enough, or one kind of number only, so
-that a field's type would depend on its value; all their integers are written as `l`.
+All integers of JSON and VARIANT are written as `l`: JSON has one kind of number only, and VARIANT
+uses the smallest integer that is large enough, so a field's type would depend on its value.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 NAME_BYTES_MAX: Final = 255
 NESTING_MAX: Final = 128
-"""Tables and arrays within each other, as Warren takes them."""
+"""The deepest nesting of tables and arrays, as Warren accepts it."""
 
 Writer = Callable[[Any], bytes]
-"""The letter and the octets of a value that is not None."""
+"""Writes a value that is not None: the letter of its type and its octets."""
 
 VOID: Final = b"V"
 
@@ -46,17 +46,18 @@ _TIME = struct.Struct(">cQ")
 _DECIMAL = struct.Struct(">cBI")
 _LONG_RANGE = range(-(1 << 63), 1 << 63)
 _DECIMAL_RANGE = range(1 << 32)
-"""4.2.5.5 calls it a signed number, and its grammar an unsigned one, which is how brokers read it:
-so none below 0, and what was read is written as it was."""
+"""The digits of a decimal. 4.2.5.5 calls them a signed number, but its grammar an unsigned one, as
+brokers read it: so no negative decimal is written, and values that were read are written
+unchanged."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FieldRefused(ValueError):
-    """A value, or a name, that no header table can hold."""
+    """A value, or a name, does not fit a header table."""
 
 
 def write_fields(fields: Iterable[tuple[str, bytes]]) -> bytes:
-    """The inside of a table, without its length, of names and written values.
+    """The inside of a table, without its length, from names and written values.
 
     Raises `FieldRefused`.
     """
@@ -73,11 +74,12 @@ def write_fields(fields: Iterable[tuple[str, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-# Of types that are known
+# Values of known types
 
 
 def writer_for(data_type: DataType) -> Writer | None:
-    """What writes values of a Spark type as they come out of Arrow; None where nothing can."""
+    """The writer of values of a Spark type as they come from Arrow; None if the type cannot be
+    written."""
     from pyspark.sql import types
 
     if isinstance(data_type, types.DecimalType):
@@ -112,9 +114,9 @@ def writer_for(data_type: DataType) -> Writer | None:
 
 
 def fields_of(data_type: DataType) -> Writer | None:
-    """As `writer_for` for a type whose values are tables, but writes their inside only."""
+    """Like `writer_for`, for a type whose values are tables, but writes only their inside."""
     write = writer_for(data_type)
-    # The letter and the length.
+    # Skips the letter and the length.
     return None if write is None else lambda value: write(value)[1 + _LENGTH.size :]
 
 
@@ -133,7 +135,7 @@ def write_octets(value: bytes) -> bytes:
 
 
 def write_time(value: datetime) -> bytes:
-    """Whole seconds; Spark's times without a zone are taken as UTC."""
+    """Write a time in whole seconds; Spark's times without a zone are taken as UTC."""
     if value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
     return _write_seconds((value - _EPOCH) // timedelta(seconds=1))
@@ -194,11 +196,11 @@ def _with_length(letter: bytes, octets: bytes) -> bytes:
     return letter + _LENGTH.pack(len(octets)) + octets
 
 
-# Of types that values bring along
+# Values that have their types with them
 
 
 def fields_of_json(text: bytes) -> bytes:
-    """The inside of the table that a JSON object says. Raises `FieldRefused`."""
+    """The inside of the table in a JSON object. Raises `FieldRefused`."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -207,7 +209,7 @@ def fields_of_json(text: bytes) -> bytes:
 
 
 def fields_of_variant(value: bytes, metadata: bytes) -> bytes:
-    """The inside of the table that a VARIANT holds. Raises `FieldRefused`."""
+    """The inside of the table in a VARIANT. Raises `FieldRefused`."""
     return _fields_of_object(_read_variant(value, metadata))
 
 

@@ -1,7 +1,8 @@
-"""Values as Parquet's binary encoding of a VARIANT, which is what Spark has in memory, too.
+"""Values in Parquet's binary encoding of a VARIANT, which Spark uses in memory, too.
 
-Two strings of octets: the metadata has the names of all fields, sorted; the value is a tree in
-which each node begins with a byte. Its lowest two bits say what it is, the others more:
+A VARIANT is two strings of octets: the metadata has the names of all fields, sorted; the value is a
+tree in which each node begins with a byte. Its lowest two bits are the kind of the node, the upper
+six depend on that:
 
     0  primitive     type in the upper six bits, then its octets, little-endian
     1  short string  length in the upper six bits
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 DECIMAL_DIGITS_MAX = 38
 
 TIMESTAMP_END_S = 253_402_300_800
-"""The year 10000, which neither SQL nor Python has a date for."""
+"""The year 10000, for which neither SQL nor Python has a date."""
 
 VERSION = 1
 _SORTED = 1 << 4
@@ -34,22 +35,22 @@ _TIMESTAMP, _FLOAT, _BINARY, _STRING = 12, 14, 15, 16
 
 _SHORT_STRING_MAX = 63
 _DECIMALS = ((_DECIMAL4, 4, 9), (_DECIMAL8, 8, 18), (_DECIMAL16, 16, DECIMAL_DIGITS_MAX))
-"""Type, octets, and how many digits fit."""
+"""Type, octets, and the number of digits that fit."""
 _SMALL_COUNT_MAX = 255
 
 
 class Float32(float):
-    """A number that has four octets."""
+    """A floating-point number of four octets."""
 
 
 class Timestamp(NamedTuple):
-    """In UTC."""
+    """A time in UTC."""
 
     microseconds: int
 
 
 class Decimal(NamedTuple):
-    """`unscaled` / 10 ** `scale`; not negative where AMQP has it."""
+    """The number `unscaled` / 10 ** `scale`; in AMQP it is not negative."""
 
     unscaled: int
     scale: int
@@ -66,16 +67,16 @@ def encode_variant(value: Any) -> tuple[bytes, bytes]:
     """Value and metadata of None, bool, int, float, str, bytes, the types above, dict and list."""
     names: set[str] = set()
     _collect(value, names)
-    # Names are in order of their octets, and so are the fields of each object.
+    # Names are sorted by their octets, and so are the fields of each object.
     ordered = sorted(names, key=_utf8)
     ids = {name: at for at, name in enumerate(ordered)}
     return _encode(value, ids), _metadata(ordered)
 
 
 def parse_json(text: bytes) -> tuple[bytes, bytes]:
-    """The variant of a JSON text: numbers keep all digits, as decimals, where 38 are enough.
+    """The variant of a JSON text: numbers of up to 38 digits keep them all, fractions as decimals.
 
-    Raises ValueError when it is none, RecursionError when it is nested too deeply.
+    Raises ValueError if the text is not JSON, RecursionError if it is nested too deeply.
     """
     return encode_variant(
         json.loads(text, parse_float=_number, parse_int=int, parse_constant=_no_number)
@@ -96,7 +97,7 @@ def _no_number(text: str) -> Any:
 
 
 def _utf8(text: str) -> bytes:
-    """Half a surrogate pair, which JSON can spell, is no character."""
+    """UTF-8; half a surrogate pair, which JSON can express, is replaced."""
     return text.encode("utf-8", "replace")
 
 
@@ -124,7 +125,7 @@ def _octets_for(number: int) -> int:
 
 
 def _append_offsets(out: bytearray, parts: list[bytes], size: int) -> None:
-    """Where each part starts, where the last one ends, and the parts."""
+    """Append the offset of each part, the end of the last one, and the parts."""
     at = 0
     for part in parts:
         out += at.to_bytes(size, "little")

@@ -1,6 +1,6 @@
-"""Values out of the binary encoding of a VARIANT.
+"""Reads values from the binary encoding of a VARIANT.
 
-`variant` says how it is laid out, and writes it.
+`variant` describes the encoding, and writes it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _EPOCH = date(1970, 1, 1)
 
 
 def read_variant(value: bytes, metadata: bytes) -> Any:
-    """None, bool, int, float, `Float32`, `Decimal`, str, bytes, date, `Timestamp`, list or dict.
+    """The value in a VARIANT. Raises ValueError.
 
-    Raises ValueError.
+    It is None, bool, int, float, `Float32`, `Decimal`, str, bytes, date, `Timestamp`, list or dict.
     """
     try:
         return _node(value, 0, _names(metadata), 1)
@@ -102,7 +102,7 @@ def _decimal(size: int) -> Callable[[bytes, int], Decimal]:
     def read(value: bytes, at: int) -> Decimal:
         unscaled = int.from_bytes(_octets(value, at + 1, size), "little", signed=True)
         digits = tuple(map(int, str(abs(unscaled))))
-        # Made of its parts: arithmetic would round it to the digits of the context.
+        # Made from its parts: arithmetic would round it to the digits of the context.
         return Decimal((int(unscaled < 0), digits, -value[at]))
 
     return read
@@ -134,4 +134,4 @@ _READERS: Final[Mapping[int, Callable[[bytes, int], Any]]] = {
     19: _fixed("q", lambda nanoseconds: Timestamp(nanoseconds // 1000)),
     20: lambda value, at: str(UUID(bytes=_octets(value, at, 16))),
 }
-"""By the number of the type. 17, a time of day, is nothing that a header could hold."""
+"""The readers by the number of the type. Type 17, a time of day, cannot be in a header."""
