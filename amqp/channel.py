@@ -63,8 +63,7 @@ if TYPE_CHECKING:
     from warren.core.vhosts.vhost import VirtualHost
 
 CONSUMER_TIMEOUT_TICK_S = 60.0
-"""The time between checks of the age of the oldest unacknowledged message (amqp_semantics.md
-section 5.4)."""
+"""Time between checks of the oldest unacknowledged message (amqp_semantics.md section 5.4)."""
 
 MESSAGE_SIZE_CAP = 536_870_912
 """The largest message that any configuration allows."""
@@ -352,8 +351,7 @@ class Channel:
         return self._size_max
 
     def publish(self, method: bytes, header: bytes, body: bytes) -> None:
-        """Publish a message, given as the whole method frame, the payload of the content header,
-        and the body."""
+        """Publish a message: its method frame, the payload of its content header, and its body."""
         if len(body) > self._size_max:
             raise self._too_large(len(body))
         try:
@@ -370,8 +368,7 @@ class Channel:
         self.hand_over(*addressed, body)
 
     def _addressed(self, method: bytes, header: bytes) -> tuple[Route, tuple[Queue, ...], Envelope]:
-        """The route, queues and envelope of a publish. Raises `Unfinished` if finding them takes
-        more than a turn."""
+        """The route, queues and envelope of a publish. Raises `Unfinished` after a whole turn."""
         routes, replies = self.connection.routes, self.reply_consumer
         assert routes is not None
         route = routes.route(method)
@@ -643,8 +640,7 @@ class Channel:
         self.settle(messages, verdict)
 
     async def _requeue_many(self, verdict: Verdict) -> None:
-        """Put messages back in turns. Queues deliver nothing meanwhile, so that these keep their
-        place."""
+        """Put messages back in turns. Queues deliver nothing meanwhile: these keep their place."""
         turns = self.connection.node.turns
         queues = list(self.sources)
         tags = list(self.unacked)
@@ -662,8 +658,7 @@ class Channel:
     def set_limit(self, limit: int) -> None:
         """basic.qos with global: one limit for all consumers of the channel; 0 removes it.
 
-        Messages outstanding now count, including those of basic.get; later only deliveries to
-        consumers count.
+        All messages outstanding now count; later only deliveries to consumers do.
         """
         if not limit and not self.limit:
             return
@@ -727,8 +722,7 @@ class Channel:
     def _go_on_below_limit(self) -> None:
         """Wake the consumers that the limit holds back, in turn, until it is reached again.
 
-        Consumers whose queue has nothing for them come last: usually the limit is reached before
-        them.
+        Consumers whose queue has nothing for them come last: the limit is often reached before.
         """
         for consumer in [held for held in self._limited if held.queue.has_ready]:
             if self._limit_reached:
@@ -808,8 +802,7 @@ class Channel:
     # Showing
 
     def stats(self) -> MessageStats:
-        """The statistics of this channel. Deliveries follow from delivery tags and outstanding
-        messages."""
+        """The channel's statistics; deliveries follow from tags and outstanding messages."""
         confirms, transaction = self.confirms, self.transaction
         judged = transaction.judged if transaction is not None else 0
         taken = len(self.unacked) + judged + self.acked + self.given_back

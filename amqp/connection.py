@@ -108,8 +108,7 @@ CLOSE_TIMEOUT_S = 30.0
 """The longest a peer may take to finish a close handshake."""
 
 METHOD_US = 30
-"""The cost of a method, in the microseconds of `core/scheduling/turns.py`; the changes that it
-makes are counted on top."""
+"""The cost of a method (`core/scheduling/turns.py`), without the changes that it makes."""
 
 LITTLE_US = 50
 """The cost that a connection may cause, after the turn is over, before it has to wait."""
@@ -326,8 +325,7 @@ class Connection:
     def _complete_frame(self, data: bytes) -> int:
         """Serve the frame begun in the buffer; returns how many octets of `data` belong to it.
 
-        Large frames arrive in pieces: joining the frame with all that has arrived would copy it
-        twice.
+        Large frames arrive in pieces: joining each with all that has arrived would copy it twice.
         """
         begun, self._buffer = self._buffer, b""
         _, _, size = HEAD.unpack_from(begun)
@@ -747,16 +745,14 @@ class Connection:
             self._note(log, logging.WARNING, "connection_lost", state=state)
         self._stop_timers()
         self._end_channels()
-        # References that lead back to this object are dropped, so that no cycle is left for the
-        # garbage collector.
+        # References back to this object are dropped: no cycle is left for the garbage collector.
         self.held.drop()
         self.routes = None
         self._buffer = b""
         self._enter(Transition.LOSE)
 
     def _end_channels(self) -> list[Event]:
-        """Leave the node, which tells the other nodes once; then end channels and exclusive queues.
-        Returns the events to wait for."""
+        """Leave the node, end channels and exclusive queues. Returns the events to wait for."""
         if self._waiting is not None:
             self._waiting.close()
             self._waiting = None
@@ -845,8 +841,7 @@ class Connection:
         if parts:
             self.heartbeat.sent = True
         if self._beat_due:
-            # Parts are complete frames, so a heartbeat may go before output that waits for a
-            # commit.
+            # Parts are complete frames: a heartbeat may go before output that waits for a commit.
             self._beat_due = False
             parts.insert(0, HEARTBEAT_FRAME)
         return parts
@@ -885,8 +880,7 @@ class Connection:
             self.node.turns.soon_for_client(self.clock.guarded(self._go_on_working))
 
     def _go_on_working(self) -> None:
-        # With this cost few connections go on in one turn, so those that send little find a place
-        # between them.
+        # So few connections go on in one turn, and those that send little find their place.
         self.node.turns.spend(READ_US)
         self._pauses.discard("work")
         self._read_on()

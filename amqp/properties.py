@@ -207,9 +207,8 @@ def ordinary(header: bytes, flags: int) -> tuple[int, int]:
     if `scan` has to be asked: the properties are malformed, or may have an expiration, a user id, a
     direct reply address, CC or BCC.
 
-    The second number is how many octets at the start of the header decide the first. Another header
-    of the same size gets the same answer if it begins with the same octets, the body size excepted:
-    the octets after them are texts and times that publishing does not read.
+    A header of the same size gets the same answer if its first octets, as many as the second number
+    says, are the same but for the body size: publishing does not read the others.
 
     `flags` is the first flags word. This runs for each publish whose properties differ from those
     of the publish before.

@@ -1,7 +1,6 @@
 """Builds the parts of a node that is a member of a cluster: shared definitions, membership, links.
 
-Loaded only if a cluster is configured, so that a node without one does not pay for the client of
-etcd.
+Loaded only if a cluster is configured: other nodes do not pay for the client of etcd.
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("warren.cluster")
 
 STOP_PATIENCE_S = 2.0
-"""The time for which a stopping node waits until the shared definitions have taken its last
-changes."""
+"""How long a stopping node waits until its last changes are in the shared definitions."""
 
 JOIN_AGAIN_S = 0.5
 
@@ -154,9 +152,8 @@ class Cluster:
     ) -> Cluster:
         """Join the cluster, or begin it.
 
-        `own_definitions` are those that the node had without a cluster: a new cluster begins with
-        them, but a node that has any does not join another cluster. Raises `ClusterRefused`,
-        OSError.
+        A new cluster begins with the node's `own_definitions`; a node that has any does not join
+        another cluster. Raises `ClusterRefused`, OSError.
         """
         secret = _secret(config)
         certificates = _link_certificates(config.link_ssl)
@@ -252,8 +249,7 @@ class Cluster:
         log_event(log, logging.INFO, "cluster_joined", node=self._node_name, first=joined.first)
 
     def _left_by_ourselves(self, store: MetadataStore) -> list[Write]:
-        """Removes what an earlier process of this node has left, if the others have not noticed its
-        end."""
+        """Removes what an earlier process of this node left, if its end was not noticed."""
         return leftovers.of_node(store, self._node_name)
 
     # Parts that the node is built with
@@ -295,14 +291,12 @@ class Cluster:
     def backing_queues(
         self, new: Callable[[BackingSpec], BackingQueue]
     ) -> Callable[[BackingSpec], BackingQueue]:
-        """A function that makes the node's backing queues; a mirror that takes the lead has its own
-        already."""
+        """A function that makes backing queues; a mirror that takes the lead has its own."""
         self._new_backing = new
         return lambda spec: self.mirroring.backing(spec) or new(spec)
 
     def with_own_notes(self, own: DeletedQueues) -> DeletedQueues:
-        """The notes of deleted queues, including those from the time when the node had no
-        cluster."""
+        """The notes of deleted queues, also from before the node had a cluster."""
         notes = self._replica.deleted_queues if self._replica is not None else no_notes()
         notes.former |= own.noted
         return notes
@@ -326,8 +320,7 @@ class Cluster:
         return is_leftover
 
     def find_former_copies(self, node: Node, is_leftover: Callable[[int], bool]) -> None:
-        """Find the copies of an earlier process; storages that are not opened by then are
-        dropped."""
+        """Find the copies of an earlier process, before storages that are not open are dropped."""
         self.mirroring.find_former_copies(node, self._new_backing, is_leftover)
 
     async def serve(self, node: Node) -> None:
@@ -339,9 +332,8 @@ class Cluster:
             abreast = Abreast(self.metadata, self.calls, self.membership, self.running)
         self.mirroring.attach(node, self._new_backing)
         self.post.watch(on_up=lambda name: None, on_down=self._link_down)
-        # Requests for a queue are answered when it is known what a mirror here had of it. An
-        # incarnation is a time in nanoseconds, and no node delivers a thousand million messages a
-        # second.
+        # Questions are answered once it is known what a mirror here had of the queue. Incarnations
+        # are nanoseconds: no node delivers a thousand million messages a second.
         QueueHost(node, self.post, self.calls, self.mirroring, self._links.identity.incarnation)
         await self._links.start()
         self.post.open(self._links)
@@ -365,8 +357,7 @@ class Cluster:
         return self._links.port
 
     def reload_certificates(self) -> None:
-        """Use the certificates of the links as they are now; files that cannot be used are
-        logged."""
+        """Use the present certificates of the links; files that cannot be used are logged."""
         certificates = self._certificates
         if certificates is not None and certificates.reload():
             self._links.use_certificates(certificates.server, certificates.client)
@@ -386,8 +377,7 @@ class Cluster:
         return self._links.traffic(node)
 
     def paused(self) -> Collection[str]:
-        """The nodes that are down because they have lost etcd, as far as they could tell this
-        node."""
+        """The nodes that have told this one that they are down for having lost etcd."""
         return self._links.paused
 
     def _going_on(self) -> Collection[str]:
@@ -426,8 +416,7 @@ class Cluster:
     def _tidy_up(self) -> None:
         """Delete objects that do not outlive dead nodes; the first node that is up does it.
 
-        To be called when a presence has ended, when a link has ended, and when this node has
-        joined.
+        To be called when a presence or a link has ended, and when this node has joined.
         """
         if self._stopping:
             return
@@ -465,8 +454,7 @@ class Cluster:
     async def drain(self) -> None:
         """Lead no queue that another node can lead, until `revive`.
 
-        Returns when the queues that can be handed over have gone, or after `DRAIN_S`. Queues that
-        can be handed over later go then.
+        Returns when the queues that can be handed over now have gone, or after `DRAIN_S`.
         """
         self.maintenance.begin()
         deadline = self._clock.now() + DRAIN_S
@@ -569,8 +557,7 @@ async def _open_membership(
     directory: DataDirectory | None,
     expected: str | None,
 ) -> Membership:
-    """Open the membership, with several attempts. Raises `EtcdError` if etcd could not be reached
-    in any of them."""
+    """Open the membership, with several attempts. Raises `EtcdError` if all of them fail."""
     for attempt in range(1, config.start_attempts + 1):
         try:
             if expected is not None:
@@ -598,8 +585,7 @@ async def _open_membership(
 async def _expect_members(
     config: ClusterConfig, etcd: EtcdClient, node_name: str, expected: str
 ) -> None:
-    """Refuse an etcd without members: all definitions, and with them all messages, would be
-    lost."""
+    """Refuse an etcd without members: all definitions and messages would be lost."""
     if not (await MemberDirectory(etcd, config.etcd_prefix).look()).members:
         raise ClusterRefused(
             f"node {node_name} is a member of cluster {expected}, and etcd has no cluster below"
@@ -627,8 +613,7 @@ def _expect_new(membership: Membership, node_name: str) -> None:
 
 
 def _taken_along(own_definitions: list[Stored], node_name: str) -> list[Write]:
-    """The definitions that a node without a cluster brings into its new cluster; its queues stay at
-    this node."""
+    """The definitions that a node brings into its new cluster; its queues stay at the node."""
     writes = []
     for key, record, _ in own_definitions:
         if isinstance(record, QueueRecord):
@@ -653,8 +638,7 @@ async def written(metadata: MetadataStore, writes: list[Write]) -> None:
 
 
 def _link_certificates(options: SslOptions | None) -> LinkCertificates | None:
-    """The certificates of the links. Raises `ClusterRefused` if they cannot be used: a node that
-    others could not identify must not start."""
+    """The certificates of the links. Raises `ClusterRefused` if they cannot be used."""
     if options is None:
         return None
     module = import_module("warren.link_certificates")
@@ -670,8 +654,7 @@ def _link_certificates(options: SslOptions | None) -> LinkCertificates | None:
 
 
 def _secret(config: ClusterConfig) -> bytes:
-    """The secret of the cluster. Raises `ClusterRefused` if there is none, OSError for a file that
-    cannot be read."""
+    """The secret of the cluster. Raises `ClusterRefused` if there is none, or OSError."""
     secret = config.secret
     if not secret and config.secret_file is not None:
         secret = config.secret_file.read_bytes().strip()

@@ -593,8 +593,7 @@ async def _try_to_stop(step: Awaitable[None]) -> None:
 
 
 def _look_again(shovels: Shovels, federation: Links) -> None:
-    """Check shovels and federation again: nodes have come or gone, or this node no longer counts as
-    up."""
+    """Check shovels and federation again: nodes have come or gone, this one perhaps."""
     shovels.look_again()
     federation.look_again()
 
