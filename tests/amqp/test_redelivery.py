@@ -278,6 +278,19 @@ def test_deleting_the_queue_ends_all_waits(broker: Broker, client: Client) -> No
     assert client.counts("q") == (0, 0)
 
 
+def test_a_queue_in_which_messages_wait_is_not_empty(broker: Broker, client: Client) -> None:
+    client.declares("q", arguments=delays(1000))
+    client.publishes("q", b"m")
+    returned(client)
+    client.sends(commands.Queue.Delete, queue="q", if_empty=True)
+    assert "not empty" in client.receives_close(406).reply_text
+    broker.advance(1)
+    client.opens_channel(1)
+    assert client.gets("q") is not None
+    client.sends(commands.Queue.Delete, queue="q", if_empty=True)
+    client.receives(commands.Queue.DeleteOk)
+
+
 def test_many_that_waited_as_long_are_ready_in_slices(broker: Broker, client: Client) -> None:
     client.declares("q", arguments=delays(1000))
     for _ in range(3000):
