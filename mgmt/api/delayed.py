@@ -14,11 +14,18 @@ from warren.core.errors import BrokerError
 from warren.core.exchanges.exchange import DelayedExchange
 from warren.core.field import to_json
 from warren.core.messages.message import Message
+from warren.core.messages.message_filter import (
+    FilterTooSlow,
+    MessageState,
+    Subject,
+    parse_filter,
+)
 from warren.core.queues.queue import Queue
 from warren.core.vhosts.delay_queue import DelayQueue
 from warren.mgmt import quorum_members
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.exchanges import exchange_of
+from warren.mgmt.api.looking import payload_row
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
@@ -33,6 +40,9 @@ COUNT_DEFAULT = 100
 COUNT_MAX = 500
 OFFSET_MAX = 10_000
 """So far ahead of the next one can be looked: each message on the way costs a look."""
+
+TRUNCATE_DEFAULT = 1000
+"""Octets of a payload that are shown unless more are asked for."""
 
 LOOKED_AT_ONCE = 20
 """Messages that are read from disk between two looks at the time."""
@@ -75,27 +85,37 @@ def _number(request: ApiRequest, name: str, default: int, most: int) -> int:
 
 
 async def list_delayed(request: ApiRequest) -> Any:
-    """The next due first. `total` counts all that wait."""
+    """The next due first, of those that a filter finds. `total` counts all that wait; the list goes
+    on at `next_offset`, which is None at its end."""
     queue = _queue_of(request, "read")
     offset = _number(request, "offset", 0, OFFSET_MAX)
     count = _number(request, "count", COUNT_DEFAULT, COUNT_MAX)
+    truncate = _number(request, "truncate", TRUNCATE_DEFAULT, 999_999_999)
+    passes = parse_filter(request.query("filter"))
     if not queue.is_here:
         return await _elsewhere(request, queue, LIST, "GET")
     delays = cast(DelayQueue, queue)
-    epoch = _epoch(request, queue)
+    epoch, node = _epoch(request, queue), request.node
     breather = Breather()
     items: list[dict[str, Any]] = []
-    for start in range(offset, offset + count, LOOKED_AT_ONCE):
+    next_offset: int | None = offset
+    while next_offset is not None and len(items) < count and next_offset < OFFSET_MAX + COUNT_MAX:
         await breather.breathe()
-        wanted = min(LOOKED_AT_ONCE, offset + count - start)
-        found = delays.first_due(start, wanted)
-        items += [_row(request, epoch, message) for message in found]
-        if len(found) < wanted:
-            break
-    return {"total": len(queue), "items": items}
+        wanted = min(LOOKED_AT_ONCE, count - len(items))
+        found = delays.first_due(next_offset, wanted)
+        next_offset = next_offset + wanted if len(found) == wanted else None
+        try:
+            items += [
+                _row(request, epoch, message, truncate)
+                for message in found
+                if passes(Subject(message, MessageState.READY, node.codec, node.clock.wall_time()))
+            ]
+        except FilterTooSlow as error:
+            raise BadRequest(error.text) from error
+    return {"total": len(queue), "items": items, "next_offset": next_offset}
 
 
-def _row(request: ApiRequest, epoch: int, message: Message) -> dict[str, Any]:
+def _row(request: ApiRequest, epoch: int, message: Message, truncate: int) -> dict[str, Any]:
     node = request.node
     now = node.clock.now()
     left_s = 0.0 if message.expires_at is None else max(0.0, message.expires_at - now)
@@ -107,6 +127,7 @@ def _row(request: ApiRequest, epoch: int, message: Message) -> dict[str, Any]:
         "exchange": envelope.exchange,
         "routing_key": envelope.routing_key,
         "payload_bytes": len(message.body),
+        **payload_row(message.body, truncate),
         "properties": to_json(node.codec.as_table(envelope.header)) or [],
     }
 

@@ -221,7 +221,7 @@ def _message_row(request: ApiRequest, source: Source, found: Found, truncate: in
         "redelivered": message.redelivered,
         "properties": subject.properties,
         "payload_bytes": len(message.body),
-        **_payload(message.body, truncate),
+        **payload_row(message.body, truncate),
     }
     if isinstance(source, Retention):
         row["state"] = "retained"
@@ -231,7 +231,8 @@ def _message_row(request: ApiRequest, source: Source, found: Found, truncate: in
     return row
 
 
-def _payload(body: bytes, truncate: int) -> Row:
+def payload_row(body: bytes, truncate: int) -> Row:
+    """The first octets of a body, as text if they are, else as base64."""
     shown = body[:truncate]
     if len(shown) < len(body) and (shown[-4:].translate(None, delete=_ASCII)):
         # What is cut may end within a character.

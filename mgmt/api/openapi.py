@@ -127,7 +127,9 @@ LIST_PARAMETERS = {
 PARAMETERS: Mapping[str, Schema] = {
     delayed.LIST: {
         "count": {"type": "integer", "minimum": 0, "maximum": delayed.COUNT_MAX},
+        "filter": _TEXT,
         "offset": {"type": "integer", "minimum": 0, "maximum": delayed.OFFSET_MAX},
+        "truncate": {"type": "integer", "minimum": 0},
     },
 }
 """The query parameters of lists that do not take `LIST_PARAMETERS`."""

@@ -16,12 +16,13 @@ COLUMNS = ("id", "due_at", "due_in", "routing_key", "payload_bytes")
     argument("exchange"),
     option("--count", default=100, type=int, metavar="N", help="So many at most, up to 500."),
     option("--offset", default=0, type=int, metavar="N", help="After so many others."),
+    option("--filter", "text", default="", metavar="FILTER", help="Those that this filter finds."),
 )
-def list_delayed_messages(call: Call, exchange: str, count: int, offset: int) -> Answer:
+def list_delayed_messages(call: Call, exchange: str, count: int, offset: int, text: str) -> Answer:
     call.announce(f"Listing delayed messages of exchange {exchange} in vhost {call.vhost} ...")
     where = ("exchanges", call.vhost, exchange, "delayed")
     try:
-        found = call.client.get(*where, count=str(count), offset=str(offset))
+        found = call.client.get(*where, count=str(count), offset=str(offset), filter=text)
     except Refused as refused:
         raise CtlError(refused.reason, Exit.USAGE) from refused
     return Table(COLUMNS, [[row[name] for name in COLUMNS] for row in found["items"]])

@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 import pika
 import pytest
-from api_client import ApiClient
+from api_client import ApiClient, reason
 from ctl_node import CtlNode
 
 from warren import Broker
@@ -83,7 +83,21 @@ def test_the_list_has_the_next_due_first(api: ApiClient) -> None:
 def test_the_description_says_how_the_list_is_asked(api: ApiClient) -> None:
     paths = api.get("/openapi.json")[1]["paths"]
     asked = paths["/exchanges/{vhost}/{exchange}/delayed"]["get"]["parameters"]
-    assert [one["name"] for one in asked] == ["count", "offset"]
+    assert [one["name"] for one in asked] == ["count", "filter", "offset", "truncate"]
+
+
+def test_those_that_a_filter_finds_are_listed_with_their_payloads(api: ApiClient) -> None:
+    for number in range(60):
+        publish(api, f"{number} ä", FAR_MS + 1000 * number)
+    found = api.get(f"{DELAYED}?filter=body%20like%20%22*7%20*%22&count=4")[1]
+    assert [row["payload"] for row in found["items"]] == ["7 ä", "17 ä", "27 ä", "37 ä"]
+    assert (found["total"], found["items"][0]["payload_encoding"]) == (60, "string")
+    more = api.get(f"{DELAYED}?filter=body%20like%20%22*7%20*%22&offset={found['next_offset']}")[1]
+    assert [row["payload"] for row in more["items"]] == ["47 ä", "57 ä"]
+    assert more["next_offset"] is None
+    short = api.get(f"{DELAYED}?count=1&truncate=1")[1]["items"][0]
+    assert (short["payload"], short["payload_bytes"]) == ("0", 4)
+    assert reason(api.get(f"{DELAYED}?filter=size%20%3E"))[0] == 400
 
 
 @pytest.mark.parametrize("query", ["count=501", "count=-1", "offset=x", "offset=10001"])
