@@ -242,9 +242,9 @@ class Queue:
         """Returned messages that wait before they are ready again."""
         return 0 if self._redelivery is None else len(self._redelivery)
 
-    def waiting_messages(self) -> list[Message]:
-        """The returned messages that wait; they are pending in the backing queue."""
-        return [] if self._redelivery is None else self._redelivery.waiting()
+    def waiting_messages(self) -> dict[Message, float]:
+        """The returned messages that wait, and until when; the backing queue has them pending."""
+        return {} if self._redelivery is None else self._redelivery.waiting()
 
     @property
     def one_by_one(self) -> bool:

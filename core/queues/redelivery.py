@@ -160,9 +160,9 @@ class Redelivery:
         self.set_timer()
         return found
 
-    def waiting(self) -> list[Message]:
-        """The messages that wait, in no order."""
-        return [message for _, _, message in self._waiting]
+    def waiting(self) -> dict[Message, float]:
+        """The messages that wait, in no order, and when they are ready again, by the clock."""
+        return {message: until for until, _, message in self._waiting}
 
 
 def delay_of(delays_ms: Sequence[int] | None, times: int) -> int:

@@ -202,9 +202,15 @@ async def message_rows(
     rows: list[Row] = []
     async for some in chunks(found, ROWS_AT_ONCE):
         rows += [_message_row(request, source, one, truncate) for one in some]
+    until: dict[Message, float] = {}
+    if isinstance(source, Queue) and any(one.state is MessageState.WAITING for one in found):
+        until = source.waiting_messages()
+    now = request.node.clock.now()
     for row, one in zip(rows, found, strict=True):
         if one.state is MessageState.UNACKED:
             row["held_by"] = holders.get(one.message)
+        elif one.state is MessageState.WAITING:
+            row["ready_in_ms"] = max(0, round(1000 * (until.get(one.message, now) - now)))
     return rows
 
 

@@ -150,7 +150,7 @@ async def _held(node: Node, queue: Queue, levels: int) -> list[list[_Held]]:
     held: list[list[_Held]] = [[] for _ in range(levels)]
     breather = Breather()
     await breather.breathe()
-    waiting = dict.fromkeys(queue.waiting_messages())
+    waiting = queue.waiting_messages()
     for message in node.unacked_of(queue):
         level = min(message.envelope.priority, levels - 1)
         state = MessageState.WAITING if message in waiting else MessageState.UNACKED

@@ -156,6 +156,7 @@ def test_a_returned_message_that_waits_is_shown_as_waiting(api: ApiClient, chann
         ("1", "ready"),
         ("2", "ready"),
     ]
+    assert 0 < rows[0]["ready_in_ms"] <= 600_000 and "ready_in_ms" not in rows[1]
     assert all_pages(api, filter="state = 'waiting'") == ["0"]
 
 
