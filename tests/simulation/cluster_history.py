@@ -35,6 +35,7 @@ from cluster_delays import CLOCKS_DIFFER_S, DELAYS_MS, Delays  # noqa: E402
 from cluster_disk import START_SHIFT, Disk, delay_queues_on_disk  # noqa: E402
 from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, Faults  # noqa: E402
 from cluster_jobs import COPIED, MOVED, Operator, watching_operator  # noqa: E402
+from cluster_limits import DeliveryLimits, watching_limits  # noqa: E402
 from pamqp import commands  # noqa: E402
 from pipe import Frame  # noqa: E402
 from retained_checks import RetainedLedger  # noqa: E402
@@ -89,6 +90,9 @@ MOVED_FROM = 80_000_000
 
 SENT_LATER_FROM = 90_000_000
 """From here on some messages are delayed."""
+
+RETURNED_FROM = 100_000_000
+"""From here on some queues have a delivery limit."""
 
 HARD_S = (5.0, 9.0, 14.0)
 FAULT_COUNTS = (0, 1, 1, 2, 2, 3, 4)
@@ -153,6 +157,7 @@ class History(Faults):
         self.retained = RetainedLedger(self.cluster)
         self.operator = Operator(self)
         self.delays = Delays(self) if seed >= SENT_LATER_FROM else None
+        self.delivery_limits = DeliveryLimits(self) if seed >= RETURNED_FROM else None
         self.publishes: dict[int, Publish] = {}
         self.sessions: list[Session] = []
         self.queues: list[str] = []
@@ -296,6 +301,8 @@ class History(Faults):
                 self.retained.queues.add(name)
             elif self.has_quorum and name not in self.ttl_s and random.random() < 0.6:
                 self._make_quorum(name, arguments)
+            if self.delivery_limits is not None:
+                self.delivery_limits.choose(name, arguments)
             self._set_policy(name)
         self._step(0.5)
         for node in self.cluster.alive:
@@ -1329,6 +1336,7 @@ def run(seed: int, seen: Counter[str]) -> History:
         try:
             with (
                 watching_returns(history),
+                watching_limits(history.delivery_limits),
                 watching_hand_outs(history),
                 watching_refusals(history),
                 watching_operator(history.operator),

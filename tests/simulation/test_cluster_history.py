@@ -21,6 +21,7 @@ FROM = {
     "retained": (cluster_history.RETAINED_FROM + 10,),
     "operator": (cluster_history.MOVED_FROM,),
     "delayed": (cluster_history.SENT_LATER_FROM,),
+    "returned": (cluster_history.RETURNED_FROM,),
 }
 """The first seeds of each group; the next ones follow in turn."""
 
@@ -178,6 +179,7 @@ RARE = {
         "delayed, dropped by hand",
         "delayed, sent by hand",
     ),
+    "returned": ("died of the delivery limit",),
 }
 """What the histories of a group are to meet, besides what all of them do.
 
