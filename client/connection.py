@@ -280,7 +280,8 @@ class Connection(asyncio.Protocol):
                 if not answer.done():
                     answer.set_result(event.method)
             elif isinstance(event, Opened):
-                self._opened.set_result(None)
+                if not self._opened.done():
+                    self._opened.set_result(None)
             elif isinstance(event, ConnectionEnded):
                 ended = event
             else:

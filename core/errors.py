@@ -77,5 +77,10 @@ def no_queue(name: str, vhost: str) -> NotFound:
     return NotFound(f"no queue '{name}' in vhost '{vhost}'")
 
 
+def unknown_type(kind: str) -> CommandInvalid:
+    """There is no exchange type of this name."""
+    return CommandInvalid(f"{'unknown' if kind else 'invalid'} exchange type '{kind}'")
+
+
 def no_exchange(name: str, vhost: str) -> NotFound:
     return NotFound(f"no exchange '{name}' in vhost '{vhost}'")

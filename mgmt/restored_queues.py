@@ -34,20 +34,34 @@ TAGS = ("administrator",)
 NOT_FOUND = 404
 
 
+MARKER = "restored-backup"
+"""The file in a restored directory that names the backup. Messages are moved only out of a
+directory with this file, and never out of the data directory of another node."""
+
+
 def restore_aside(archive: Archive, backup: Backup, directory: Path, tell: Tell) -> None:
     """Restore a backup into `directory`, unless that was done before.
 
-    Raises `BackupRefused`, OSError.
+    Raises `BackupRefused` also if the directory holds something else, OSError.
     """
+    marker = directory / MARKER
     if not (directory / IDENTITY_FILE).exists():
         restore(archive, backup, directory, tell, alone=True)
+        marker.write_text(f"{backup.id}\n", "ascii")
+    elif not marker.exists():
+        raise BackupRefused(f"{directory} is the data directory of a node, not a restored backup")
+    elif (found := marker.read_text("ascii").strip()) != backup.id:
+        raise BackupRefused(f"{directory} has what is left of backup {found}, not of {backup.id}")
 
 
 @contextmanager
 def node_aside(directory: Path) -> Iterator[Side]:
-    """A node that starts from the directory and stops when the context ends."""
+    """A node that starts from the directory and stops when the context ends.
+
+    Its shovels and federation links stand still: they would take the messages elsewhere.
+    """
     user, password = f"warren-restore-{secrets.token_hex(8)}", secrets.token_urlsafe(24)
-    with Broker(data_dir=directory, http_port=0) as broker:
+    with Broker(data_dir=directory, http_port=0, runs_links=False) as broker:
         broker.add_user(user, password, TAGS)
         try:
             for vhost in broker.call(lambda node: [*node.vhosts]):

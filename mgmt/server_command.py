@@ -32,6 +32,7 @@ from warren.config_check import file_problems
 from warren.core.log_line import log_event
 from warren.faults import NodeFailed
 from warren.log_output import LogOutput
+from warren.mgmt.definitions.errors import DefinitionsFileRefused
 from warren.mgmt.node_configuration import examine_configuration, read_configuration
 from warren.node import Ending, Joined, RunningNode
 from warren.node_refused import NodeRefused
@@ -53,6 +54,10 @@ ADDRESS_AGAIN_S = 0.5
 
 Serve: TypeAlias = Callable[[Config, LogOutput], Coroutine[Any, Any, int]]
 """The work of a process from its start to its end; returns its exit code."""
+
+
+REFUSALS = (DataDirectoryRefused, DefinitionsFileRefused, NodeRefused, OSError, ssl.SSLError)
+"""Reasons not to start that are told in a line."""
 
 
 @click.command()
@@ -95,7 +100,7 @@ def run(config: Config, output: LogOutput, serve: Serve) -> int:
     give_way_quickly()
     try:
         return uvloop.run(serve(config, output))
-    except (DataDirectoryRefused, NodeRefused, OSError, ssl.SSLError) as error:
+    except REFUSALS as error:
         print(f"warren: {_which(config)}{_told(error, config)}", file=sys.stderr)
         return 1
     except NodeFailed as error:
@@ -305,7 +310,7 @@ class _Life:
                 return None
             try:
                 return await self._start(self._config)
-            except (DataDirectoryRefused, NodeRefused, OSError, ssl.SSLError) as error:
+            except REFUSALS as error:
                 failure = str(error)
                 log_event(log, logging.ERROR, "node_not_started", reason=error)
 

@@ -243,6 +243,8 @@ class Config:
     snapshot_rate: int = 64 << 20
     # True: as in RabbitMQ. False: at first, publishers whose queues do not grow go on.
     alarms_block_all: bool = False
+    # Whether shovels and federation bring messages here and elsewhere.
+    runs_links: bool = True
     store_file_bytes_max: int = 16 << 20
     embed_below: int = 4096
 

@@ -202,17 +202,8 @@ class RunningNode:
             if directory is not None:
                 recovery, addresses = await _recover(config, directory)
             await _create_defaults(config, metadata)
-            running = cls._build(
-                config,
-                loop,
-                clock,
-                metadata,
-                deleted_queues,
-                directory,
-                recovery,
-                cluster,
-                faults,
-            )
+            stores = metadata, deleted_queues, directory, recovery
+            running = cls._build(config, loop, clock, *stores, cluster, faults)
             await running._traces.start(config)
             if cluster is not None:
                 await cluster.serve(running.node)
@@ -222,8 +213,9 @@ class RunningNode:
                 )
             await running._define(config)
             await running._listen(config, addresses)
-            running.shovels.start()
-            running.federation.start()
+            if config.runs_links:
+                running.shovels.start()
+                running.federation.start()
             await running._manage(config)
         except BaseException:
             if running is not None:

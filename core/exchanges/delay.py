@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from warren.core.errors import CommandInvalid, PreconditionFailed
+from warren.core.errors import PreconditionFailed, unknown_type
 from warren.core.exchanges.recent_history import HISTORY_TYPE
 from warren.core.field import INTEGER_KINDS, Table, long, to_text
 from warren.core.messages.message import Envelope
@@ -88,7 +88,7 @@ def routing_type(arguments: Table) -> str:
         )
     kind = to_text(field.value)
     if not kind:
-        raise CommandInvalid("invalid exchange type ''")
+        raise unknown_type("")
     if kind in _CANNOT_ROUTE:
         raise PreconditionFailed(f"Invalid argument, '{kind}' can't be used for '{ROUTING_TYPE}'")
     return kind

@@ -16,7 +16,7 @@ from random import Random
 from typing import ClassVar, TypeAlias
 from zlib import crc32
 
-from warren.core.errors import CommandInvalid
+from warren.core.errors import unknown_type
 from warren.core.exchanges.binding import Binding
 from warren.core.exchanges.consistent_hash import (
     ConsistentHash,
@@ -433,7 +433,7 @@ def make_exchange(
     `PreconditionFailed` when the type cannot take the arguments."""
     made = EXCHANGE_TYPES.get(kind)
     if made is None:
-        raise CommandInvalid(f"unknown exchange type '{kind}'")
+        raise unknown_type(kind)
     return made(
         name,
         durable=durable,

@@ -35,11 +35,11 @@ from warren.core.definitions.records import (
 )
 from warren.core.errors import (
     BrokerError,
-    CommandInvalid,
     NotFound,
     PreconditionFailed,
     no_exchange,
     no_queue,
+    unknown_type,
 )
 from warren.core.exchanges.binding import Binding, DestinationKind
 from warren.core.exchanges.delay import DELAYED_TYPE, check_name, delay_queue_name
@@ -217,7 +217,7 @@ class VirtualHost:
     def check_exchange_type(self, kind: str) -> None:
         """Raise `CommandInvalid` when there is no such type."""
         if kind not in EXCHANGE_TYPES:
-            raise CommandInvalid(f"unknown exchange type '{kind}'")
+            raise unknown_type(kind)
 
     def check_exchange_arguments(self, name: str, arguments: Table) -> None:
         """Raise `PreconditionFailed` when what names the alternate exchange is no string."""

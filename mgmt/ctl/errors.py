@@ -69,7 +69,8 @@ class Refused(CtlError):
     """The node refused the request; `answer` is its JSON, `reason` the reason in that."""
 
     def __init__(self, status: int, answer: Mapping[str, Any], reason: str) -> None:
-        super().__init__(reason or str(answer.get("error")) or f"the node answered {status}")
+        error = str(answer.get("error") or "")
+        super().__init__(reason or error or f"the node answered {status}")
         self.status = status
         self.answer = answer
         self.reason = reason

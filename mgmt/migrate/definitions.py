@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
+from warren.core.access.limits import USER_QUOTAS, VHOST_QUOTAS
 from warren.mgmt.ctl.errors import Refused
 from warren.mgmt.migrate.errors import MigrateError
 from warren.mgmt.migrate.side import Side
@@ -220,16 +221,19 @@ def _send_lot(target: Side, section: str, items: Sequence[Item]) -> Iterator[Out
 
 
 def _send_in_part(target: Side, section: str, item: Item, reason: str) -> Outcome:
-    """Send a policy without the keys that the target does not know; each refusal may name more."""
-    key = {"policies": "definition", "parameters": "value"}.get(section)
+    """Send a policy or limits without the keys that the target does not know; each refusal may name
+    more. RabbitMQ names no unknown limit of a user, and answers 500."""
+    key = {"policies": "definition", "parameters": "value", "users": "limits"}.get(section)
     definition = item.get(key) if key is not None else None
     left_out: list[str] = []
     refusal: str | None = reason
     while refusal is not None and isinstance(definition, dict):
-        unknown = unknown_keys(refusal, definition)
+        unknown = unknown_keys(refusal, definition) or [
+            name for name in definition if name in (*USER_QUOTAS, *VHOST_QUOTAS)
+        ]
         definition = {name: value for name, value in definition.items() if name not in unknown}
         left_out += unknown
-        if not unknown or not definition:
+        if not unknown or not (definition or section == "users"):
             break
         refusal = _refusal(target, section, [{**item, str(key): definition}])
     if refusal is None:
@@ -243,7 +247,7 @@ def _refusal(target: Side, section: str, items: Sequence[Item]) -> str | None:
     try:
         target.post("definitions", body={"rabbit_version": "3.10.8", section: items})
     except Refused as refused:
-        if refused.status != 400:
+        if refused.status not in (400, 500):
             raise
         return _reason(refused)
     return None
@@ -251,6 +255,8 @@ def _refusal(target: Side, section: str, items: Sequence[Item]) -> str | None:
 
 def _reason(refused: Refused) -> str:
     """The reason as one line: of a list, which starts with an atom, the sentence at its end."""
+    if refused.status == 500:
+        return "the target answers 500: see its log"
     reason = refused.answer.get("reason")
     text = reason[-1] if isinstance(reason, list) and reason else refused.text
     return " ".join(str(text).split())

@@ -187,6 +187,37 @@ def test_policy_is_taken_without_the_keys_that_the_target_does_not_know() -> Non
     assert target.definitions["policies"][0]["definition"] == {"ha-mode": "all"}
 
 
+def test_limits_are_taken_without_those_that_rabbitmq_does_not_know() -> None:
+    """It answers 500 for such limits of a user, and says nothing of them."""
+
+    def fails(section: str, item: dict[str, Any]) -> str | None:
+        if section == "users" and {"max-messages", "max-bytes"} & item["limits"].keys():
+            raise Refused(500, {}, "")
+        if section == "parameters" and "max-bytes" in item["value"]:
+            return "not recognised limits"
+        return None
+
+    users = [
+        {"name": "lu", "limits": {"max-messages": 5}},
+        {"name": "mu", "limits": {"max-bytes": 5, "max-channels": 3}},
+        {"name": "nu", "limits": {}},
+    ]
+    limits = {"max-queues": 7, "max-bytes": 5}
+    parameter = {"vhost": "/", "component": "vhost-limits", "name": "limits", "value": limits}
+    target = FakeSide({}, refusals=fails)
+    outcomes = move(FakeSide({"users": users, "parameters": [parameter]}), target)
+    text = "taken without what the target does not know: "
+    assert outcomes["users", "lu"] == (Fate.REFUSED, text + "max-messages")
+    assert outcomes["users", "mu"] == (Fate.REFUSED, text + "max-bytes")
+    assert outcomes["users", "nu"] == (Fate.TAKEN, "")
+    assert outcomes["parameters", "/", "vhost-limits", "limits"] == (
+        Fate.REFUSED,
+        text + "max-bytes",
+    )
+    assert [user["limits"] for user in target.definitions["users"]] == [{}, {"max-channels": 3}, {}]
+    assert target.definitions["parameters"][0]["value"] == {"max-queues": 7}
+
+
 def test_policy_that_is_refused_for_its_values_is_not_taken_in_part() -> None:
     target = FakeSide({}, refusals=lambda section, item: '"max-length" is no number')
     outcomes = move(FakeSide({"policies": [policy_item()]}), target)

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pika
+from api_client import ApiClient
 
 from warren import Broker
 from warren.backup.archive import Archive
 from warren.backup.restore import restore
 from warren.compat_tests.raw_client import RawClient
+from warren.mgmt.restored_queues import restore_aside
 from warren.persist.disk.filesystem import RealFileSystem
 from warren.persist.inspection.check import check
 
@@ -207,6 +209,67 @@ def test_what_a_broker_does_not_take_is_kept_and_brought_over_later(
         done = restored_queues(*arguments)
         assert done.returncode == 0, done
         assert channel.bodies("q") == [b"%d" % number for number in range(50)] * 2
+
+
+def test_shovels_of_a_backup_take_nothing_elsewhere(connect: Connect, tmp_path: Path) -> None:
+    archive = Archive.open(tmp_path / "backups", create=True)
+    with Broker() as elsewhere:
+        port = elsewhere.port
+    with Broker(data_dir=tmp_path / "data", http_port=0) as broker:
+        channel = connect(broker).channel()
+        channel.call("confirm.select")
+        channel.declare("q", durable=True)
+        for number in range(50):
+            channel.publish(b"%d" % number, "q", delivery_mode=2)
+        channel.confirms(50)
+        shovel = {
+            "src-uri": "amqp://",
+            "src-queue": "q",
+            "dest-uri": f"amqp://127.0.0.1:{port}",
+            "dest-queue": "leak",
+            "reconnect-delay": 3600,
+        }
+        put = ApiClient(broker).put("/parameters/shovel/%2F/away", {"value": shovel})
+        assert put[0] == 201, put
+        archive.create(tmp_path / "data")
+    with Broker(port=port) as elsewhere, Broker(http_port=0) as target:
+        url = f"http://guest:guest@127.0.0.1:{target.http_port}"
+        done = restored_queues(tmp_path / "backups", url, "--queue", "q")
+        assert done.returncode == 0 and "50 moved" in done.stdout, done
+        assert elsewhere.queue("leak") is None
+        target.wait_until(queue="q", ready=50)
+
+
+def test_messages_leave_no_directory_but_that_of_the_backup(
+    connect: Connect, tmp_path: Path
+) -> None:
+    archive = Archive.open(tmp_path / "backups", create=True)
+    with Broker(data_dir=tmp_path / "data", http_port=0) as broker:
+        channel = connect(broker).channel()
+        channel.call("confirm.select")
+        channel.declare("q", durable=True)
+        channel.publish(b"1", "q", delivery_mode=2)
+        channel.confirms(1)
+        first = archive.create(tmp_path / "data")
+        second = archive.create(tmp_path / "data")
+    assert first.id != second.id
+    through = tmp_path / "through"
+    restore_aside(archive, first, through, lambda progress: None)
+    with Broker(http_port=0) as target:
+        url = f"http://guest:guest@127.0.0.1:{target.http_port}"
+        common = (tmp_path / "backups", url, "--queue", "q", "--through")
+        for directory, told in (
+            (tmp_path / "data", "is the data directory of a node"),
+            (through, f"has what is left of backup {first.id}"),
+        ):
+            done = restored_queues(*common, directory)
+            assert (done.returncode, told in done.stderr) == (1, True), done
+        with Broker(data_dir=through):
+            done = restored_queues(*common, through, "--backup", first.id)
+            assert done.returncode == 1 and "Traceback" not in done.stderr, done
+        assert target.queue("q") is None
+    with Broker(data_dir=tmp_path / "data") as broker:
+        broker.wait_until(queue="q", ready=1)
 
 
 def test_what_cannot_be_restored_is_told_in_a_line(tmp_path: Path) -> None:

@@ -186,6 +186,15 @@ def test_a_configuration_can_be_checked_without_a_start(
     assert [path.name for path in tmp_path.iterdir()] == ["own.conf"], "nothing was started"
 
 
+@pytest.mark.parametrize("text", ["{bad", '{"queues": [{"name": "q", "vhost": "none"}]}'])
+def test_definitions_that_cannot_be_loaded_are_told_in_a_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad.json").write_text(text)
+    (tmp_path / "own.conf").write_text("load_definitions = bad.json\n")
+    code, _, errors = run_server(tmp_path, "--config", "own.conf")
+    assert code == 1
+    assert "definitions in bad.json not loaded" in errors and "Traceback" not in errors
+
+
 @pytest.mark.parametrize(
     ("prefix", "listener"), [("ssl_options", "listeners.ssl.1"), ("management.ssl", "")]
 )
