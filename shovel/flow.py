@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from warren.client.connection import Connection
@@ -28,6 +29,9 @@ from warren.shovel.transfer import Ack, Transfer
 
 CHANNEL = 1
 """The channel for messages on both connections."""
+
+SETTLE_S = 1.0
+"""The time for which a stopped flow waits for the answers to messages in flight."""
 
 REFUSED_PAUSE_S = 1.0
 """The time after which a message refused by the destination is published again."""
@@ -66,6 +70,8 @@ class Flow:
         self._transfer: Transfer
         self._publish: Callable[[Delivered], int | None]
         self._pause: asyncio.TimerHandle | None = None
+        # Set after each answer of the destination.
+        self._answered = asyncio.Event()
         self._reading = True
         self._refusal = ""
         self._told_moved = 0
@@ -90,6 +96,20 @@ class Flow:
         """Return when all messages to be moved are moved. Raises `SessionEnded`."""
         assert self._over is not None
         await self._over
+
+    async def settle(self) -> None:
+        """After a stop: wait for the answers to messages in flight, which are acknowledged then. So
+        they do not go back to the source, and are not moved a second time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while self._transfer.in_flight and not self._has_failed:
+                    self._answered.clear()
+                    await self._answered.wait()
+
+    @property
+    def _has_failed(self) -> bool:
+        connections = (self._source, self._destination)
+        return any(connection.failure is not None for connection in connections)
 
     def end(self) -> None:
         """Publish nothing more."""
@@ -143,6 +163,7 @@ class Flow:
                 case ChannelClosed() | ConnectionEnded():
                     self.fail(event.text)
         self._acknowledge(acks)
+        self._answered.set()
         self._pump()
 
     # Moving

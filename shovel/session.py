@@ -6,6 +6,7 @@ requested, and `flow.py` moves them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -107,7 +108,11 @@ class Session:
             arguments=dict(definition.source.consumer_arguments),
         )
         self._observer.running(source_uri, dest_uri)
-        await self._flow.finish()
+        try:
+            await self._flow.finish()
+        except asyncio.CancelledError:
+            await self._flow.settle()
+            raise
 
     # Setting up
 

@@ -80,6 +80,11 @@ class Transfer:
         return len(self._waiting) + len(self._in_flight) + len(self._refused)
 
     @property
+    def in_flight(self) -> int:
+        """How many publishes the destination has not answered yet."""
+        return len(self._in_flight)
+
+    @property
     def refused_count(self) -> int:
         """Refused messages, which wait to be published again."""
         return len(self._refused)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 from api_client import ApiClient, reason
 from moving import End, until
@@ -58,6 +60,29 @@ def test_messages_are_moved_without_the_network_and_keep_their_user(end: End) ->
     assert (row["src_uri"], row["dest_uri"]) == ("amqp://", "amqp:///%2F")
     ((_, properties, _),) = end.take("b", 1)
     assert properties.user_id == "guest"
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_shovel_that_is_deleted_has_moved_nothing_twice(tmp_path: Path, local: bool) -> None:
+    """What is on its way then is acknowledged at the source when the destination has it on disk."""
+    count = 10_000
+    with Broker(http_port=0, data_dir=tmp_path) as broker, End(broker) as end:
+        end.declare("a")
+        end.declare("b")
+        channel = end.channel.connection.channel()
+        persistent = pika.BasicProperties(delivery_mode=2)
+        for number in range(count):
+            channel.basic_publish("", "a", b"%d" % number, persistent)
+        broker.wait_until(queue="a", ready=count)
+        uris = {} if local else {"src_uri": broker.url, "dest_uri": broker.url}
+        assert put(end.api, src_prefetch_count=1000, **uris) == (201, None)
+        until(lambda: broker.call(lambda node: len(node.vhosts["/"].queues["b"]) > 300))
+        end.clear("s")
+        end.until_gone("s")
+        broker.wait_until(queue="a", unacked=0)
+        left, moved = broker.queue("a"), broker.queue("b")
+        assert left is not None and moved is not None
+        assert left.ready + moved.ready == count
 
 
 def test_rights_of_who_set_it_count(end: End, poli: ApiClient) -> None:
