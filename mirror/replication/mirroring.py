@@ -580,7 +580,7 @@ class Mirroring:
             return
         if led.is_founding:
             led.may_found()
-        else:
+        elif not self._stopping:
             member.start()
 
     def _look_for_better_copies(self, led: LedQueue) -> None:
