@@ -13,6 +13,7 @@ from moving import End, until
 
 from warren import Broker
 from warren.core.resources.alarms import Resource
+from warren.shovel import attempts, flow
 from warren.shovel.transfer import Transfer
 
 WITHIN = {
@@ -63,8 +64,12 @@ def test_messages_are_moved_without_the_network_and_keep_their_user(end: End) ->
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_a_shovel_that_is_deleted_has_moved_nothing_twice(tmp_path: Path, local: bool) -> None:
+def test_a_shovel_that_is_deleted_has_moved_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool
+) -> None:
     """What is on its way then is acknowledged at the source when the destination has it on disk."""
+    monkeypatch.setattr(flow, "SETTLE_S", 60.0)
+    monkeypatch.setattr(attempts, "STOP_S", 90.0)
     count = 10_000
     with Broker(http_port=0, data_dir=tmp_path) as broker, End(broker) as end:
         end.declare("a")
