@@ -619,7 +619,7 @@ class Channel:
             self._settle_limited(limited)
 
     def unsettled(self) -> Iterator[Message]:
-        """Messages that the channel has got and whose verdict has reached no queue yet."""
+        """Messages delivered to this channel whose verdicts have not reached their queues yet."""
         yield from self.unacked.values()
         if self.transaction is not None:
             yield from self.transaction.judged_messages()

@@ -19,7 +19,7 @@ from warren.backup.errors import BackupRefused
 from warren.backup.restore import restore as restore_backup
 from warren.mgmt.process_backups import create_all, is_there, restore_all
 from warren.persist.disk.cluster_file import FILE as CLUSTER_FILE
-from warren.persist.disk.data_directory import is_of_processes
+from warren.persist.disk.data_directory import DataDirectoryRefused, is_of_processes
 
 BACKUPS = click.argument("backups", metavar="BACKUPS")
 CHOSEN = click.argument("backup_id", metavar="[ID]", required=False)
@@ -127,7 +127,7 @@ def restore(backups: str, data_directory: Path, backup_id: str | None, alone: bo
 def refusals() -> Iterator[None]:
     try:
         yield
-    except (BackupRefused, OSError) as error:
+    except (BackupRefused, DataDirectoryRefused, OSError) as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -26,7 +26,6 @@ from warren.mgmt.migrate.report import messages_text
 from warren.mgmt.migrate.run import Options, QueueResult
 from warren.mgmt.migrate.side import Side, side
 from warren.mgmt.restored_queues import bring_over, node_aside, restore_aside
-from warren.persist.disk.data_directory import DataDirectoryRefused
 
 
 @click.command("restore-queues")
@@ -85,12 +84,8 @@ def restore_queues(
         with refusals(), node_aside(through) as source:
             results = asyncio.run(_bring_over(source, target, options))
     except (CtlError, MigrateError) as failure:
-        click.echo(
-            f"{through} has what was not brought over: go on with --through {through}", err=True
-        )
+        click.echo(left, err=True)
         raise click.ClickException(str(failure)) from failure
-    except DataDirectoryRefused as refused:
-        raise click.ClickException(str(refused)) from refused
     except click.ClickException:
         if directory is None:
             shutil.rmtree(through)

@@ -55,6 +55,7 @@ WAIT_S = 10.0
 LOOK_S = 0.005
 
 READ_BYTES_MAX = 1 << 30
+"""The most octets of bodies that `messages` reads from each level of a queue."""
 
 
 class BrokerFaults(NamedTuple):
@@ -116,12 +117,13 @@ class Broker:
             **options,
         }
         self._config = Config(**settings)
-        self._faults = faults
         # What goes wrong now: patterns of queues that refuse publishes with their virtual hosts,
-        # and how many blocks hold confirms or block publishers.
+        # and how many reasons there are to hold confirms and to block publishers.
         self._refusing: list[tuple[str, Matcher]] = []
-        self._holding = self._blocking = 0
-        self._has_begun = False
+        if faults.refuse_publishes is not None:
+            self._refusing.append(("/", compile_pattern(faults.refuse_publishes)))
+        self._holding = int(faults.hold_confirms)
+        self._blocking = int(faults.block_publishers)
         self._new_clock = MovableClock if movable_clock else LoopClock
         self._clock: LoopClock
         self._started = threading.Event()
@@ -379,13 +381,6 @@ class Broker:
 
     def _begin_faults(self) -> None:
         """Bring about what is to go wrong from the start, and what a restart has interrupted."""
-        faults = self._faults
-        if not self._has_begun:
-            self._has_begun = True
-            if faults.refuse_publishes is not None:
-                self._refusing.append(("/", compile_pattern(faults.refuse_publishes)))
-            self._holding += faults.hold_confirms
-            self._blocking += faults.block_publishers
         for vhost in {where for where, _ in self._refusing}:
             self._refuse_by_now(vhost)
         if self._holding:

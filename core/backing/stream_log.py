@@ -300,7 +300,7 @@ class StreamLog(PublishConfirms):
         if batch.lost:
             self._lost(batch.lost, batch.lost_bytes)
         for message in batch.messages:
-            # The store keeps no note for a stream of what was delivered: every reader gets it anew.
+            # The store marks messages for queues; readers of a stream know no redelivery.
             message.redelivered = False
         return Peeked(batch.messages, batch.next_position)
 

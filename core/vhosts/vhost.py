@@ -696,7 +696,7 @@ class VirtualHost:
             queue.mirrored = bool(record.mirrors)
 
     def current(self, queue: Queue) -> Queue | None:
-        """`QueueOwner`: it may have got other leaders since it was looked up."""
+        """`QueueOwner`: the object that stands for the queue now; None when it was deleted."""
         current = self.queues.get(queue.name) if queue.deleted else queue
         return current if current is not None and current.queue_id == queue.queue_id else None
 

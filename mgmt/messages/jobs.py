@@ -139,7 +139,8 @@ class MessageJobs:
             return
         if job.state is not JobState.INTERRUPTED:
             await self.forget(key)
-        elif job.done:
+        else:
+            # A node that cannot write this leaves the number that a limit has reserved.
             with suppress(BrokerError):
                 await self._keep(key, job, job.done)
 

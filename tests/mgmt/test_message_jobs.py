@@ -266,6 +266,24 @@ def test_a_limit_holds_though_the_node_has_crashed_meanwhile(
         assert moved < len(bodies(api, "target")) <= 9
 
 
+def test_a_job_that_has_done_nothing_may_do_all_when_its_node_was_stopped_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "STOP_S", 0.0)
+    with Broker(http_port=0, data_dir=tmp_path) as broker:
+        api = ApiClient(broker)
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        fill(connection.channel())
+        fill(connection.channel(), "full", [], x_max_length=0, x_overflow="reject-publish")
+        path = begin(api, "move", to_queue="full", limit=5)
+        while not over(broker, api, path, "running")["under_way"]:
+            pass
+        connection.close()
+    with Broker(http_port=0, data_dir=tmp_path) as broker:
+        job = over(broker, ApiClient(broker), path)
+        assert (job["state"], job["done"]) == ("interrupted", 0)
+
+
 async def keeps_nothing(jobs: MessageJobs, key: JobKey, job: jobs.Job, done: int) -> None:
     """As if the node had crashed before it could write this."""
 
