@@ -35,6 +35,8 @@ from warren.core.resources.memory_monitor import Absolute, Fraction
 FRAME_MIN = 4096
 # RabbitMQ's upper limit of the message size; no configuration can exceed it.
 MESSAGE_SIZE_CAP = 536_870_912
+FIFTY_DAYS_MS = 50 * 24 * 3600 * 1000
+UNIT_BITS = {"k": 10, "m": 20, "g": 30}
 SECRET_BYTES_MIN = 16
 """The least length of the cluster's secret, which the links demand."""
 MECHANISMS = ("PLAIN", "AMQPLAIN", "EXTERNAL", "RABBIT-CR-DEMO")
@@ -114,6 +116,23 @@ def _one_of(*choices: str) -> Kind:
     return Kind(parse, wanted)
 
 
+def _or_named(kind: Kind, names: Mapping[str, str]) -> Kind:
+    """The values of `kind`, or others that RabbitMQ takes, each with the value that it is here."""
+    return Kind(lambda text: kind.parse(names.get(text, text)), kind.wanted)
+
+
+def _byte_size(parse: Parse) -> Parse:
+    """A number that RabbitMQ takes with a unit, too, which is a power of 1024."""
+
+    def with_unit(text: str) -> Any:
+        match = re.fullmatch(r"([0-9]+)(kb|KB|mb|MB|gb|GB)", text)
+        if match is None:
+            return parse(text)
+        return parse(str(int(match[1]) << UNIT_BITS[match[2][0].lower()]))
+
+    return with_unit
+
+
 def _boolean(text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError(text)
@@ -184,7 +203,16 @@ FILE = Kind(Path, "the path of a file")
 BOOLEAN = Kind(_boolean, "true or false")
 NONE = _one_of("none")
 LISTENER = Kind(Listener.parse, "a port, or an address and a port such as 127.0.0.1:5672")
-LEVEL = _one_of(*LOG_LEVELS)
+LEVEL = _or_named(
+    _one_of(*LOG_LEVELS),
+    # No line has these levels: the lines of the next level that some have are shown.
+    {"notice": "warning", "alert": "critical", "emergency": "critical"},
+)
+FILE_LEVEL = _or_named(
+    LEVEL,
+    # Levels of RabbitMQ 3.6 that left out severe lines: a file has these, too.
+    {"=debug": "debug", "!=info": "debug", "<=notice": "debug", "<warning": "debug"},
+)
 DIRECTORY = Kind(Path, "the path of a directory")
 MILLISECONDS = Kind(_number(1), "a number of milliseconds above 0")
 PATTERN = Kind(_permission, "a regular expression")
@@ -201,6 +229,8 @@ EMBED_BELOW_MAX = 1 << 20
 
 BALANCED = "balanced"
 """The name of min-masters in `queue_leader_locator`."""
+
+LEADER_LOCATORS = ("client-local", BALANCED, "random")
 
 
 VALIDATORS = ("accept_everything", "min_password_length", "password_regexp")
@@ -251,12 +281,14 @@ KEYS: Mapping[str, Kind] = {
     "tcp_listen_options.linger.timeout": Kind(_number(0), "a number of seconds"),
     "ssl_cert_login_san_type": _one_of(*CERTIFICATE_NAME_TYPES),
     "ssl_cert_login_san_index": Kind(_number(0), "a number from 0 on"),
-    "ssl_cert_login_from": _one_of(*CERTIFICATE_NAMES),
+    "ssl_cert_login_from": _or_named(
+        _one_of(*CERTIFICATE_NAMES), {"subject_alt_name": "subject_alternative_name"}
+    ),
     "proxy_protocol": BOOLEAN,
     "channel_max": Kind(_number(0, 65535), "a number from 0 to 65535"),
-    "frame_max": Kind(_frame_max, f"0 or a number of bytes from {FRAME_MIN} on"),
+    "frame_max": Kind(_byte_size(_frame_max), f"0 or a number of bytes from {FRAME_MIN} on"),
     "heartbeat": Kind(_number(0, 65535), "a number of seconds from 0 to 65535"),
-    "handshake_timeout": MILLISECONDS,
+    "handshake_timeout": _or_named(MILLISECONDS, {"infinity": str(FIFTY_DAYS_MS)}),
     "max_message_size": Kind(
         _number(1, MESSAGE_SIZE_CAP), f"a number of bytes from 1 to {MESSAGE_SIZE_CAP}"
     ),
@@ -291,7 +323,7 @@ KEYS: Mapping[str, Kind] = {
         f"a number of bytes from {STORE_FILE_BYTES_MIN} to {STORE_FILE_BYTES_MAX}",
     ),
     "queue_index_embed_msgs_below": Kind(
-        _number(0, EMBED_BELOW_MAX), f"a number of bytes from 0 to {EMBED_BELOW_MAX}"
+        _byte_size(_number(0, EMBED_BELOW_MAX)), f"a number of bytes from 0 to {EMBED_BELOW_MAX}"
     ),
     "total_memory_available_override_value": Kind(
         parse_bytes, "an amount of bytes such as 512MB, 1GiB or 4096"
@@ -381,9 +413,11 @@ KEYS: Mapping[str, Kind] = {
     "cluster_partition_handling.pause_if_all_down.nodes.$name": TEXT,
     "net_ticktime": Kind(_number(1), "a number of seconds above 0"),
     "queue_master_locator": _one_of(*LOCATORS),
-    "queue_leader_locator": _one_of(LOCATORS[0], BALANCED),
+    "queue_leader_locator": _or_named(
+        _one_of(*LEADER_LOCATORS), {"least-leaders": BALANCED, "min-masters": BALANCED}
+    ),
     "cluster_name": TEXT,
-    "mirroring_sync_batch_size": Kind(_number(1), "a number of messages above 0"),
+    "mirroring_sync_batch_size": Kind(_byte_size(_number(1)), "a number of messages above 0"),
     "mirroring_sync_max_throughput": Kind(parse_bytes, "octets a second such as 10MB, or 0"),
     "log.default.level": LEVEL,
     "log.console": BOOLEAN,
@@ -391,6 +425,6 @@ KEYS: Mapping[str, Kind] = {
     "log.console.stdio": _one_of(*CONSOLES),
     "log.dir": DIRECTORY,
     "log.file": Kind(_log_file, "the path of a file, or false"),
-    "log.file.level": LEVEL,
+    "log.file.level": FILE_LEVEL,
     **{f"log.{category}.level": LEVEL for category in LOG_CATEGORIES},
 }

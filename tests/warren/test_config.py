@@ -296,12 +296,45 @@ def test_metrics_over_tls_have_a_port_of_their_own() -> None:
     [
         ("queue_leader_locator = balanced", "min-masters"),
         ("queue_leader_locator = client-local", "client-local"),
+        ("queue_leader_locator = least-leaders", "min-masters"),
+        ("queue_leader_locator = random", "random"),
         ("queue_leader_locator = balanced\nqueue_master_locator = random", "random"),
     ],
 )
 def test_queue_leader_locator_chooses_too(text: str, locator: str) -> None:
     cluster = config(f"cluster_formation.etcd.host = e\n{text}").cluster
     assert cluster is not None and cluster.queue_master_locator == locator
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("log.default.level = notice", "log_level", "warning"),
+        ("log.default.level = emergency", "log_level", "critical"),
+        ("log.console.level = alert", "log_console_level", "critical"),
+        ("log.file.level = =debug", "log_file_level", "debug"),
+        ("log.file.level = !=info", "log_file_level", "debug"),
+        ("log.file.level = <=notice", "log_file_level", "debug"),
+        ("log.file.level = <warning", "log_file_level", "debug"),
+        (
+            "ssl_cert_login_from = subject_alt_name",
+            "ssl_cert_login_from",
+            "subject_alternative_name",
+        ),
+        ("handshake_timeout = infinity", "handshake_timeout_ms", 50 * 24 * 3600 * 1000),
+        ("frame_max = 128kb", "frame_max", 131072),
+        ("queue_index_embed_msgs_below = 4KB", "embed_below", 4096),
+    ],
+)
+def test_values_that_rabbitmq_takes_are_read_as_the_nearest(
+    text: str, name: str, value: object
+) -> None:
+    assert getattr(config(text), name) == value
+
+
+def test_a_batch_of_a_synchronisation_may_have_a_unit() -> None:
+    cluster = config("cluster_formation.etcd.host = e\nmirroring_sync_batch_size = 10kb").cluster
+    assert cluster is not None and cluster.sync_batch == 10240
 
 
 def test_a_file_of_erlang_terms_is_named_as_such() -> None:
