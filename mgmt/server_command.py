@@ -117,6 +117,9 @@ def _check(config_file: str | None, flags: Mapping[str, str | None]) -> int:
     """Print the problems of the configuration; returns the exit code."""
     config, warnings, problems = examine_configuration(config_file, os.environ, flags)
     problems += file_problems(config)
+    if config.load_definitions is not None and config.load_definitions.exists():
+        at_start = import_module("warren.mgmt.definitions.at_start")
+        problems += at_start.file_problems(config.load_definitions)
     for warning in warnings:
         print(f"warning: {warning}")
     for problem in problems:

@@ -16,9 +16,15 @@ from pathlib import Path
 from warren.core.definitions.validation import NotThere
 from warren.core.log_line import log_event
 from warren.core.node import Node
-from warren.mgmt.definitions.errors import DefinitionsFileRefused, DefinitionsRefused
-from warren.mgmt.definitions.load import import_definitions, parsed
+from warren.mgmt.definitions.errors import (
+    DefinitionsFileRefused,
+    DefinitionsRefused,
+    NotDefinitions,
+)
+from warren.mgmt.definitions.items import sections
+from warren.mgmt.definitions.load import OF_NODE, import_definitions, parsed
 from warren.mgmt.definitions.names import IMPORTED_HASH
+from warren.mgmt.definitions.parsing import parse
 from warren.mgmt.waiting import durable
 
 log = logging.getLogger("warren.definitions")
@@ -43,6 +49,20 @@ async def load_definitions(node: Node, path: Path, *, skip_if_unchanged: bool = 
         log_event(log, logging.INFO, "definitions_loaded", path=file)
     await _keep(node, digest)
     return True
+
+
+def file_problems(path: Path) -> list[str]:
+    """Why the files cannot be loaded, as far as it can be said without the node: a file that cannot
+    be read, or is not a JSON object whose sections are lists of objects."""
+    problems = []
+    for file in _files(path):
+        try:
+            sections(parse(_read(file)), OF_NODE)
+        except DefinitionsFileRefused as error:
+            problems.append(error.text)
+        except NotDefinitions as error:
+            problems.append(DefinitionsFileRefused(file, error.text).text)
+    return problems
 
 
 def _files(path: Path) -> list[Path]:

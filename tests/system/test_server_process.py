@@ -195,6 +195,14 @@ def test_definitions_that_cannot_be_loaded_are_told_in_a_line(tmp_path: Path, te
     assert "definitions in bad.json not loaded" in errors and "Traceback" not in errors
 
 
+@pytest.mark.parametrize("text", ["{bad", '{"queues": 7}', '{"queues": [7]}'])
+def test_a_check_reads_definitions(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad.json").write_text(text)
+    (tmp_path / "own.conf").write_text("load_definitions = bad.json\n")
+    code, output, _ = run_server(tmp_path, "--check-config", "--config", "own.conf")
+    assert code == 2 and output.startswith("error: definitions in bad.json not loaded: ")
+
+
 @pytest.mark.parametrize(
     ("prefix", "listener"), [("ssl_options", "listeners.ssl.1"), ("management.ssl", "")]
 )
