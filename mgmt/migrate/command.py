@@ -34,7 +34,7 @@ from warren.mgmt.migrate.run import (
     list_queues,
     move_messages,
 )
-from warren.mgmt.migrate.side import Side, side
+from warren.mgmt.migrate.side import Side, refuse_one_broker, side
 
 TELL_EVERY_S = 1.0
 
@@ -107,27 +107,25 @@ def migrate(
         target = side("target", target_url, target_amqp, ca_file=ca_file, insecure=insecure)
     except WrongAddress as wrong:
         raise click.UsageError(str(wrong)) from wrong
-    options = Options(vhost, pattern, rate, follow, quiet_s)
-    say = _say_nothing if json_wanted else click.echo
+    say = _say_nothing if json_wanted else _say
     outcomes: list[Outcome] | None = None
     planned: list[Listed] | None = None
     results: list[QueueResult] | None = None
     error: str | None = None
     try:
+        refuse_one_broker(source, target)
+        options = Options(vhost, pattern, rate, follow, quiet_s)
         if not messages_only:
             outcomes = move_definitions(source, target, vhost=vhost, dry_run=dry_run)
-            for line in definitions_text(outcomes, dry_run=dry_run):
-                say(line)
+            say(definitions_text(outcomes, dry_run=dry_run))
         if dry_run and not definitions_only:
             planned = list_queues(source, options)
-            for line in plan_text(planned):
-                say(line)
+            say(plan_text(planned))
         elif not definitions_only:
             shown = sys.stderr.isatty() if progress is None else progress
             began = time.monotonic()
             results = asyncio.run(_move(source, target, options, shown))
-            for line in messages_text(results, time.monotonic() - began):
-                say(line)
+            say(messages_text(results, time.monotonic() - began))
     except (CtlError, MigrateError) as failure:
         error = str(failure)
         click.echo(f"Error: {error}", err=True)
@@ -145,7 +143,12 @@ def _all_moved(planned: Sequence[Listed], results: Sequence[QueueResult]) -> boo
     return could and all(result.all_moved for result in results)
 
 
-def _say_nothing(line: str) -> None:
+def _say(lines: Sequence[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _say_nothing(_lines: Sequence[str]) -> None:
     """Prints nothing, as the JSON at the end has everything."""
 
 

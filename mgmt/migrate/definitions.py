@@ -163,8 +163,6 @@ def _impossible(section: str, item: Item, present: Item | None, target: TargetFa
             return None
         return _other(differences(item, present))
     if section == "queues":
-        if item.get("arguments", {}).get("x-queue-type") == "stream":
-            return "a stream: reading does not empty it, so it cannot be moved"
         if item["name"].startswith("amq."):
             return "clients cannot declare a queue whose name begins with amq."
     if section == "exchanges" and item["type"] not in target.exchange_types:

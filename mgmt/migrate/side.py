@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from warren.client.connection import Target, network
 from warren.client.protocol import Login
+from warren.core.policies.parameters import INTERNAL_CLUSTER_ID
 from warren.mgmt.ctl.control_client import ControlClient, RemoteTarget
 from warren.mgmt.migrate.errors import MigrateError, WrongAddress
 
@@ -110,6 +111,17 @@ def side(
         assert there.hostname is not None
         amqp = AmqpAddress(there.scheme, there.hostname, there.port or AMQP_PORTS[there.scheme])
     return Side(role, bare, username, password, amqp, ca_file, insecure)
+
+
+def refuse_one_broker(source: Side, target: Side) -> None:
+    """Raise `MigrateError` if both are the same broker, or nodes of one cluster: a queue would be
+    read to be published to itself."""
+    parameters = (
+        {one["name"]: one for one in side.get("global-parameters")} for side in (source, target)
+    )
+    ids = [named.get(INTERNAL_CLUSTER_ID) for named in parameters]
+    if ids[0] and ids[0] == ids[1]:
+        raise MigrateError("the source and the target are the same broker")
 
 
 def amqp_listener(url: str, overview: Mapping[str, Any], role: str) -> AmqpAddress:

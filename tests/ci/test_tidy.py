@@ -59,7 +59,6 @@ LONG_FUNCTIONS: dict[str, int] = {
     "core/vhosts/vhost.py:VirtualHost.__init__": 64,
     "mgmt/api/messages.py:get": 62,
     "mgmt/api/overview.py:node_row": 70,
-    "mgmt/migrate/command.py:migrate": 61,
     "mgmt/perf/stream.py:Stream._read_frames": 71,
     "mirror/replication/mirroring.py:Mirroring.__init__": 80,
     "persist/index/queue_index.py:QueueIndex.emit": 81,

@@ -61,9 +61,11 @@ def management(broker: Broker) -> str:
 @contextmanager
 def channel_at(url: str) -> Iterator[BlockingChannel]:
     connection = pika.BlockingConnection(pika.URLParameters(url))
-    yield connection.channel()
-    if connection.is_open:
-        connection.close()
+    try:
+        yield connection.channel()
+    finally:
+        if connection.is_open:
+            connection.close()
 
 
 def declare(*brokers: Broker, queue: str, **options: Any) -> None:
@@ -136,6 +138,28 @@ class AfterMessages(Audience):
             self.done = True
             assert self._do is not None
             self._do()
+
+
+def test_a_broker_is_not_moved_to_itself(brokers: tuple[Broker, Broker]) -> None:
+    address = management(brokers[0])
+    other_name = address.replace("127.0.0.1", "localhost")
+    refused = CliRunner().invoke(migrate, [address, other_name, "--messages-only"])
+    assert refused.exit_code == 1
+    assert refused.stderr == "Error: the source and the target are the same broker\n"
+
+
+def test_a_stream_is_declared_and_keeps_what_it_has(pair: tuple[Broker, Broker]) -> None:
+    source, target = pair
+    declare(source, queue="s", arguments={"x-queue-type": "stream"})
+    with channel_at(source.url) as channel:
+        channel.queue_bind("s", "amq.topic", "a.b")
+    CliRunner().invoke(migrate, [management(source), management(target)])
+    with channel_at(target.url) as channel:
+        channel.basic_publish("amq.topic", "a.b", b"to the stream")
+        found = channel.queue_declare("s", passive=True)
+    assert found.method.message_count == 1
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="inequivalent arg"):
+        declare(target, queue="s")
 
 
 def test_definitions_and_messages_are_moved_and_a_second_run_finds_nothing_to_do(

@@ -50,7 +50,6 @@ def test_queue_that_differs_cannot_be_changed_but_a_policy_can() -> None:
 @pytest.mark.parametrize(
     "section, item, reason",
     [
-        ("queues", queue_item("s", arguments={"x-queue-type": "stream"}), "a stream"),
         ("queues", queue_item("amq.gen-x"), "begins with amq."),
         ("exchanges", exchange_item("e", "x-delayed-message"), "type x-delayed-message"),
     ],
