@@ -1,13 +1,13 @@
-"""A transaction of a channel (amqp_semantics.md section 7): publishes and verdicts held back.
+"""A transaction of a channel (amqp_semantics.md section 7): publishes and verdicts until commit.
 
-Publishes are checked and routed when they arrive; queues and basic.return hear of them at commit.
-There is no rollback across queues. commit-ok waits for every queue to have every message safe.
+Publishes are checked and routed when they arrive; they reach queues, or are returned, at commit.
+There is no rollback across queues. commit-ok waits until every queue has its messages safe.
 
-A message that is taken from one queue and published to another is in one of them at any moment.
-When all queues are at this node alone, one sync writes publishes and acknowledgements. When another
-node has a part in one of the queues, verdicts wait until every publish is safe. When a queue
-refuses a publish, no verdict is carried out: the channel closes, and its messages go back. RabbitMQ
-acknowledges them all the same.
+A message that a client takes from one queue and publishes to another in a transaction is in one of
+them at any moment. When all queues are on this node only, one sync writes publishes and
+acknowledgements. When another node has a part in one of the queues, verdicts wait until all
+publishes are safe. When a queue refuses a publish, no verdict is carried out: the channel closes,
+and its messages return to their queues. RabbitMQ acknowledges them in this case.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from warren.core.scheduling.waiting import run as go
 from warren.core.vhosts.vhost import VirtualHost
 
 PUBLISH_US = 3
-"""What handing over a publish costs besides its queues, as `core/scheduling/turns.py` counts it."""
+"""The cost of handing over a publish, without its queues, as in `core/scheduling/turns.py`."""
 
 
 IN_ONE_CALL_US = 2
-"""The same where many are handed over in one call."""
+"""The same for each of many that are handed over in one call."""
 
 AT_ONCE = 256
-"""Publishes that are handed over before it is looked whether the turn is over."""
+"""Publishes handed over before checking whether the turn is over."""
 
 
 class CommittingChannel(Protocol):
-    """A channel in tx mode, as its transaction knows it."""
+    """A channel in tx mode, as its transaction uses it."""
 
     @property
     def vhost(self) -> VirtualHost: ...
@@ -53,7 +53,7 @@ class CommittingChannel(Protocol):
         ...
 
     def see_through(self, waiting: Waiting[None]) -> Waiting[None]:
-        """Go on with an operation to its end, though the channel may end meanwhile."""
+        """Run an operation to its end, even if the channel ends meanwhile."""
         ...
 
     def settle(self, messages: list[Message], verdict: Verdict) -> None:
@@ -70,9 +70,9 @@ class CommittingChannel(Protocol):
 
 
 class _Run:
-    """Publishes that go the same way, one behind the other.
+    """Consecutive publishes with the same route and queues.
 
-    `plain`: none of them expires, and their queues follow from the routing key alone.
+    `plain`: none of them expires, and the routing key alone determines their queues.
     """
 
     __slots__ = ("bodies", "envelopes", "names", "plain", "queues", "route")
@@ -87,7 +87,7 @@ class _Run:
 
 
 class Transaction(PublishConfirms):
-    """What a channel in tx mode has not committed yet. `published` counts its publishes."""
+    """The uncommitted work of a channel in tx mode. `published` counts its publishes."""
 
     __slots__ = ("_channel", "_on_news", "_refused", "_runs", "_unsafe", "_verdicts", "published")
 
@@ -102,11 +102,11 @@ class Transaction(PublishConfirms):
 
     @property
     def judged(self) -> int:
-        """Messages whose verdict waits for the commit."""
+        """The number of messages whose verdict waits for the commit."""
         return sum([len(unacked) for unacked, _ in self._verdicts])
 
     def judged_messages(self) -> Iterator[Message]:
-        """Those messages."""
+        """The messages whose verdict waits for the commit."""
         for unacked, _ in self._verdicts:
             yield from unacked.values()
 
@@ -126,14 +126,14 @@ class Transaction(PublishConfirms):
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
     ) -> None:
-        """`publish` each of these, none of which has an expiration."""
+        """`publish` each of these messages; none of them may have an expiration."""
         run = self._run(route, queues, True)
         run.envelopes += envelopes
         run.bodies += bodies
         self.published += len(bodies)
 
     def _run(self, route: Route, queues: tuple[Queue, ...], plain: bool) -> _Run:
-        """The run that such a publish joins."""
+        """The run that a publish with this route joins."""
         if self._runs:
             last = self._runs[-1]
             if last.route is route and last.queues is queues and last.plain is plain:
@@ -149,10 +149,10 @@ class Transaction(PublishConfirms):
             self._verdicts.append((unacked, verdict))
 
     async def commit(self) -> None:
-        """Hand everything over, and return when all of it is safe.
+        """Hand over publishes and verdicts, and return when all publishes are safe.
 
-        Raises `PreconditionFailed` if a queue refused a message; the others keep what they got. If
-        it is for a quota that all of it together would exceed, nothing is done.
+        Raises `PreconditionFailed` if a queue refuses a message; other queues keep theirs. Raises
+        it before any queue gets a message if all of them together would exceed a quota.
         """
         self._refused = False
         self._keep_quotas()
@@ -174,11 +174,11 @@ class Transaction(PublishConfirms):
         quotas.take(wanted)
 
     def _answers(self) -> Until:
-        """Until everything is safe, or a queue refused a message."""
+        """Wait until everything is safe, or a queue has refused a message."""
         return Until(self, lambda: not self._unsafe or self._refused)
 
     async def _hand_over(self) -> None:
-        """Publishes first, then verdicts, in turns where they are many."""
+        """Hand over publishes, then verdicts; many of them take several turns."""
         spread = bool(self._verdicts) and self._is_spread()
         await self._hand_over_publishes()
         if spread:
@@ -187,7 +187,7 @@ class Transaction(PublishConfirms):
             await self._hand_over_verdicts()
 
     def _is_spread(self) -> bool:
-        """Whether another node has a part in one of the queues: then no single sync writes both
+        """Whether another node has a part in one of the queues. If so, no single sync writes both
         publishes and acknowledgements."""
         queues = self._channel.vhost.queues
         names = {name for run in self._runs for name in run.names}
@@ -217,7 +217,7 @@ class Transaction(PublishConfirms):
     async def _hand_over_verdicts(self) -> None:
         turns = self._channel.vhost.turns
         while self._verdicts:
-            # What waits for its verdict is known to be out until then.
+            # Messages stay in `_verdicts` until they are settled: they are outstanding till then.
             unacked, verdict = self._verdicts[0]
             chosen = [unacked.pop(tag) for tag in list(islice(unacked, SETTLED_AT_ONCE))]
             if not unacked:
@@ -227,9 +227,9 @@ class Transaction(PublishConfirms):
             await turns.pause()
 
     def _taker_of_many(self, run: _Run) -> Queue | None:
-        """The one queue that takes many of these in one call, if that is so.
+        """The queue of a run that has only one, if it takes many messages in one call.
 
-        The names were found at publish; a queue may be another one of that name by now.
+        It is looked up by name: since the routing another queue may have taken the name.
         """
         if not run.plain or len(run.names) != 1:
             return None
@@ -246,7 +246,7 @@ class Transaction(PublishConfirms):
                 await turns.pause()
             targets = [vhost.queues[name] for name in run.names if name in vhost.queues]
             run.route.exchange.published_out += len(targets)
-            # A run may have many routing keys, and its route has the first one of them.
+            # Publishes of a run may differ in routing keys; its route has only the first.
             keys = envelope.routing_keys
             vhost.histories.keep(run.route.exchange, keys, envelope, body)
             for queue in targets:
@@ -265,13 +265,13 @@ class Transaction(PublishConfirms):
         self._refused |= REJECTED in answers
 
     def _let_go(self, run: _Run) -> None:
-        """Free the publishes of a run, a part of them in each turn."""
+        """Free the publishes of a run, some in each turn."""
         turns = self._channel.vhost.turns
         turns.let_go(run.envelopes)
         turns.let_go(run.bodies)
 
     def then(self, callback: Callable[[], None]) -> None:
-        """`Awaited`: call back when everything is safe, or something refused."""
+        """`Awaited`: call back when everything is safe, or a queue has refused a message."""
         self._on_news = callback
 
     def settle(self, publish_seq: int) -> None:
@@ -281,13 +281,13 @@ class Transaction(PublishConfirms):
             self._tell()
 
     def refuse(self, publish_seq: int) -> None:
-        """`PublishConfirms`: a queue may not have one of the messages."""
+        """`PublishConfirms`: a queue has refused a message, or is not known to have it."""
         self._unsafe -= 1
         self._refused = True
         self._tell()
 
     def rollback(self) -> None:
-        """Forget the publishes; what was judged is outstanding again."""
+        """Drop the publishes; messages with a verdict are outstanding again."""
         runs, self._runs = self._runs, []
         self.published = 0
         if self._channel.vhost.observer is None:
@@ -302,7 +302,7 @@ class Transaction(PublishConfirms):
         self._channel.put_back(judged)
 
     async def _tell_observer(self, runs: Sequence[_Run]) -> None:
-        """Report what was rolled back, a part of it in each turn."""
+        """Report the rolled back publishes, some in each turn."""
         turns = self._channel.vhost.turns
         for run in runs:
             for envelope in run.envelopes:

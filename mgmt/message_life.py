@@ -1,7 +1,7 @@
-"""The life of one message, put together from what nodes have recorded of it.
+"""The life of one message, assembled from the trace records of all nodes.
 
-Records are ordered by the time of day, each node's by its own clock. Where a message is by now
-follows from them, queue by queue.
+Records are ordered by time of day, each by the clock of the node that made it. They determine the
+state of the message in each queue.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ LEAVES: Final = {
     TraceEvent.PURGED: (READY,),
     TraceEvent.QUEUE_DELETED: (READY, UNACKNOWLEDGED),
 }
-"""What happens to a queue, and how messages in it are that go."""
+"""Events of a whole queue, and the states of the messages that each removes."""
 
 KEEPS: Final = frozenset({TraceEvent.PUBLISHED, TraceEvent.COPIED, TraceEvent.REPLAYED})
-"""Events that bring a message into queues and change nothing where it was before."""
+"""Events that put a message into queues and leave it as it was in the queue it came from."""
 
 SAYS_NOTHING: Final = frozenset({TraceEvent.MIRRORED, TraceEvent.RETURNED, TraceEvent.UNROUTABLE})
 """Events that change nothing about where a message is."""
 
 
 class Lived(NamedTuple):
-    """The records that are about a message, and how it is by the queues it has been in."""
+    """The records of a message, and its state in each queue it has been in."""
 
     records: list[TraceRecord]
     queues: dict[str, str]
 
 
 def lived(records: Iterable[TraceRecord]) -> Lived:
-    """For records in order: what is told of a queue counts if the message was in it then."""
+    """Read records in order. An event of a whole queue counts if the message was in it then."""
     states: dict[str, str] = {}
-    # As it was before it was published once more.
+    # The states before the latest event that put the message into queues.
     before: dict[str, str] = {}
     own: list[TraceRecord] = []
     for record in records:
@@ -66,7 +66,7 @@ def lived(records: Iterable[TraceRecord]) -> Lived:
 
 
 def _state_after(record: TraceRecord) -> str:
-    """How the message is in the queue that the record names."""
+    """The state of the message in the queue that the record names."""
     match record.event:
         case TraceEvent.DELIVERED:
             return CONSUMED if record.no_ack else UNACKNOWLEDGED
@@ -76,7 +76,7 @@ def _state_after(record: TraceRecord) -> str:
 
 
 def row(record: TraceRecord) -> dict[str, Any]:
-    """A record as JSON, with its time in words."""
+    """A record as JSON, with its time in ISO 8601 as well."""
     shown: dict[str, Any] = msgspec.to_builtins(record)
     time = datetime.fromtimestamp(record.at / 1_000_000, UTC)
     shown["time"] = time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -84,10 +84,10 @@ def row(record: TraceRecord) -> dict[str, Any]:
 
 
 def record_of(shown: Any) -> TraceRecord:
-    """The record that another node has made a `row` of. Raises `msgspec.ValidationError`."""
+    """The record in a `row` of another node. Raises `msgspec.ValidationError`."""
     return msgspec.convert(shown, TraceRecord)
 
 
 def in_order(records: Iterable[TraceRecord]) -> Sequence[TraceRecord]:
-    """By time; what one node has recorded at one time stays in its order."""
+    """Sort by time; records of the same time keep their order."""
     return sorted(records, key=lambda record: record.at)

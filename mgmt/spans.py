@@ -1,12 +1,13 @@
-"""Spans of messages, made of the records of their lives: the time in a queue, and the time to ack.
+"""Spans of messages, made from their trace records: the time in a queue, and the time to ack.
 
-Pure: records in, spans out. A message is in a queue from the record that says so to its delivery or
-its end there; a client has it from then on to its verdict. A span hangs below the span that its
-publisher has named in the header `traceparent` (W3C Trace Context); the time to ack below the time
-in the queue. Messages whose publisher has said that its trace is not sampled have no spans.
+Pure: records in, spans out. The time in a queue begins with the record that puts the message there
+and ends when it is delivered or removed. The time to ack goes from the delivery to the client's
+verdict. The parent of the first span is the span that the publisher names in the header
+`traceparent` (W3C Trace Context); the parent of the second is the first. A message has no spans if
+its publisher says that its trace is not sampled.
 
-Names and attributes are those of OpenTelemetry's conventions for messaging, as far as these say
-something about what a broker does: they describe clients.
+Names and attributes follow OpenTelemetry's conventions for messaging, as far as these apply to a
+broker: they describe clients.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Final, NamedTuple
 from warren.core.tracing.trace_record import TraceEvent, TraceRecord
 
 OPEN_MAX = 50_000
-"""Messages in queues, and with clients, whose spans have not ended. After those the oldest is
-forgotten."""
+"""The most open spans of messages in queues, and of messages with clients. Beyond that the oldest
+is dropped."""
 
 SAMPLED = 1
 
@@ -29,7 +30,7 @@ TRACEPARENT: Final = re.compile(
 
 
 class Context(NamedTuple):
-    """Where a span hangs. `is_remote`: another process has made it."""
+    """Identifies a span. `is_remote`: another process has made it."""
 
     trace_id: int
     span_id: int
@@ -38,8 +39,8 @@ class Context(NamedTuple):
 
 
 class MessageSpan(NamedTuple):
-    """`began` and `ended` are in microseconds since 1970. `parent` is None for a trace of its
-    own. `failed` says what went wrong with the message, if anything did."""
+    """`began` and `ended` are in microseconds since 1970. `parent` is None for a span that begins
+    a trace. `failed` is the event that made the message fail, or empty."""
 
     name: str
     context: Context
@@ -70,12 +71,12 @@ BRINGS: Final = frozenset(
         TraceEvent.REPLAYED,
     }
 )
-"""Events after which a message is in the queues that the record names."""
+"""Events that put a message into the queues that the record names."""
 
 LEAVES: Final = frozenset(
     {TraceEvent.EXPIRED, TraceEvent.DROPPED, TraceEvent.DUE, TraceEvent.MOVED, TraceEvent.DELETED}
 )
-"""Events by which a message leaves a queue without a client."""
+"""Events that take a message out of a queue without delivery."""
 
 FAILURES: Final = frozenset(
     {TraceEvent.EXPIRED, TraceEvent.DROPPED, TraceEvent.REJECTED, TraceEvent.RETURNED_TOO_OFTEN}
@@ -90,7 +91,7 @@ VERDICTS: Final = {
 
 
 def parse_context(traceparent: str, tracestate: str) -> Context | None:
-    """What the headers name; None where they name nothing. Raises `NotSampled`."""
+    """The span that the headers name; None if they name none. Raises `NotSampled`."""
     found = TRACEPARENT.fullmatch(traceparent)
     if found is None:
         return None
@@ -103,19 +104,19 @@ def parse_context(traceparent: str, tracestate: str) -> Context | None:
 
 
 class NotSampled(Exception):
-    """The publisher's trace is not recorded."""
+    """The publisher does not record its trace."""
 
 
 class Spans:
-    """Makes spans of the records of one node. `random_bits` makes identities."""
+    """Makes spans from the records of one node. `random_bits` makes trace and span ids."""
 
     def __init__(self, random_bits: Callable[[int], int]) -> None:
         self._random_bits = random_bits
         self._waiting: dict[Place, _Open] = {}
         self._held: dict[Place, _Open] = {}
-        # Where the last message that came was not waiting before.
+        # Places of the latest message to arrive, without those where it was waiting already.
         self._new: set[Place] = set()
-        # Of messages by virtual host and id: what their spans hang below.
+        # The parent of a message's spans, by virtual host and message id.
         self._parents: dict[tuple[str, str], Context | None] = {}
 
     def spans(self, record: TraceRecord) -> list[MessageSpan]:
@@ -162,7 +163,7 @@ class Spans:
         return self._parents[key]
 
     def _brought(self, places: Iterable[Place], span: _Open) -> None:
-        """A message is in these queues; what waits in one already, with its id, goes on waiting."""
+        """A message came into these queues. One with its id that waits there keeps its span."""
         self._new = {place for place in places if place not in self._waiting}
         for place in self._new:
             self._begin(self._waiting, place, span)
@@ -207,7 +208,7 @@ class Spans:
         )
 
     def _forget(self, vhost: str, queue: str, *, held: bool) -> None:
-        """What is in the queue has gone, all at once."""
+        """Drop the open spans of an emptied queue; with `held`, those of unacked messages, too."""
         for opened in (self._waiting, self._held) if held else (self._waiting,):
             for place in [one for one in opened if one[0] == vhost and one[2] == queue]:
                 del opened[place]
@@ -237,8 +238,8 @@ def _attributes(operation: str, record: TraceRecord, failed: str) -> dict[str, s
 
 
 def _destination(record: TraceRecord) -> str:
-    """Exchange, routing key and queue, as consumers have it: without what is empty, and without a
-    queue that is named by the routing key."""
+    """Exchange, routing key and queue, as the conventions say for consumers: without empty ones,
+    and without a queue that has the name of the routing key."""
     parts = [record.exchange or "", record.routing_key]
     if record.queue != record.routing_key:
         parts.append(record.queue)

@@ -1,9 +1,9 @@
-"""Where a dead letter came from: what a shovel with `dest-redrive` does with messages.
+"""Finds where a dead letter came from, so that a shovel with `dest-redrive` can send it back.
 
 `x-death` has a table for each queue in which a message died and each reason, the last death first
-(amqp_semantics.md section 4). It says the queue, and the exchange and the routing keys with which
-the message was published before it came there. A message goes back to either; one whose `x-death`
-does not say it, or that is not taken there, is left where it is.
+(amqp_semantics.md section 4). The table names the queue, and the exchange and the routing keys with
+which the message was published before it came there. A message goes back to the queue or to the
+exchange. It stays where it is if its `x-death` does not name that, or if that does not take it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ DELIVERIES = b"x-delivery-count"
 
 
 class Back(Enum):
-    """What a dead letter goes back to."""
+    """A dead letter goes back to the queue in which it died, or to the exchange before it."""
 
     QUEUE = "queue"
     EXCHANGE = "exchange"
 
 
 class Death(Enum):
-    """Which death says where a message that died several times goes back to."""
+    """Which death decides where a message that died several times goes back to."""
 
     LAST = "last"
     FIRST = "first"
@@ -53,10 +53,10 @@ class Address(NamedTuple):
 
 
 def back(header: bytes, to: Back, which: Death) -> tuple[Address, bytes]:
-    """Where the message with this content header goes back to, and the header to send with it.
+    """The address to which the message with this content header goes back, and the header to send.
 
-    The header stays as it is but for the count of deliveries, which begins anew, and for further
-    routing keys, which stand in `CC` again. Raises `LeftBehind` and `MalformedContent`.
+    The new header has no count of deliveries, which begins anew, and has further routing keys in
+    `CC` again. The rest is the same. Raises `LeftBehind` and `MalformedContent`.
     """
     fields = header_fields(header)
     death = _death(fields, which)

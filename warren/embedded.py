@@ -5,12 +5,12 @@
     with Broker() as broker:
         connection = pika.BlockingConnection(pika.URLParameters(broker.url))
 
-It runs on a thread of its own and listens on a free port of the loopback interface. Without a data
-directory it keeps its definitions in memory and leaves nothing behind.
+The broker runs on a thread of its own and listens on a free port of the loopback interface. Without
+a data directory it keeps its definitions in memory and leaves nothing behind.
 
-For tests it says what queues hold (`queue`, `wait_until`) and does on command what brokers do on
-bad days: loses connections, keeps confirms to itself, refuses and blocks publishers, restarts,
-and lets hours pass at once (docs/testing-with-warren.md).
+Tests can look into its queues (`queue`, `wait_until`, `messages`) and cause what clients must cope
+with: lost connections, confirms that do not come, refused and blocked publishers, restarts, and
+hours that pass at once (docs/testing-with-warren.md).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 START_TIMEOUT_S = 30.0
 WAIT_S = 10.0
-"""How long `wait_until` waits unless it is told."""
+"""How long `wait_until` waits by default."""
 
 LOOK_S = 0.005
 
@@ -59,9 +59,9 @@ READ_BYTES_MAX = 1 << 30
 
 
 class BrokerFaults(NamedTuple):
-    """What goes wrong from the start of a broker on, and after each `restart`: the publishes to
-    queues of the virtual host `/` whose names match `refuse_publishes` are refused, no publish is
-    confirmed, or publishers are blocked."""
+    """Faults of a broker from its start on, and after each `restart`: queues of the virtual host
+    `/` whose names match `refuse_publishes` refuse publishes, no publish is confirmed, or
+    publishers are blocked."""
 
     refuse_publishes: str | None = None
     hold_confirms: bool = False
@@ -79,8 +79,8 @@ class QueuedMessage(NamedTuple):
 
 
 class QueueState(NamedTuple):
-    """What a queue holds at a moment: ready messages, messages that consumers have and have not
-    acknowledged, and how many consumers it has."""
+    """Counts of a queue at one moment: ready messages, messages delivered and not acknowledged, and
+    consumers."""
 
     ready: int
     unacked: int
@@ -93,8 +93,8 @@ NO_FAULTS = BrokerFaults()
 class Broker:
     """One node. `options` are fields of `warren.config.Config`, such as `heartbeat_s=10`.
 
-    It answers HTTP only where `http_port` says so; 0 picks a free one. With `movable_clock` tests
-    may `advance` its clock. `faults` are there from the start on; methods bring others about.
+    It serves HTTP only if `http_port` is given; 0 picks a free port. With `movable_clock` tests may
+    `advance` its clock. `faults` begin with the broker; its methods cause others.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class Broker:
             **options,
         }
         self._config = Config(**settings)
-        # What goes wrong now: patterns of queues that refuse publishes with their virtual hosts,
-        # and how many reasons there are to hold confirms and to block publishers.
+        # Faults that are on now: virtual hosts and patterns of queues that refuse publishes, how
+        # many callers hold confirms, and how many block publishers.
         self._refusing: list[tuple[str, Matcher]] = []
         if faults.refuse_publishes is not None:
             self._refusing.append(("/", compile_pattern(faults.refuse_publishes)))
@@ -134,7 +134,7 @@ class Broker:
         self._running: RunningNode
 
     def start(self) -> Self:
-        """Start and return when connections are accepted. Raises what starting raised."""
+        """Start; return when connections are accepted. Raises the exception that prevents it."""
         if self._thread is not None and self._thread.is_alive():
             raise RuntimeError("this broker is running already")
         self._started.clear()
@@ -159,7 +159,7 @@ class Broker:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the broker did not start, or stopped by itself: `warren.faults.NodeFailed`."""
+        """Why the broker did not start, or `warren.faults.NodeFailed` if it stopped by itself."""
         return self._failure
 
     def __enter__(self) -> Self:
@@ -183,7 +183,7 @@ class Broker:
 
     @property
     def http_port(self) -> int:
-        """Where the HTTP API is, if `http_port` was given."""
+        """The port of the HTTP API. The broker must have an `http_port`."""
         assert self._running.management is not None
         return self._running.management.http_ports[0]
 
@@ -194,12 +194,12 @@ class Broker:
 
     @property
     def tls_port(self) -> int:
-        """The first TLS listener's port, where one is configured."""
+        """The port of the first TLS listener. One must be configured."""
         return self._running.tls_ports[0]
 
     @property
     def url(self) -> str:
-        """The default virtual host, as the default user."""
+        """An AMQP URL for the default virtual host and the default user."""
         return self.url_for()
 
     def url_for(
@@ -220,10 +220,10 @@ class Broker:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
-    # What tests look at
+    # Looking into queues
 
     def queue(self, name: str, *, vhost: str = "/") -> QueueState | None:
-        """What a queue holds now; None if it is not there."""
+        """The counts of a queue now; None if it does not exist."""
 
         def look(node: Node) -> QueueState | None:
             queue = node.vhosts[vhost].queues.get(name)
@@ -244,9 +244,9 @@ class Broker:
         consumers: int | None = None,
         timeout_s: float = WAIT_S,
     ) -> None:
-        """Wait until a queue holds exactly so much, or `condition()` is true.
+        """Wait until a queue has exactly these counts, or `condition()` is true.
 
-        Raises TimeoutError, with what the queue holds instead.
+        Raises TimeoutError, which says what the queue holds instead.
         """
         if (condition is None) == (queue is None):
             raise ValueError("give a condition or the name of a queue")
@@ -270,9 +270,9 @@ class Broker:
             time.sleep(LOOK_S)
 
     def messages(self, queue: str, *, vhost: str = "/") -> list[QueuedMessage]:
-        """The ready messages of a queue from its head on, which stay as they are.
+        """The ready messages of a queue, from its head on. They stay in the queue unchanged.
 
-        Raises `LookupError` if the queue is not there.
+        Raises `LookupError` if the queue does not exist.
         """
 
         def look(node: Node) -> list[QueuedMessage]:
@@ -287,14 +287,14 @@ class Broker:
 
         return self.call(look)
 
-    # What may happen to clients
+    # Faults that clients meet
 
     def close_connections(
         self, reason: str = "closed by a test", *, name: str | None = None
     ) -> None:
-        """Close client connections in order: clients get connection.close with 320.
+        """Close client connections properly: clients get connection.close with 320.
 
-        All of them, or those that call themselves `name` (`connection_name` in their properties).
+        Closes all connections, or those of clients that have `name` as their `connection_name`.
         """
 
         def close(node: Node) -> None:
@@ -304,8 +304,8 @@ class Broker:
         self.call(close)
 
     def lose_connections(self, *, name: str | None = None) -> None:
-        """End the sockets of clients without a word, as a network does that breaks: of all of them,
-        or of those that call themselves `name`."""
+        """Close the sockets of clients without connection.close, as if the network broke: those of
+        all clients, or of clients that have `name` as their `connection_name`."""
 
         def lose(node: Node) -> None:
             for connection in _connections(node, name):
@@ -315,7 +315,7 @@ class Broker:
 
     @contextmanager
     def holding_confirms(self) -> Iterator[None]:
-        """Confirm no publish; what came meanwhile is confirmed afterwards."""
+        """Confirm no publish inside the block; its publishes are confirmed afterwards."""
         self._hold_confirms(1)
         try:
             yield
@@ -333,9 +333,9 @@ class Broker:
 
     @contextmanager
     def refusing_publishes(self, pattern: str = ".*", *, vhost: str = "/") -> Iterator[None]:
-        """Queues whose names match take no message: publishers with confirms get `basic.nack`.
+        """Queues whose names match refuse messages: publishers with confirms get `basic.nack`.
 
-        What is in them stays there. Streams go on taking messages.
+        Messages in these queues stay there. Streams still accept messages.
         """
         refusing = (vhost, compile_pattern(pattern))
         self._refusing.append(refusing)
@@ -347,7 +347,7 @@ class Broker:
             self._refuse_by_now(vhost)
 
     def _refuse_by_now(self, vhost: str) -> None:
-        """Have the queues of a virtual host refuse publishes, or take them again."""
+        """Make the queues of a virtual host refuse publishes, or accept them again."""
 
         def follow(node: Node) -> None:
             node.policies.override = self._refuses
@@ -365,7 +365,7 @@ class Broker:
 
     @contextmanager
     def blocking_publishers(self) -> Iterator[None]:
-        """Memory is short: whoever publishes gets `connection.blocked` and is not read from."""
+        """Raise the memory alarm: publishers get `connection.blocked` and are not read from."""
         self._block_publishers(1)
         try:
             yield
@@ -380,7 +380,7 @@ class Broker:
         self.call(block)
 
     def _begin_faults(self) -> None:
-        """Bring about what is to go wrong from the start, and what a restart has interrupted."""
+        """Apply the faults given at construction, and those that a restart has interrupted."""
         for vhost in {where for where, _ in self._refusing}:
             self._refuse_by_now(vhost)
         if self._holding:
@@ -389,7 +389,7 @@ class Broker:
             self._block_publishers(0)
 
     def restart(self) -> None:
-        """Stop and start again, on the same ports. Without a data directory everything is gone."""
+        """Stop and start again on the same ports. Without a data directory all data is lost."""
         running = self._running
         http_ports = running.management.http_ports if running.management is not None else []
         self.stop()
@@ -399,9 +399,9 @@ class Broker:
         self.start()
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass at once: messages and queues expire, timeouts happen.
+        """Set the clock forward: messages and queues expire, timeouts happen.
 
-        Only with `movable_clock`.
+        Works only with `movable_clock`.
         """
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError(f"a clock is set forward by seconds, not by {seconds}")
@@ -417,10 +417,10 @@ class Broker:
 
         self.call(advance)
 
-    # What tests set up most
+    # Common setup
 
     def add_vhost(self, name: str) -> None:
-        """A virtual host in which the default user may do everything."""
+        """Add a virtual host in which the default user may do everything."""
         self._change(lambda node: node.add_vhost(name))
         self.set_permissions(self._config.default_user, name)
 
@@ -503,7 +503,7 @@ class Broker:
 
 
 def _connections(node: Node, name: str | None = None) -> list[Connection]:
-    """The connections of all clients, or of those that call themselves so."""
+    """The connections of all clients, or of clients that have this `connection_name`."""
     return [
         client
         for client in node.clients

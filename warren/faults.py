@@ -1,13 +1,13 @@
-"""What becomes of an exception that nobody expected.
+"""Handles unexpected exceptions (faults): the first one ends the node.
 
 One rule: a fault in serving one client ends that client's connection, and any other fault ends the
-node. A connection keeps its own faults to itself (`amqp/server.py`, `amqp/guarded_clock.py`, the
-HTTP server, the links between nodes). What arrives here is a fault of a thread or of a callback of
-the loop, after which nobody knows what is true of the node's state.
+node. Connections handle their own faults (`amqp/server.py`, `amqp/guarded_clock.py`, the HTTP
+server, the links between nodes). The faults that arrive here come from threads or from callbacks of
+the loop; after such a fault the state of the node may be wrong.
 
-The first fault is logged with its traceback, blocks publishers with an alarm, and is told to those
-who `watch`: the message storage writes nothing more, so that the next start finds what a crash
-leaves, which recovery is made for. Then the node stops.
+The first fault is logged with its traceback, blocks publishers with an alarm, and is told to the
+callbacks that `watch` has registered. The message storage then writes nothing more, so the next
+start finds the files as after a crash, which recovery can handle. Then the node stops.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NodeFailed(Exception):
 
 
 class Faults:
-    """The faults of one node. Made on its loop; `first` is the one that ends it."""
+    """The faults of one node. To be created on its loop; `first` is the fault that ends it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.first: BaseException | None = None
@@ -44,21 +44,21 @@ class Faults:
         self._watchers: list[Callable[[], None]] = []
 
     def catch(self) -> None:
-        """Hear of the exceptions of the loop's callbacks from now on."""
+        """Handle the exceptions of the loop's callbacks from now on."""
         self._loop.set_exception_handler(self._handle)
 
     def release(self) -> None:
         self._loop.set_exception_handler(None)
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Call back at the first fault, at once; what is told first is to do no harm first."""
+        """Call back at once at the first fault, in order of registration: the storage first."""
         if self.first is not None:
             callback()
         else:
             self._watchers.append(callback)
 
     def report(self, fault: BaseException) -> None:
-        """A fault that ends the node; called from any thread."""
+        """Report a fault that ends the node; may be called from any thread."""
         if threading.get_ident() == self._thread:
             self._happen(fault)
             return
@@ -69,17 +69,17 @@ class Faults:
             log_event(log, logging.ERROR, "fault_after_stop", fault=repr(fault))
 
     def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What the loop calls with an exception that nobody caught."""
+        """The loop's handler for uncaught exceptions."""
         fault = context.get("exception")
         if isinstance(fault, Exception) and "handle" in context and _is_ours(fault):
             self._happen(fault)
         else:
-            # The loop has closed the socket it is about, or nobody waited for the task it ended.
+            # The loop has closed the socket that failed, or no one awaits the task that failed.
             loop.default_exception_handler(context)
 
     def _happen(self, fault: BaseException) -> None:
         if self.first is not None:
-            # Most likely a consequence of the first.
+            # Most likely a consequence of the first fault.
             log_event(log, logging.WARNING, "further_fault", fault=repr(fault))
             return
         self.first = fault
@@ -96,7 +96,7 @@ class Faults:
 
 
 def _is_ours(fault: BaseException) -> bool:
-    """Whether the callback that failed is Warren's, and not that of a library for one client."""
+    """Whether the callback that failed is Warren's. A library's would concern one client only."""
     frame = fault.__traceback__
     while frame is not None:
         name: str = frame.tb_frame.f_globals.get("__name__", "")

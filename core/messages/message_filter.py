@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -232,6 +233,13 @@ def _property(name: str) -> Read:
     return lambda subject: subject.properties.get(name, MISSING)
 
 
+def _expiration(subject: Subject) -> Any:
+    """The expiration as a number. AMQP has it as a text of digits, which as such would be compared
+    digit by digit."""
+    text = subject.properties.get("expiration", "")
+    return int(text) if text.isdecimal() else MISSING
+
+
 _FIELDS |= {name: _property(name) for name in _PROPERTIES}
 
 
@@ -305,7 +313,7 @@ class _Parser:
         field, read = self._field()
         sign = self._accept("=", "!=", "<", "<=", ">", ">=")
         if sign is not None:
-            return _compared(sign, read, self._value(field))
+            return _compared_field(sign, field, read, self._value(field))
         word = self._accept("contains", "like", "matches", "in", "exists")
         match word:
             case None:
@@ -366,13 +374,23 @@ class _Parser:
     def _value(self, field: str) -> Any:
         token = self._token
         if token.kind == "text":
-            return self._quoted()
+            return self._time() if field == "timestamp" else self._quoted()
         if token.kind == "number":
             return self._number(field)
         word = self._accept("true", "false")
         if word is None:
             raise self._expected("a number, true, false or a text in quotation marks")
         return word == "true"
+
+    def _time(self) -> float:
+        """The seconds since 1970 of a time in the notation of ISO 8601; without a zone, of UTC."""
+        try:
+            moment = datetime.fromisoformat(_unquoted(self._token.text))
+            since_1970 = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            raise self._expected("a time such as '2026-11-20T10:30:00Z'") from None
+        self._next += 1
+        return since_1970
 
     def _number(self, field: str) -> float:
         token = self._token
@@ -395,7 +413,7 @@ class _Parser:
         while self._accept(","):
             values.append(self._value(field))
         self._demand(")")
-        tests = [_compared("=", read, value) for value in values]
+        tests = [_compared_field("=", field, read, value) for value in values]
         return lambda subject: any(test(subject) for test in tests)
 
     def _matches(self, read: Read) -> Test:
@@ -447,6 +465,12 @@ def _as_text(value: Any) -> str | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _compared_field(sign: str, field: str, read: Read, wanted: Any) -> Test:
+    if field == "expiration" and _is_number(wanted):
+        read = _expiration
+    return _compared(sign, read, wanted)
 
 
 def _compared(sign: str, read: Read, wanted: Any) -> Test:

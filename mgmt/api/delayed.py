@@ -1,7 +1,8 @@
 """The delayed messages of an exchange: list them, cancel one, send one now.
 
-A message is named by the epoch of its delay queue and its position there. The node that leads the
-queue answers; when another node leads, positions may name other messages, and the epoch is another.
+The id of a message is the epoch of its delay queue and its position there. The node that leads the
+queue answers. Under a new leader positions may name other messages; it begins a new epoch, so that
+earlier ids are not found any more.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ SEND = "/exchanges/{vhost}/{exchange}/delayed/{message}/send"
 COUNT_DEFAULT = 100
 COUNT_MAX = 500
 OFFSET_MAX = 10_000
-"""So far ahead of the next one can be looked: each message on the way costs a look."""
+"""The largest offset of a list: all messages before it have to be looked at."""
 
 TRUNCATE_DEFAULT = 1000
-"""Octets of a payload that are shown unless more are asked for."""
+"""Octets of a payload that are shown unless the request says otherwise."""
 
 LOOKED_AT_ONCE = 20
-"""Messages that are read from disk between two looks at the time."""
+"""Messages read from disk before the time is checked again."""
 
 
 def _queue_of(request: ApiRequest, permission: str) -> Queue:
-    """The delay queue of the exchange in the path, wherever it is. Raises `ObjectNotFound`."""
+    """The delay queue of the exchange in the path, at any node. Raises `ObjectNotFound`."""
     vhost, exchange = exchange_of(request)
     request.check(vhost.name, "exchange", exchange.name, permission)
     queue = vhost.delay_queue(exchange.name)
@@ -60,7 +61,7 @@ def _queue_of(request: ApiRequest, permission: str) -> Queue:
 
 
 async def _elsewhere(request: ApiRequest, queue: Queue, path: str, method: str) -> Any:
-    """What the node says that leads the queue."""
+    """The answer of the node that leads the queue."""
     peers = peers_of(request)
     leader = quorum_members.leader_of(request.managed, queue)
     if peers is None:
@@ -85,8 +86,8 @@ def _number(request: ApiRequest, name: str, default: int, most: int) -> int:
 
 
 async def list_delayed(request: ApiRequest) -> Any:
-    """The next due first, of those that a filter finds. `total` counts all that wait; the list goes
-    on at `next_offset`, which is None at its end."""
+    """Delayed messages that pass a filter, the next due first. `total` counts all delayed messages.
+    The list goes on at `next_offset`, which is None at its end."""
     queue = _queue_of(request, "read")
     offset = _number(request, "offset", 0, OFFSET_MAX)
     count = _number(request, "count", COUNT_DEFAULT, COUNT_MAX)
@@ -149,7 +150,7 @@ def _not_there() -> ObjectNotFound:
 
 
 async def cancel(request: ApiRequest) -> Any:
-    """Drop one message."""
+    """Delete one message without routing it."""
     queue = _queue_of(request, "read")
     if not queue.is_here:
         return await _elsewhere(request, queue, ONE, "DELETE")

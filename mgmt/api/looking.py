@@ -1,4 +1,4 @@
-"""Looking for messages in a queue, and exporting what was found (docs/messages.md)."""
+"""Finds messages in a queue, and exports them, over HTTP (docs/messages.md)."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ from warren.mgmt.waiting import through
 
 LIMIT = 50
 LIMIT_MAX = 1000
-"""Messages on a page."""
+"""Messages on a page, by default and at most."""
 
 SHOWN_BYTES = 64 << 10
 """Octets of a body on a page, unless `truncate` says otherwise."""
 
 ROWS_AT_ONCE = 8
-"""Messages that become rows, or JSON, between two looks at the time."""
+"""Messages made into rows, or JSON, before the time is checked again."""
 
 WHOLE_BODY = 1 << 40
-"""More than any body has."""
+"""More octets than any body has."""
 
 ORDERS = ("oldest", "newest")
 
 
 async def list_messages(request: ApiRequest) -> Any:
-    """One page: what is found, and `next`, from which to go on; it is null at the end."""
+    """One page of messages. `next` is where the next page begins, null at the end."""
     listed = _readable(request)
     if not listed.queue.is_here:
-        # A bad request is refused here: what the leader refuses looks like a leader in trouble.
+        # Refuse a bad request here: a refusal by the leader would look like a failing leader.
         _search(request, None, LIMIT, LIMIT_MAX)
         page = await _asked_of_leader(request, listed)
     else:
         page = await _page(request, listed.queue, LIMIT)
-    # Another node is answered at once, a client while its answer is encoded.
+    # Another node gets the whole page at once; for a client the rows are encoded in slices.
     return page if request.passed else {**page, "messages": _in_slices(page["messages"])}
 
 
@@ -68,9 +68,9 @@ async def _in_slices(rows: list[Row]) -> AsyncIterator[list[Row]]:
 
 
 async def export(request: ApiRequest) -> JsonLines:
-    """All that is found, a message a line, while it is found."""
+    """All messages found, one JSON object a line, sent while the search goes on."""
     _readable(request)
-    # A bad filter is refused before anything is sent.
+    # Refuse a bad filter before anything is sent.
     _search(request, Place(0, 0), LIMIT_MAX, 1)
     return JsonLines(_exported(request))
 
@@ -100,7 +100,7 @@ async def _exported(request: ApiRequest) -> AsyncIterator[list[Row]]:
 
 
 def _readable(request: ApiRequest) -> ListedQueue:
-    """The queue in the path, of which the caller may read the messages. Raises `ApiError`."""
+    """The queue in the path, if the caller may read its messages. Raises `ApiError`."""
     vhost, queue = queue_of(request)
     request.check(vhost.name, "queue", queue.name, "read")
     return ListedQueue(vhost, queue)
@@ -158,8 +158,8 @@ async def _page(
 
 
 async def _source(request: ApiRequest, queue: Queue) -> Source:
-    """What is asked for: what is in the queue, or what it has retained so far. Raises
-    `BadRequest`."""
+    """The source that the request asks for: the messages in the queue, or those that it has
+    retained so far. Raises `BadRequest`."""
     if not request.query_flag("retained"):
         return queue
     if queue.retention is None:
@@ -196,7 +196,7 @@ def _number(request: ApiRequest, name: str, default: int) -> int:
 async def message_rows(
     request: ApiRequest, source: Source, found: Sequence[Found], truncate: int
 ) -> list[Row]:
-    """Messages as people and programs are shown them."""
+    """Messages as rows of an answer."""
     held = {one.message for one in found if one.state is MessageState.UNACKED}
     holders = _holders(request, held) if held else {}
     rows: list[Row] = []
@@ -238,10 +238,10 @@ def _message_row(request: ApiRequest, source: Source, found: Found, truncate: in
 
 
 def payload_row(body: bytes, truncate: int) -> Row:
-    """The first octets of a body, as text if they are, else as base64."""
+    """The first octets of a body: as text if they are UTF-8, otherwise as base64."""
     shown = body[:truncate]
     if len(shown) < len(body) and (shown[-4:].translate(None, delete=_ASCII)):
-        # What is cut may end within a character.
+        # The cut may be in the middle of a character.
         for end in range(len(shown), max(0, len(shown) - 4), -1):
             with suppress(UnicodeDecodeError):
                 return {"payload": shown[:end].decode(), "payload_encoding": "string"}
@@ -255,7 +255,7 @@ _ASCII = bytes(range(128))
 
 
 def _holders(request: ApiRequest, messages: set[Message]) -> dict[Message, Row]:
-    """Who has got each message; none for dead letters on their way."""
+    """The client that holds each message. Dead letters on their way have none."""
     holders: dict[Message, Row] = {}
     for message in messages:
         holder = message.holder

@@ -1,6 +1,6 @@
 """Jobs that move, copy, delete, requeue, redrive or replay messages of a queue (docs/messages.md).
 
-A job runs at the node that leads its queue; every node answers for all of them.
+A job runs on the node that leads its queue; every node answers requests about all jobs.
 """
 
 from __future__ import annotations
@@ -25,25 +25,30 @@ from warren.mgmt.messages.jobs import JobKey, Kept, TooManyJobs
 from warren.mgmt.messages.plan import Action, InvalidPlan, Plan, check_positions, parse_plan
 from warren.mgmt.messages.sources import source_of, why_no_replay
 from warren.mgmt.peers import peers_of
+from warren.shovel.redrive import Back
 
 
 async def begin(request: ApiRequest) -> Any:
-    """Begin what the body says (`Plan`); answers the name of the job."""
+    """Begin the job that the body describes (`Plan`), and answer its name."""
     listed = queue_of(request)
     return await _begin(request, listed, _plan(await request.body()))
 
 
 async def redrive(request: ApiRequest) -> Any:
-    """Begin to send what is in a queue back to where it came from."""
+    """Begin to send the dead letters in a queue back to where they came from."""
     listed = queue_of(request)
-    body = await request.body()
-    plan = {("back_to" if name == "to" else name): value for name, value in body.items()}
-    return await _begin(request, listed, _plan({**plan, "action": Action.REDRIVE.value}))
+    plan = {**await request.body(), "action": Action.REDRIVE.value}
+    if "to" in plan:
+        plan["back_to"] = plan.pop("to")
+        known = [back.value for back in Back]
+        if plan["back_to"] not in known:
+            raise BadRequest(f"to should be {' or '.join(known)}, not {plan['back_to']!r}")
+    return await _begin(request, listed, _plan(plan))
 
 
 async def replay(request: ApiRequest) -> Any:
-    """Begin to send messages of a stream, or what a queue has retained, once more, to a queue or an
-    exchange."""
+    """Begin to send messages of a stream, or messages that a queue has retained, to a queue or an
+    exchange again."""
     listed = queue_of(request)
     return await _begin(
         request, listed, _plan({**await request.body(), "action": Action.REPLAY.value})
@@ -60,7 +65,7 @@ def _plan(body: Any) -> Plan:
 async def _begin(
     request: ApiRequest, listed: ListedQueue, plan: Plan, again: Kept | None = None
 ) -> Row:
-    """`again` is the job that is started once more."""
+    """`again` is the interrupted job that is started again; None begins a new one."""
     vhost, queue = listed
     name = again.key.name if again is not None else None
     _check(request, vhost, queue, plan)
@@ -87,7 +92,7 @@ async def _begin(
 
 
 def _put_on_record(request: ApiRequest, queue: Queue, name: str, plan: Plan) -> None:
-    """Positions are counted: there may be thousands."""
+    """Audit a job that has begun. Positions are only counted, for there may be thousands."""
     what = msgspec.to_builtins(plan)
     doing = what.pop("action")
     if plan.positions is not None:
@@ -116,7 +121,7 @@ async def _asked_of_leader(
 
 
 def _check(request: ApiRequest, vhost: VirtualHost, queue: Queue, plan: Plan) -> None:
-    """Raise `ApiError` unless the caller may do that, and what the plan names is there."""
+    """Raise `ApiError` unless the caller may do this and the plan's target exists."""
     _check_rights(request, vhost.name, queue.name, plan)
     is_stream = queue.settings.type is STREAM
     if is_stream and plan.action not in (Action.COPY, Action.REPLAY):
@@ -192,7 +197,7 @@ async def get_job(request: ApiRequest) -> Any:
 
 
 async def delete_job(request: ApiRequest) -> None:
-    """Stop a job that runs; forget one that is over, or was interrupted."""
+    """Stop a running job, or forget one that is over or was interrupted."""
     key = _key(request)
     jobs = request.managed.message_jobs
     rows = {JobKey(row["vhost"], row["name"]): row for row in await _rows(request)}
@@ -216,7 +221,7 @@ async def delete_job(request: ApiRequest) -> None:
 
 
 async def restart_job(request: ApiRequest) -> Any:
-    """Start a job again that was interrupted, with the rights of who asks."""
+    """Start an interrupted job again, with the rights of the caller."""
     key = _key(request)
     jobs = request.managed.message_jobs
     kept = {one.key: one for one in jobs.kept(key.vhost)}.get(key)
@@ -237,7 +242,7 @@ def _key(request: ApiRequest) -> JobKey:
 
 
 async def _rows(request: ApiRequest) -> list[Row]:
-    """Each node knows those that it has begun; what no node knows was interrupted."""
+    """All jobs. Each node reports its own; a job that no node reports was interrupted."""
     jobs = request.managed.message_jobs
     own = {(key.vhost, key.name): await _row(request, key, job) for key, job in jobs.items()}
     if request.passed:
@@ -252,7 +257,8 @@ async def _rows(request: ApiRequest) -> list[Row]:
 
 
 def _newer(known: dict[Any, Row], found: dict[Any, Row]) -> dict[Any, Row]:
-    """What two nodes know of a job that one has begun after the other: the one that runs counts."""
+    """The found rows that replace known ones. Two nodes report a job that was interrupted on one
+    and started again on the other; the row that is not interrupted wins."""
     over = JobState.INTERRUPTED
     return {
         key: row

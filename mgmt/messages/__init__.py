@@ -1,11 +1,11 @@
 """Messages in hand: operators look at the messages in queues, and have them moved or deleted.
 
-Theory. A message is named by its place: the level of its queue, which is its priority where the
-queue has priorities, and its position, which it keeps for as long as it is in the queue. `looking`
-finds messages by place and filter and changes nothing. A `job` takes those it finds out of the
-queue, and gives them up when they are safe elsewhere; `jobs` are all jobs of a node. `sources` says
-what a job goes through: the messages of a queue, or those it has retained.
+Theory. A message is named by its place: its level and its position. The level is the priority in a
+queue with priorities, and otherwise 0. A message keeps its position until it leaves the queue, or
+another node leads it. `looking` finds messages by place and filter and changes nothing. A `job`
+takes the found messages out of the queue, and lets go of them when they are safe elsewhere; `jobs`
+keeps all jobs of a node. `sources` selects what a job reads: the messages of a queue, or those that
+the queue has retained.
 
-All of it is done by the node that leads the queue. Work on a queue is in slices, and never needs a
-list of all its messages.
+The node that leads the queue does all of this, in slices, without a list of all messages.
 """

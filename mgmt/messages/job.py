@@ -1,12 +1,12 @@
-"""One job: moves, copies, replays or deletes the messages of a queue that a plan names.
+"""One job: moves, copies, replays or deletes the messages of a queue that its plan selects.
 
-It goes through the queue once, from the oldest message to the last one there was when it began. A
-message that is to leave is taken out of the queue first, so that no consumer gets it; it is pending
-until all queues it goes to have it safe (`core/messages/succession.py`), and forgotten in a later
-batch of the log. So at any moment it is in the old queue or in the new ones. After a crash it may
-be in both, and the old one counts as redelivered.
+A job goes through the queue once, from the oldest message to the last one present at its start. A
+message that is to leave is taken out of the queue first, so that no consumer gets it. It is pending
+until all its new queues have it safe (`core/messages/succession.py`); its removal is written in a
+later batch of the log. So at any moment the message is in the old queue or in the new ones. After a
+crash it may be in both, and the one in the old queue counts as redelivered.
 
-A message that cannot go where it is to go is not taken out: it stays, and the job says why.
+A message whose target cannot take it is not taken out: it stays, and the job counts the reason.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from warren.mgmt.messages.targets import Find, Stays, Target, targets
 from warren.mgmt.waiting import through
 
 BATCH = 50
-"""Messages taken out at once: about a millisecond."""
+"""Messages taken out at once, in about a millisecond."""
 
 UNDER_WAY_MAX = 500
 UNDER_WAY_BYTES = 4 << 20
-"""Messages, and octets, that are under way at a time, and in no queue that clients could ask."""
+"""The most messages, and octets, under way at a time. Clients find them in no queue meanwhile."""
 
 SAMPLES = 10
 REASONS_MAX = 20
-"""Messages that a dry run shows, and different reasons that are counted."""
+"""Messages that a dry run shows, and reasons that are counted apart from `other reasons`."""
 
 RESERVED = 1000
-"""How many messages more than it has done a job with a limit writes down: so many fewer than its
-limit it may do when it is started again after a crash."""
+"""A job with a limit records up to so many messages before it handles them. When it is started
+again after a crash, it may end so many short of its limit."""
 
 NOT_READY = "it is not ready: it is unacknowledged, waits, or is not in the queue any more"
 
 ALARM_S = 0.5
-"""How often a job looks whether an alarm is over. Publishers wait for that, too."""
+"""Time between two checks whether an alarm is over. Publishers are blocked meanwhile, too."""
 
 STOP_S = 5.0
-"""How long a job that is stopped waits for what is under way to a queue that takes nothing."""
+"""How long a stopped job waits for messages under way to a queue that takes nothing."""
 
 
 class JobState(StrEnum):
@@ -74,17 +74,17 @@ NEXT = {
     },
     JobState.STOPPING: {JobState.STOPPED, JobState.FAILED, JobState.INTERRUPTED},
 }
-"""What may follow on a state; nothing follows on the others."""
+"""The states that may follow each state; states that are not listed are final."""
 
 
 Reserve = Callable[[int], Awaitable[None]]
-"""Writes down that the job may have done so many messages, for when it is started again."""
+"""Records that the job may have done so many messages, in case it is started again."""
 
 
 class Job:
-    """`done` are the messages that are where they are to be, those included that the job had `done`
-    before it was interrupted; `left` counts those that stay, by reasons. `samples` are the first
-    that a dry run finds."""
+    """`done` counts the messages that have reached their target or were deleted, before an
+    interruption as well. `left` counts the messages that stay, by reason. `samples` are the first
+    messages that a dry run finds."""
 
     def __init__(
         self,
@@ -128,20 +128,20 @@ class Job:
         return self.state not in NEXT
 
     def stop(self, *, interrupted: bool = False) -> None:
-        """End soon; what is under way arrives first. An interrupted job may be started again."""
+        """End soon; messages under way arrive first. An interrupted job may be started again."""
         self._interrupted |= interrupted
         if self.state is JobState.RUNNING:
             self._become(JobState.STOPPING)
         self._stop_wanted.set()
 
     def fail(self, reason: str) -> None:
-        """What nobody expected has ended it."""
+        """End the job after an unexpected error."""
         self._give_up()
         self.reason = reason
         self._become(JobState.FAILED)
 
     async def run(self) -> None:
-        """Do all of it. Returns when the job is over."""
+        """Do the whole job. Returns when it is over."""
         self._began_s = asyncio.get_running_loop().time()
         end = JobState.COMPLETED
         try:
@@ -172,7 +172,7 @@ class Job:
     # Which messages
 
     def _selected(self) -> tuple[frozenset[Place] | None, Place | None]:
-        """The places that are named one by one, and the first of them; sets where to end."""
+        """The places that the plan lists, and the first of them. Sets the ends of levels, too."""
         if self.plan.positions is None:
             return None, None
         levels = len(self._ends)
@@ -180,12 +180,12 @@ class Job:
         for number in range(levels):
             beyond = max([at + 1 for level, at in places if level == number], default=0)
             self._ends[number] = min(self._ends[number], beyond)
-        # Levels are gone through from the highest on.
+        # A job goes through the levels from the highest to the lowest.
         first = min(places, key=lambda place: (-place.level, place.position), default=None)
         return places, first
 
     async def _find_range(self) -> None:
-        """Find where in what the queue keeps a replay begins and ends. Raises `BrokerError`."""
+        """Find where a replay begins and ends. Raises `BrokerError`."""
         source, plan = replayed_from(self.queue), self.plan
         if source is None:
             raise PreconditionFailed(why_no_replay(self.queue))
@@ -249,20 +249,20 @@ class Job:
         self._reached_all = not self._stop_wanted.is_set() and not self.source.deleted
 
     def _note_missing(self) -> None:
-        """Messages that were named by their positions, and are not among the ready ones."""
+        """Count the messages that the plan lists and that are not ready."""
         missing = len(self._positions or ()) - len(self._places_met)
         if missing:
             self.left[NOT_READY] += missing
 
     async def _reserve_for(self, count: int) -> None:
-        """A crash must not have a job do more than its limit when it is started again."""
+        """Record messages before they are handled, so that the limit holds even after a crash."""
         wanted = self.done + self.under_way + count
         if self._reserve is not None and self.plan.limit is not None and wanted > self._reserved:
             self._reserved = min(self.plan.limit, wanted + RESERVED)
             await self._reserve(self._reserved)
 
     def _batch(self) -> int:
-        """How many messages to look for next; 0 at the limit."""
+        """How many messages to look for next; 0 when the limit is reached."""
         limit, rate = self.plan.limit, self.plan.rate
         count = BATCH if rate is None else max(1, min(BATCH, int(rate / 10)))
         return count if limit is None else min(count, limit - self.done - self.under_way)
@@ -275,7 +275,7 @@ class Job:
         await self._pause(due_s - asyncio.get_running_loop().time())
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but not when the job is to stop."""
+        """Wait so long, or until the job is to stop."""
         if seconds > 0:
             try:
                 await asyncio.wait_for(self._stop_wanted.wait(), seconds)
@@ -292,7 +292,7 @@ class Job:
     # What becomes of them
 
     async def _note(self, found: Sequence[Found]) -> None:
-        """Count for a dry run what would be done."""
+        """Count for a dry run what the job would do."""
         for one in found:
             if self.plan.action is not Action.DELETE:
                 try:
@@ -340,8 +340,8 @@ class Job:
                 self._move(message, target)
 
     async def _noted(self) -> bool:
-        """Whether what was taken out may go elsewhere: should the leader die, it comes out of the
-        queue as redelivered. False where another node leads, or the job is to stop."""
+        """Wait until a new leader would deliver the messages taken out as redelivered; only then
+        may they go elsewhere. False if another node leads already, or the job is to stop."""
         noted = asyncio.ensure_future(through(self.queue.in_hand.noted()))
         await self._until_stopped(noted)
         return not noted.cancelled() and noted.result()
@@ -351,7 +351,7 @@ class Job:
         return await through(self._node.turns.answer(lambda: self._find(message)))
 
     def _report(self, message: Message, target: Target | None) -> None:
-        """Observers hear what is about to be done with it."""
+        """Tell the observer what is about to be done with the message."""
         observer = self._vhost.observer
         if observer is not None:
             told = Target((), message.envelope) if target is None else target
@@ -368,7 +368,7 @@ class Job:
         self._send(message, target, lambda: self._moved(message), lambda: self._missed(message))
 
     def _copy(self, message: Message, target: Target) -> None:
-        """Raises `BrokerError` where the copies would exceed the quotas of the virtual host."""
+        """Raises `BrokerError` if the copies would exceed the quotas of the virtual host."""
         if self._vhost.quotas is not None:
             stock = Stock(1, len(message.body))
             self._vhost.quotas.take(dict.fromkeys(target.queues, stock))
@@ -414,7 +414,7 @@ class Job:
             await self._until_stopped(asyncio.ensure_future(self._less_under_way.wait()))
 
     async def _until_stopped(self, task: asyncio.Future[bool]) -> None:
-        """Wait for this, but not when the job is to stop: then it is cancelled."""
+        """Wait for the task; cancel it when the job is to stop."""
         stopped = asyncio.ensure_future(self._stop_wanted.wait())
         await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
@@ -422,9 +422,9 @@ class Job:
             await asyncio.wait((task,))
 
     async def _all_arrived(self) -> None:
-        """Wait for what is under way. A job that is stopped does not wait for ever for a queue that
-        is full, or cannot be reached: what waits for that is put back, as redelivered, since nobody
-        can say whether it has arrived."""
+        """Wait for the messages under way. A stopped job does not wait for ever for a queue that is
+        full or cannot be reached: messages for it are put back, as redelivered, since they may have
+        arrived."""
         given_up_at: float | None = None
         while self.under_way:
             loop = asyncio.get_running_loop()

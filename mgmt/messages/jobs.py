@@ -1,11 +1,11 @@
-"""The jobs of a node, those that are over included, and what the cluster keeps about jobs.
+"""The jobs of a node, including finished ones, and what the cluster keeps about jobs.
 
-A job stands as a parameter of its virtual host from when it begins until it is over. A crash, a
-stop of the node or a new leader of the queue interrupts a job: it does nothing any more, the
-parameter is still there, and operators can have it started again. What it has moved by then is
-where it belongs, so starting again does the rest; only copies may be made twice. The parameter
-counts what a job has done: for one with a limit before it is done, otherwise when it is interrupted
-and its node can write that.
+A job is kept as a parameter of its virtual host from its beginning to its end. A crash, a stop of
+the node or a new leader of the queue interrupts a job: it ends, the parameter stays, and operators
+can have it started again. Messages that it has moved are where they belong, so the second run does
+the rest; only copies may be made twice. The parameter counts the messages done. A job with a limit
+writes this count before it handles messages; every job writes it when it is interrupted, if its
+node still can.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ log = logging.getLogger("warren.queue")
 COMPONENT = "message-job"
 
 RUNNING_MAX = 20
-"""Jobs that run on a node at a time: each does its share in every turn of the loop."""
+"""Jobs that run on a node at a time: each adds work to every turn of the loop."""
 
 KEPT_MAX = 100
-"""Jobs that are over and still shown."""
+"""Finished jobs that are still shown."""
 
 
 class TooManyJobs(BrokerError):
-    """So many jobs run that no other may begin."""
+    """The node runs `RUNNING_MAX` jobs already."""
 
 
 class JobKey(NamedTuple):
@@ -50,7 +50,7 @@ class JobKey(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A job as the cluster keeps it; `done` is the most it may have done."""
+    """A job as the cluster keeps it. It may have done `done` messages, but not more."""
 
     key: JobKey
     queue: str
@@ -59,7 +59,7 @@ class Kept(NamedTuple):
 
 
 class MessageJobs:
-    """Begins jobs on queues that this node leads, and knows what became of them."""
+    """Begins jobs on queues that this node leads, and keeps the last ones to be shown."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -76,7 +76,7 @@ class MessageJobs:
         return self._jobs.get(key)
 
     def kept(self, vhost: str | None = None) -> list[Kept]:
-        """The jobs that are not over, at whatever node; those that run nowhere are interrupted."""
+        """The unfinished jobs of all nodes. A job that runs on none of them is interrupted."""
         found = []
         for parameter in self._node.parameters.all(COMPONENT, vhost):
             value = parameter.value
@@ -92,8 +92,8 @@ class MessageJobs:
     async def begin(
         self, name: str, queue: Queue, plan: Plan, user: User | None, *, done: int = 0
     ) -> None:
-        """Begin a job on a queue that this node leads; one that is started again has `done` some of
-        its messages already. Raises `TooManyJobs`."""
+        """Begin a job on a queue that this node leads. `done` counts what it did before, if it is
+        started again. Raises `TooManyJobs`."""
         if len(self._tasks) >= RUNNING_MAX:
             raise TooManyJobs(f"{RUNNING_MAX} jobs are running on node '{self._node.name}'")
         key = JobKey(queue.vhost_name, name)
@@ -110,7 +110,7 @@ class MessageJobs:
         self._tasks[key] = asyncio.create_task(self._run(key, job))
 
     async def _keep(self, key: JobKey, job: Job, done: int) -> None:
-        """Have the cluster keep the job, and how many messages it may have done."""
+        """Store the job in the cluster, with the number of messages it may have done."""
         plan = msgspec.to_builtins(job.plan)
         value = {"queue": job.queue.name, "plan": plan, **({"done": done} if done else {})}
         parameters = self._node.parameters
@@ -140,12 +140,12 @@ class MessageJobs:
         if job.state is not JobState.INTERRUPTED:
             await self.forget(key)
         else:
-            # A node that cannot write this leaves the number that a limit has reserved.
+            # If the node cannot write this, the number reserved for the limit stays.
             with suppress(BrokerError):
                 await self._keep(key, job, job.done)
 
     async def forget(self, key: JobKey) -> bool:
-        """Nothing is kept about the job any more. False where nothing was."""
+        """Delete what the cluster keeps about the job. False if there was nothing."""
         parameters = self._node.parameters
         try:
             await taken(lambda: parameters.clear(COMPONENT, key.vhost, key.name))
@@ -154,7 +154,7 @@ class MessageJobs:
         return True
 
     def drop(self, key: JobKey) -> None:
-        """Show a job that is over no more."""
+        """Stop showing a finished job."""
         self._jobs.pop(key, None)
 
     def _forget_old(self) -> None:
@@ -163,7 +163,7 @@ class MessageJobs:
             del self._jobs[key]
 
     async def stop(self) -> None:
-        """The node stops: what is under way arrives, and the jobs can be started again."""
+        """Interrupt all jobs when the node stops: messages under way arrive first."""
         for job in self._jobs.values():
             if not job.is_over:
                 job.stop(interrupted=True)
@@ -173,7 +173,7 @@ class MessageJobs:
 
 
 def _check(vhost: str, name: str, value: Any, user: User | None) -> None:
-    """What a parameter of a job may be. Raises `ValidationFailed`."""
+    """Check the parameter of a job. Raises `ValidationFailed`."""
     if not isinstance(value, dict) or not isinstance(value.get("queue"), str):
         raise ValidationFailed("a message job has a queue and a plan")
     done = value.get("done", 0)

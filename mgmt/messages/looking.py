@@ -1,8 +1,8 @@
-"""Finds messages in a queue by place and filter; they and the queue stay as they are.
+"""Finds messages in a queue by place and filter, and changes neither them nor the queue.
 
 One call looks at a bounded number of messages and says where to go on. So a search through millions
-of messages is many calls: whoever asks sees the progress, and stops by not asking again; what leads
-the queue may change in between.
+of messages takes many calls: the caller sees the progress, and stops by not calling again. Another
+node may become the leader of the queue in between.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from warren.core.queues.retention import Retention
 from warren.mgmt.http.slices import Breather, first_sorted
 
 Source: TypeAlias = Queue | Retention
-"""What is looked at: the messages of a queue, or those that it has retained."""
+"""What a search reads: the messages of a queue, or those that it has retained."""
 
 PEEK_COUNT = 64
 PEEK_BYTES = 256 << 10
-"""Messages, and octets, that are read from a queue at once: a part of a slice."""
+"""Messages, and octets, that are read from a queue at once, in a part of a slice."""
 
 SCAN_S = 1.0
-"""How long one call looks at messages. People wait for it, and other nodes wait five seconds."""
+"""How long one call looks at messages. People wait for it, and other nodes give up after 5 s."""
 
 SCAN_COUNT = 100_000
-"""Messages looked at in one call."""
+"""The most messages looked at in one call."""
 
 UNACKED_MAX = 20_000
-"""Unacknowledged messages of a queue that are looked at. All of them are looked up at once, for
-they change from one turn of the loop to the next: a few milliseconds."""
+"""If more messages are unacknowledged or wait, only ready ones are looked at. The others are listed
+in one turn of the loop, because each turn changes them; that takes a few milliseconds."""
 
 FOUND_BYTES = 8 << 20
-"""Octets of bodies that one call finds; their answer is in memory as a whole."""
+"""Octets of bodies at which one call ends, because its whole answer is in memory."""
 
 
 class Place(NamedTuple):
@@ -48,12 +48,12 @@ class Place(NamedTuple):
     position: int
 
     def text(self, levels: int) -> str:
-        """As it is shown: the position, behind the level where there are several."""
+        """The place as it is shown: the position, after the level if there are several."""
         return f"{self.level}.{self.position}" if levels > 1 else str(self.position)
 
 
 def parse_place(text: str, levels: int) -> Place:
-    """Raises ValueError unless `text` is what `Place.text` makes."""
+    """Read what `Place.text` has made. Raises ValueError for any other text."""
     level, dot, position = text.rpartition(".")
     if bool(dot) is not (levels > 1):
         raise ValueError(text)
@@ -68,10 +68,10 @@ def parse_place(text: str, levels: int) -> Place:
 
 @dataclass(frozen=True)
 class Search:
-    """What is looked for: up to `limit` messages that pass the test, from a place on.
+    """Look for up to `limit` messages that pass the test, from the place `start` on.
 
-    `ends` are the positions of each level at which a search of the oldest first ends; None is the
-    end of the queue, wherever that is by then. Without `unacked` only ready messages are looked at.
+    `ends` has a position for each level, at which a search of the oldest first ends; None means the
+    end of the queue at that moment. Without `unacked` only ready messages are looked at.
     """
 
     test: Test
@@ -89,8 +89,8 @@ class Found(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What one call has found, how many messages it looked at, and where the next one goes on;
-    None at the end of the queue."""
+    """What one call has found, how many messages it looked at, and the place at which the next call
+    goes on: None at the end of the queue."""
 
     found: list[Found]
     looked_at: int
@@ -98,7 +98,7 @@ class Looked(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A message that is not ready."""
+    """A message that is not ready: a client has it, or it waits."""
 
     position: int
     message: Message
@@ -106,10 +106,10 @@ class _Held(NamedTuple):
 
 
 async def look(node: Node, queue: Source, search: Search) -> Looked:
-    """Raises `FilterTooSlow`."""
+    """Make one call of a search. Raises `FilterTooSlow`."""
     levels = queue.levels
     held: list[list[_Held]] = [[] for _ in levels]
-    # Of a stream `unacked` is 0: what its readers have is looked at where it is, in the stream.
+    # `unacked` of a stream is 0: messages that its readers have are still in the stream.
     is_held = queue.unacked or queue.waiting
     if search.unacked and is_held and isinstance(queue, Queue) and not leaves_out_unacked(queue):
         held = await _held(node, queue, len(levels))
@@ -132,7 +132,7 @@ async def look(node: Node, queue: Source, search: Search) -> Looked:
 
 
 def _whole(queue: Source, message: Message) -> Message | None:
-    """The message with its body; None if that is lost."""
+    """The message with its body; None if the body is lost."""
     if message.body is not PAGED_OUT:
         return message
     loaded = queue.backing.load((message,))
@@ -140,8 +140,7 @@ def _whole(queue: Source, message: Message) -> Message | None:
 
 
 def leaves_out_unacked(queue: Source) -> bool:
-    """Whether so many messages are unacknowledged, or wait, that only the ready ones are looked
-    at."""
+    """Whether only ready messages are looked at, because more than `UNACKED_MAX` are not ready."""
     return queue.unacked + queue.waiting > UNACKED_MAX
 
 
@@ -165,7 +164,7 @@ async def _held(node: Node, queue: Queue, levels: int) -> list[list[_Held]]:
 async def _chunks(
     queue: Source, held: Sequence[list[_Held]], search: Search
 ) -> AsyncIterator[list[Found]]:
-    """The messages of the queue in order, some at a time, in slices."""
+    """The messages of the queue in order, in chunks, read in slices of time."""
     numbers = list(range(len(queue.levels)))
     if not search.newest_first:
         numbers.reverse()
@@ -192,7 +191,7 @@ async def _oldest(
 ) -> AsyncIterator[list[Found]]:
     left = [one for one in held if one.position >= start]
     while start < end and not queue.deleted:
-        # The object may be another one now: a queue that gets its first mirror has another.
+        # Look the level up each time: a queue that gets its first mirror replaces it.
         peeked = queue.levels[number].peek(start, PEEK_COUNT, PEEK_BYTES)
         start = peeked.next_position
         ready = [message for message in peeked.messages if message.position < end]
@@ -204,8 +203,8 @@ async def _oldest(
 async def _newest(
     queue: Source, number: int, held: Sequence[_Held], last: int | None
 ) -> AsyncIterator[list[Found]]:
-    """Queues are read forwards: this looks at one range of positions after the other, which begin
-    at the end and have messages for one chunk at most. Gaps between positions may be wide."""
+    """Queues are read forwards only. So this reads one range of positions after the other, from the
+    end on, each with one chunk of messages at most. Gaps between positions may be wide."""
     level = queue.levels[number]
     end = level.next_position if last is None else min(last + 1, level.next_position)
     left = [one for one in held if one.position < end]
@@ -226,7 +225,7 @@ async def _newest(
 
 
 def _positions(level: MirroredLevel, start: int, end: int) -> list[int]:
-    """More than `PEEK_COUNT` if there are more."""
+    """The positions of ready messages; stops when there are more than `PEEK_COUNT`."""
     positions: list[int] = []
     while start < end and len(positions) <= PEEK_COUNT:
         listed = level.list_positions(start, end, PEEK_COUNT + 1)

@@ -1,4 +1,4 @@
-"""What a job is to do with messages, as somebody has asked for it."""
+"""The plan of a job: which messages it selects, and what it does with them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from warren.mgmt.messages.looking import parse_place
 from warren.shovel.redrive import Back, Death
 
 POSITIONS_MAX = 10_000
-"""Messages that are named one by one; what is more is named by a filter."""
+"""The most messages that a plan lists one by one; a filter selects more."""
 
 
 class InvalidPlan(Exception):
-    """The plan contradicts itself; the text says how."""
+    """The plan is invalid; the text says why."""
 
 
 class Action(StrEnum):
@@ -31,22 +31,22 @@ class Action(StrEnum):
 
 
 TO_A_TARGET = (Action.MOVE, Action.COPY, Action.REPLAY)
-"""They go to a queue or an exchange that the plan names."""
+"""Actions that send messages to a queue or an exchange that the plan names."""
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which messages, and what becomes of them.
+    """Which messages a job selects, and what it does with them.
 
-    MOVE, COPY and REPLAY go `to_queue`, or `to_exchange` with a `routing_key`, which without one is
-    that of the message. REQUEUE goes to the end of the queue itself. REDRIVE goes `back_to` where
-    the first or last `death` of the message says it came from.
+    MOVE, COPY and REPLAY send messages `to_queue`, or `to_exchange` with the `routing_key` or, if
+    there is none, their own. REQUEUE puts messages at the end of their queue. REDRIVE sends them
+    `back_to` the queue or exchange that their first or last `death` names.
 
-    REPLAY takes messages of a stream, or those that a queue has retained, from the offset `first`,
-    or the time `since`, on, up to the offset `last`, or before the time `until`. Times are
-    ISO 8601, UTC where they do not say, or seconds since 1970.
+    REPLAY reads a stream, or the messages that a queue has retained. It begins at the offset
+    `first` or the time `since`, and ends after the offset `last` or before the time `until`. Times
+    are ISO 8601, in UTC if they name no zone, or seconds since 1970.
 
-    `limit` is the most messages, `rate` the most in a second. A `dry_run` only counts, and shows a
-    few.
+    `limit` is the most messages, `rate` the most in a second. A `dry_run` only counts messages and
+    shows the first ones.
     """
 
     action: Action
@@ -85,7 +85,7 @@ def parse_plan(value: Any) -> Plan:
 
 
 def check_positions(plan: Plan, levels: int) -> None:
-    """Raises `InvalidPlan` for positions that a queue with so many levels cannot have."""
+    """Raises `InvalidPlan` for a position that does not exist in a queue with so many levels."""
     for text in plan.positions or ():
         try:
             parse_place(text, levels)
@@ -131,7 +131,7 @@ def _check_range(plan: Plan) -> None:
 
 
 def seconds(moment: str | float) -> float:
-    """A time of a plan in seconds since 1970. Raises `ValueError`."""
+    """Convert a time of a plan to seconds since 1970. Raises `ValueError`."""
     if isinstance(moment, str):
         parsed = datetime.fromisoformat(moment)
         return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()

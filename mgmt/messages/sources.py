@@ -1,4 +1,4 @@
-"""What a job goes through: the messages of a queue, or those that it has retained."""
+"""What a job reads: the messages of a queue, or those that the queue has retained."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from warren.mgmt.messages.plan import Action, Plan
 
 
 def source_of(queue: Queue, plan: Plan) -> Source:
-    """Raises `PreconditionFailed` for a replay of a queue that keeps nothing to be replayed."""
+    """Raises `PreconditionFailed` for a replay of a queue that has nothing to replay."""
     if plan.action is not Action.REPLAY:
         return queue
     source = replayed_from(queue)
@@ -21,7 +21,7 @@ def source_of(queue: Queue, plan: Plan) -> Source:
 
 
 def replayed_from(queue: Queue) -> StreamingQueue | Retention | None:
-    """What a replay of this queue reads; None where it keeps nothing of what was read."""
+    """What a replay of this queue reads; None if it neither is a stream nor retains messages."""
     return queue if isinstance(queue, StreamingQueue) else queue.retention
 
 

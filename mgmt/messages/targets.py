@@ -1,4 +1,4 @@
-"""Where a job sends a message, and why one stays where it is."""
+"""Where a job sends a message, and why a message stays in its queue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Stays(Exception):
 
 
 class Target(NamedTuple):
-    """The queues that get a message, the message as they get it, and the exchange on the way."""
+    """The queues that get a message, its envelope there, and the exchange that routes it."""
 
     queues: Sequence[Queue]
     envelope: Envelope
@@ -34,16 +34,16 @@ class Target(NamedTuple):
 
 
 Find = Callable[[Message], Target]
-"""Raises `Stays`."""
+"""Finds the target of a message. Raises `Stays`."""
 
 
 REPLAYED = "x-replayed"
-"""The header of a message that was replayed: from which stream or queue, and where it is there."""
+"""The header of a replayed message: the stream or queue it comes from, and its position there."""
 
 
 def targets(node: Node, queue: Queue, plan: Plan, user: User | None) -> Find:
-    """How the targets of this plan are found. A message goes only where this user may publish it;
-    None is the command line, which may do so anywhere."""
+    """The function that finds targets for this plan. A message goes only where this user may
+    publish it; None is the command line, which may publish anywhere."""
     find = _targets(node, queue, plan, user)
     if plan.action is not Action.REPLAY:
         return find
@@ -82,7 +82,7 @@ def _targets(node: Node, queue: Queue, plan: Plan, user: User | None) -> Find:
 
 
 class _Rights:
-    """What a user may write to. Its methods raise `Stays`."""
+    """Checks what a user may write to. Its methods raise `Stays` if the user may not."""
 
     def __init__(self, access: AccessControl, vhost: str, user: User | None) -> None:
         self._access = access
@@ -94,7 +94,7 @@ class _Rights:
             self._check("queue", name, self._user)
 
     def check_publish(self, envelope: Envelope) -> None:
-        """To the exchange, with each of the routing keys."""
+        """Check the exchange, and each routing key."""
         if self._user is None:
             return
         exchange = envelope.exchange

@@ -1,4 +1,4 @@
-"""What is too large or too deep is refused with a reason."""
+"""Values that are too large or nested too deep are refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Getting and publishing messages over HTTP: what an answer holds, what is given back, counts."""
+"""Getting and publishing messages over HTTP: the size of answers, errors on the way, counts."""
 
 from __future__ import annotations
 

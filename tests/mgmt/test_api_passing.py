@@ -1,4 +1,4 @@
-"""Lists are answered whole although what they are of goes while they are made."""
+"""Lists are answered without errors when listed objects are deleted meanwhile."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Who may use which endpoint: every endpoint and method, as each kind of user.
 
-A line of the table is a path, a method, and a letter for those who are let in where they have
-permissions; a second letter is for a virtual host where nobody has any. All others are answered
-401. What an endpoint answers those it lets in, other tests say.
+A line of the table is a path, a method and one or two letters: the kinds of users let in where they
+have permissions, and those let in to a virtual host in which no user has any. All other users are
+answered 401. Other tests check the answers to users who are let in.
 """
 
 from __future__ import annotations

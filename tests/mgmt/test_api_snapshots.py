@@ -1,4 +1,4 @@
-"""Snapshots over HTTP, asked by a client that knows nothing of Spark."""
+"""Snapshots over HTTP, requested by a client without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is blocked by an alarm, since when and for which queue: in the API and the metrics."""
+"""Connections blocked by an alarm, since when and for which queue: in the API and the metrics."""
 
 from __future__ import annotations
 

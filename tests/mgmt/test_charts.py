@@ -1,4 +1,4 @@
-"""What charts show: samples of everything, from its first moment on, and over a restart."""
+"""Samples behind the charts: of every object, from its first moment on, and over a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Management clients of others, unchanged: AMQPStorm's `ManagementApi` and pyrabbit2."""
+"""Third-party management clients work unchanged: AMQPStorm's `ManagementApi` and pyrabbit2."""
 
 from __future__ import annotations
 

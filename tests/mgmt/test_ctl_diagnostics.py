@@ -1,4 +1,4 @@
-"""`warren ctl`: health checks and what else tells how a node is."""
+"""`warren ctl`: health checks and diagnostics of a node."""
 
 from __future__ import annotations
 

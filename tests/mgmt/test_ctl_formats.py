@@ -1,4 +1,4 @@
-"""How answers of `warren ctl` are printed."""
+"""The output formats of `warren ctl`."""
 
 from __future__ import annotations
 

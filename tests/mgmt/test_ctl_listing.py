@@ -1,4 +1,4 @@
-"""`warren ctl`: lists of what clients declared and opened."""
+"""`warren ctl`: lists of queues, exchanges, connections and the like."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`warren ctl`: messages in hand."""
+"""`warren ctl`: listing, exporting, moving and deleting messages."""
 
 from __future__ import annotations
 

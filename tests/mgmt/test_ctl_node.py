@@ -1,4 +1,4 @@
-"""`warren ctl`: the node itself, its settings, its start and its end."""
+"""`warren ctl`: the node itself: status, settings, start and stop."""
 
 from __future__ import annotations
 

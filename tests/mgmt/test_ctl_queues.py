@@ -1,4 +1,4 @@
-"""`warren ctl`: what is done to queues, connections and listeners."""
+"""`warren ctl`: commands for queues, connections and listeners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`warren ctl`: what `rabbitmq-queues` does to quorum queues, on one node."""
+"""`warren ctl`: the commands of `rabbitmq-queues` for quorum queues, on one node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `warren ctl` reaches a node, what it says when it does not, and how it is used."""
+"""How `warren ctl` connects to a node, its errors when it cannot, and wrong usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`warren ctl trace`: what became of a message, on a real node."""
+"""`warren ctl trace`: the life of a message, on a real node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Definitions there and back: what is exported, and what an export makes of an empty node."""
+"""Export of definitions, and import of an export into an empty node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports: what is overwritten, what is left alone, what is left out and what is refused."""
+"""Import of definitions: which items are overwritten, kept as they are, skipped and refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Definitions are read item by item, and mean what the standard library makes of the whole."""
+"""Definitions are parsed item by item, with the result of the standard library's parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delayed messages for operators: counts, the list, one that is cancelled, one that is sent now."""
+"""Delayed messages for operators: counts, the list, cancelling one, sending one now."""
 
 from __future__ import annotations
 

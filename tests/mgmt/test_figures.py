@@ -1,4 +1,4 @@
-"""That something has moved in a queue is seen without taking all of its figures."""
+"""One number, its activity, shows whether anything has changed in a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every request: who is let in, what pages of others may do, headers, long lists."""
+"""Rules for every HTTP request: logins, requests from other sites, headers, long lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories outlive their node in a file, which may be damaged."""
+"""The file in which histories outlive their node: writing, reading, and damage."""
 
 from __future__ import annotations
 

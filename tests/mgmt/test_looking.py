@@ -1,4 +1,4 @@
-"""Looking for messages over HTTP: what is found, and that nothing changes by it."""
+"""Finding messages over HTTP: which are found, and that the queue does not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection may have thousands of channels; looking at them takes many turns of the loop."""
+"""Thousands of channels on a connection are listed and sampled in many turns of the loop."""
 
 from __future__ import annotations
 

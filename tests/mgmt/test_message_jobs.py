@@ -1,4 +1,4 @@
-"""Jobs on messages over HTTP: what they move, and that every message is in one place."""
+"""Jobs on messages over HTTP: which messages they move, and that none is lost or doubled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted is what happened: random sessions, counted by hand as well."""
+"""Message counts agree with those that random sessions keep of themselves."""
 
 from __future__ import annotations
 

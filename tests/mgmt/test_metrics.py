@@ -1,4 +1,4 @@
-"""Metrics: the format, RabbitMQ's names, and that the values are those of the broker."""
+"""Metrics: the format, RabbitMQ's names, and values that agree with the broker."""
 
 from __future__ import annotations
 

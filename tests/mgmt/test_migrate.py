@@ -1,4 +1,4 @@
-"""`warren migrate` between two brokers of this process, and one that is killed in the middle."""
+"""`warren migrate` between two brokers in this process, and with brokers that are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which definitions have to be sent, and what is said of the others."""
+"""Which definitions `warren migrate` sends, and how it reports the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a move, to people and to programs."""
+"""The report of `warren migrate`, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is between two brokers, and what may be at both when one dies."""
+"""Messages on their way between two brokers, and those that both may have when one dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans over OTLP: from a real node to a receiver that decodes them; and what a slow one costs."""
+"""Spans over OTLP from a real node to a receiver that decodes them, answers slowly or refuses."""
 
 from __future__ import annotations
 

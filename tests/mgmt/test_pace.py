@@ -1,4 +1,4 @@
-"""How much may be done in a second."""
+"""Limits on work in a second."""
 
 from __future__ import annotations
 

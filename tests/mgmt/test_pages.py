@@ -1,4 +1,4 @@
-"""How the files of the web pages are served."""
+"""Serving the files of the web pages."""
 
 from __future__ import annotations
 

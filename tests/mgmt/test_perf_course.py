@@ -1,4 +1,4 @@
-"""When workers start and stop, and what is told about it; no process and no clock."""
+"""When workers start and stop, and the summary of a run; without processes and clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URLs, options and shares: what makes a scenario and what is refused."""
+"""URLs, options and shares of workers make a scenario, or are refused."""
 
 from __future__ import annotations
 

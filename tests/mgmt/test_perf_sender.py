@@ -1,4 +1,4 @@
-"""What a producer sends when, on a clock that the tests turn."""
+"""When a producer sends how much, on a clock that the tests set."""
 
 from __future__ import annotations
 

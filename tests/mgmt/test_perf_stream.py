@@ -1,4 +1,4 @@
-"""Publications and the stream that counts them: what one writes the other reads."""
+"""Publications as octets, and the stream that counts frames in a broker's octets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a broker of several processes that decide: who is what, who is started again."""
+"""Decisions of a broker with several processes: the role of each, and which is started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of a stream are sent once more: which ones, where to, and marked as what."""
+"""Replay of a stream: which messages are sent again, where to, and how they are marked."""
 
 from __future__ import annotations
 

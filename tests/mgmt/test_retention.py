@@ -1,5 +1,5 @@
-"""A policy has a queue retain what is acknowledged, which is replayed: over HTTP and from the
-command line, with permissions, limits and restarts."""
+"""Queues retain acknowledged messages by policy, to be replayed: over HTTP and from the command
+line, with permissions, limits and restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans from records: which there are, where they hang, and that what is kept is bounded."""
+"""Spans from records: which ones, their parents, and that the open ones are bounded."""
 
 from __future__ import annotations
 

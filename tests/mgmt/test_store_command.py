@@ -1,4 +1,4 @@
-"""`warren store` as a user runs it, on directories of nodes that stopped and of one that works."""
+"""`warren store` as a user runs it, on data of stopped nodes and of a running one."""
 
 from __future__ import annotations
 

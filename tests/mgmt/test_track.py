@@ -1,4 +1,4 @@
-"""What is sampled of many things, and what it costs."""
+"""Samples of many objects, how long they are kept, and their cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The octets of unacknowledged messages of one node, also where they are very many."""
+"""The octets of a node's unacknowledged messages, even if there are very many."""
 
 from __future__ import annotations
 

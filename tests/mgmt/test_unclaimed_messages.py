@@ -1,4 +1,4 @@
-"""Messages whose queue has lost its definition stay until somebody says what becomes of them."""
+"""Messages whose queue has lost its definition are kept until an operator moves or drops them."""
 
 from __future__ import annotations
 

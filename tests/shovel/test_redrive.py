@@ -186,6 +186,8 @@ def _with_left(end: End, count: int) -> Any:
 def test_what_makes_no_sense_is_refused(end: End) -> None:
     for body in ({"to": "moon"}, {"limit": "many"}, {"limit": 0}, {"rate": 0}, {"filter": "x"}):
         assert end.api.post("/queues/%2F/dead/redrive", body)[0] == 400
+    status, answer = end.api.post("/queues/%2F/dead/redrive", {"to": "foo"})
+    assert (status, answer["reason"]) == (400, "to should be queue or exchange, not 'foo'")
     assert end.api.post("/queues/%2F/none/redrive", {})[0] == 404
     uri = "amqp:///%2F"
     keys = {"src-uri": uri, "src-queue": "dead", "dest-uri": uri, "dest-redrive": "queue"}

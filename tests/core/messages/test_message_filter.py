@@ -38,7 +38,9 @@ HEADERS = {
 def subject(
     body: bytes = BODY, state: MessageState = MessageState.READY, **properties: Any
 ) -> Subject:
-    given = {"content_type": "application/json", "timestamp": int(NOW_S) - 7200, **properties}
+    sent_at = int(NOW_S) - 7200
+    given = {"content_type": "application/json", "timestamp": sent_at, "expiration": "9000"}
+    given |= properties
     header = encode_properties(len(body), given, from_json(HEADERS))
     envelope = Envelope("shop", "orders.eu.new", header, True, 0, None)
     message = Message(envelope, body, 42)
@@ -81,6 +83,13 @@ def found(text: str, **named: Any) -> bool:
         'headers.x-death[0].queue = "orders"',
         'headers."odd name" = "yes"',
         'headers contains "tenant"',
+        "expiration > 5000 and expiration < 60000",
+        "expiration in (1, 9000)",
+        'expiration = "9000" and expiration like "9*"',
+        "timestamp = 992800",
+        "timestamp < '1970-01-12T11:47:00Z'",
+        "timestamp >= '1970-01-12T12:46:40+01:00'",
+        "timestamp > '1970-01-12'",
         "json.order.id = 7",
         "json.order.id = 7.0",
         "json.order.paid",
@@ -112,6 +121,9 @@ def test_filters_that_find_the_message(text: str) -> None:
         "message_id exists",
         'message_id = ""',
         "message_id < 'z'",
+        "expiration < 5000",
+        'expiration = "5"',
+        "timestamp > '1970-01-13'",
         "headers.try = '3'",
         "headers.urgent = 1",
         "headers.tenant > 1",
@@ -158,6 +170,7 @@ def test_an_unacknowledged_message_and_one_without_a_timestamp() -> None:
         ("exchange in 'a'", 13, "'('"),
         ("exchange in ('a' 'b')", 18, "')'"),
         ("body contains 1", 15, "a text in quotation marks"),
+        ("timestamp > 'yesterday'", 13, "a time such as '2026-11-20T10:30:00Z'"),
         ("headers.", 9, "a name"),
         ("headers[a]", 9, "a number, 0 being the first"),
         ("exchange matches '('", 18, "a regular expression ("),

@@ -74,9 +74,8 @@ class Publishing:
     def channel(self) -> Iterator[BlockingChannel]:
         parameters = pika.URLParameters(self.server.url)
         parameters.heartbeat = 0
-        connection = pika.BlockingConnection(parameters)
-        yield connection.channel()
-        connection.close()
+        with pika.BlockingConnection(parameters) as connection:
+            yield connection.channel()
 
     def start(self) -> subprocess.Popen[bytes]:
         self._runs += 1
@@ -101,6 +100,8 @@ class Publishing:
         with self.channel() as channel:
             while channel.queue_declare("plain", passive=True).method.message_count < count:
                 assert driver.poll() is None and time.monotonic() < deadline, self.logs()
+                # To ask without a pause would take a core from Spark.
+                time.sleep(0.05)
 
     def restart_broker(self) -> None:
         self.server.kill()
