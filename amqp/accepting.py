@@ -38,6 +38,9 @@ OVER_S = 10.0
 """If no connection was refused for so long, there is room again."""
 
 
+Take: TypeAlias = Callable[[socket.socket], None]
+"""Serves a connection that was accepted."""
+
 Introduce: TypeAlias = Callable[[socket.socket], Awaitable[Callable[[], asyncio.BaseProtocol]]]
 """Reads the octets before TLS and returns the protocol factory. Raises ValueError for octets that
 make no sense, and OSError."""
@@ -83,7 +86,8 @@ class Acceptor:
         self._backlog = backlog
         self._full = False
         self._refused_at = 0.0
-        self._listening: dict[socket.socket, asyncio.TimerHandle | None] = {}
+        self._listening: dict[socket.socket, Take] = {}
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         self._connecting: set[asyncio.Task[None]] = set()
 
     async def listen(
@@ -112,23 +116,47 @@ class Acceptor:
         bound = await bind(host, port, shared=self._sockets.shared_ports)
         for listener in bound:
             listener.listen(self._backlog)
-            self._listening[listener] = None
-            self._loop.add_reader(listener, self._accept, listener, take)
+            self._listening[listener] = take
+            self._loop.add_reader(listener, self._accept, listener)
         first: int = bound[0].getsockname()[1]
         return first
 
+    def suspend(self) -> None:
+        """Have the kernel give all connections to the other processes that share the ports.
+
+        Without such processes it does nothing: to refuse a client takes an open listener, and
+        keeps the port from other programs.
+        """
+        if not self._sockets.shared_ports:
+            return
+        for listener in self._listening:
+            self._stop_reading(listener)
+            listener.shutdown(socket.SHUT_RD)
+
+    def resume(self) -> None:
+        """Accept connections again after `suspend`. Raises OSError."""
+        if not self._sockets.shared_ports:
+            return
+        for listener in self._listening:
+            listener.listen(self._backlog)
+            self._loop.add_reader(listener, self._accept, listener)
+
     def close(self) -> None:
         """Stop accepting connections."""
-        for listener, pause in self._listening.items():
-            if pause is not None:
-                pause.cancel()
-            self._loop.remove_reader(listener)
+        for listener in self._listening:
+            self._stop_reading(listener)
             listener.close()
         self._listening.clear()
         for task in self._connecting:
             task.cancel()
 
-    def _accept(self, listener: socket.socket, take: Callable[[socket.socket], None]) -> None:
+    def _stop_reading(self, listener: socket.socket) -> None:
+        pause = self._pauses.pop(listener, None)
+        if pause is not None:
+            pause.cancel()
+        self._loop.remove_reader(listener)
+
+    def _accept(self, listener: socket.socket) -> None:
         for _ in range(ACCEPTED_A_TURN):
             try:
                 connection, _ = listener.accept()
@@ -136,7 +164,7 @@ class Acceptor:
                 return
             except OSError as error:
                 self._note_full(str(error))
-                self._pause(listener, take)
+                self._pause(listener)
                 return
             if connection.fileno() >= self._descriptor_limit:
                 connection.close()
@@ -146,7 +174,7 @@ class Acceptor:
                 self._full = False
                 log_event(log, logging.INFO, "connections_accepted_again")
             connection.setblocking(False)
-            take(connection)
+            self._listening[listener](connection)
 
     def _note_full(self, reason: str) -> None:
         self._refused_at = self._loop.time()
@@ -160,16 +188,16 @@ class Acceptor:
                 descriptor_limit=self._descriptor_limit,
             )
 
-    def _pause(self, listener: socket.socket, take: Callable[[socket.socket], None]) -> None:
+    def _pause(self, listener: socket.socket) -> None:
         """Pause a listener: its ready socket, which cannot be accepted, would wake the loop without
         end."""
 
         def go_on() -> None:
-            self._listening[listener] = None
-            self._loop.add_reader(listener, self._accept, listener, take)
+            del self._pauses[listener]
+            self._loop.add_reader(listener, self._accept, listener)
 
         self._loop.remove_reader(listener)
-        self._listening[listener] = self._loop.call_later(PAUSE_S, go_on)
+        self._pauses[listener] = self._loop.call_later(PAUSE_S, go_on)
 
     async def _connect(
         self,

@@ -420,8 +420,13 @@ class Listener:
 
     def suspend(self, suspended: bool) -> None:
         """Let no new clients in, or let them in again; clients with open connections stay."""
+        if suspended is self._suspended:
+            return
         self._suspended = suspended
-        if suspended:
+        if not suspended:
+            self._acceptor.resume()
+        else:
+            self._acceptor.suspend()
             for protocol in [one for one in self._protocols if one.is_new]:
                 protocol.abort()
 

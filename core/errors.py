@@ -73,6 +73,11 @@ def locked_queue(name: str, vhost: str) -> ResourceLocked:
     )
 
 
+class QueueNotHere(NotFound):
+    """The leader of a queue was asked about it, and has deleted it: the node that asks has not heard
+    of that yet."""
+
+
 def no_queue(name: str, vhost: str) -> NotFound:
     return NotFound(f"no queue '{name}' in vhost '{vhost}'")
 
@@ -80,6 +85,14 @@ def no_queue(name: str, vhost: str) -> NotFound:
 def unknown_type(kind: str) -> CommandInvalid:
     """There is no exchange type of this name."""
     return CommandInvalid(f"{'unknown' if kind else 'invalid'} exchange type '{kind}'")
+
+
+def home_node_down(leader: str, durable: bool, name: str, vhost: str) -> NotFound:
+    """The queue is at a node that does not answer."""
+    kind = "durable queue" if durable else "queue"
+    return NotFound(
+        f"home node '{leader}' of {kind} '{name}' in vhost '{vhost}' is down or inaccessible"
+    )
 
 
 def no_exchange(name: str, vhost: str) -> NotFound:

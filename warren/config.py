@@ -173,10 +173,11 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True)
 class ProcessConfig:
-    """The place of a node that is one of a broker's processes: its number, and the supervisor's
-    socket."""
+    """The place of a node that is one of a broker's processes: its number, how many there are, and
+    the supervisor's socket."""
 
     number: int
+    count: int
     supervisor: Path
 
 

@@ -52,6 +52,14 @@ class Absolute:
 
 Limit: TypeAlias = Fraction | Absolute
 
+
+def share(limit: Limit, count: int) -> Limit:
+    """The limit for one of so many processes that together have this limit."""
+    if isinstance(limit, Fraction):
+        return Fraction(limit.of_total / count)
+    return Absolute(limit.octets // count)
+
+
 DEFAULT_WATERMARK = Fraction(0.4)
 
 GROWING_ONLY_UPTO = 1.1

@@ -23,7 +23,7 @@ from warren.core.definitions.records import QueueRecord
 from warren.core.definitions.validation import is_integer, is_number
 from warren.core.messages.message import Message
 from warren.core.queues.queue import Queue
-from warren.core.resources.memory_monitor import Absolute, Fraction, Limit
+from warren.core.resources.memory_monitor import Absolute, Fraction, Limit, share
 from warren.log_output import change_level, reopen_files
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.overview import cluster_name, config_files, memory_breakdown
@@ -172,7 +172,8 @@ def _shown_limit(limit: Limit) -> dict[str, float]:
 async def put_memory_watermark(request: ApiRequest) -> None:
     limit = _limit(await request.body(), relative_max=1.0)
     managed = request.managed
-    managed.memory.watermark = limit
+    process = managed.config.process
+    managed.memory.watermark = limit if process is None else share(limit, process.count)
     managed.memory.check(request.node.clock.now())
     audit(request, "memory_watermark_set", **_shown_limit(limit))
 

@@ -11,7 +11,7 @@ from warren.core.errors import NotFound
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.control import listener_rows
 from warren.mgmt.api.overview import cluster_name
-from warren.mgmt.api.processes import list_processes
+from warren.mgmt.api.processes import expect_no_process, list_processes
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import ApiError, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
@@ -91,6 +91,7 @@ async def forget(request: ApiRequest) -> None:
     name, cluster = request.name("node"), request.managed.cluster
     if cluster is None:
         raise ObjectNotFound()
+    await expect_no_process(request, name)
     refusal = await cluster.forget(name)
     if refusal is not None:
         raise ApiError(refusal.status, "not_forgotten", refusal.reason)

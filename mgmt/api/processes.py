@@ -13,6 +13,7 @@ import msgspec
 
 from warren.core.errors import NotFound
 from warren.mgmt.http.endpoint import Endpoint, Reply, Right
+from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.processes.asking import statuses
 from warren.mgmt.processes.states import ProcessState, ProcessStatus
@@ -23,7 +24,7 @@ async def list_processes(request: ApiRequest) -> Any:
 
 
 async def all_run(request: ApiRequest) -> Any:
-    """Answers 503 while a process is down for good, or is being started."""
+    """Answers 503 while a process is down for good, stopped, or being started."""
     others = [one for one in await _statuses(request) if one.state is not ProcessState.RUNNING]
     if not others:
         return {"status": "ok"}
@@ -52,11 +53,29 @@ async def add_reasons(request: ApiRequest, rows: list[dict[str, Any]]) -> None:
             row["reason"] = one.reason
 
 
+async def expect_no_process(request: ApiRequest, name: str) -> None:
+    """Raise `BadRequest` for a node that is a process of this broker: forgotten, it could neither
+    come back nor be replaced."""
+    if request.managed.config.process is None:
+        return
+    if name in [one.node for one in await _statuses(request)]:
+        raise BadRequest(
+            f"node {name} is a process of this broker. To have fewer, stop the broker and start it"
+            " with a smaller number of --processes"
+        )
+
+
 async def _statuses(request: ApiRequest) -> list[ProcessStatus]:
     process = request.managed.config.process
     if process is None:
         return [ProcessStatus(1, request.node.name, ProcessState.RUNNING, os.getpid())]
-    return await statuses(process.supervisor)
+    found = await statuses(process.supervisor)
+    peers = request.managed.peers
+    serving = {request.node.name, *(peers.linked() if peers is not None else ())}
+    for one in found:
+        if one.state is ProcessState.RUNNING and one.node not in serving:
+            one.state = ProcessState.STOPPED
+    return found
 
 
 ENDPOINTS = [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warren.config import ClusterConfig, Config, Listener, ProcessConfig
-from warren.core.resources.memory_monitor import Absolute, Fraction, Limit
+from warren.core.resources.memory_monitor import share
 from warren.persist.disk.data_directory import PROCESSES
 
 LOOPBACK = "127.0.0.1"
@@ -61,14 +61,14 @@ class ProcessPlan(NamedTuple):
             config,
             data_dir=self.directory(number),
             node_name=self.name(number),
-            process=ProcessConfig(number, supervisor_socket(config)),
+            process=ProcessConfig(number, self.size, supervisor_socket(config)),
             amqp_listeners=ports.amqp,
             tls_listeners=ports.amqp_tls,
             http_listeners=ports.http,
             http_tls_listeners=ports.http_tls,
             metrics_listeners=ports.metrics,
             metrics_tls_listeners=ports.metrics_tls,
-            memory_watermark=_share(config.memory_watermark, self.size),
+            memory_watermark=share(config.memory_watermark, self.size),
             snapshot_rate=max(1, config.snapshot_rate // self.size),
             trace_size_limit=max(1, config.trace_size_limit // self.size),
             # Only the first imports definitions, as all would import the same.
@@ -139,9 +139,3 @@ def too_few(first: str, count: int, queues: Mapping[str, int], largest: int) -> 
         f" --processes {needed}, and delete those queues or move their messages before you start"
         " it with fewer"
     )
-
-
-def _share(limit: Limit, count: int) -> Limit:
-    if isinstance(limit, Fraction):
-        return Fraction(limit.of_total / count)
-    return Absolute(limit.octets // count)

@@ -80,8 +80,6 @@ class Siblings:
         before = self._prefix + f"/process/{http.match_info['number']}/"
         rest = http.rel_url.raw_path[len(before) :]
         path = f"{self._prefix}/{rest}" if rest.startswith("api/") else f"/{rest}"
-        if f"{path}/".startswith(f"{OWN}/"):
-            raise web.HTTPNotFound()
         try:
             async with (
                 _ToSocket(self._socket(number)) as session,
@@ -162,7 +160,14 @@ class Siblings:
 
 @web.middleware
 async def _as_it_came(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give a request that another process has passed on the address of its client."""
+    """Give a request that another process has passed on the address of its client.
+
+    Such a request may not lead to what only processes ask each other, however its path is written.
+    """
+    resource = request.match_info.route.resource
+    is_own = resource is not None and resource.canonical.startswith(f"{OWN}/")
+    if is_own and ADDRESS in request.headers:
+        raise web.HTTPNotFound()
     return await handler(request.clone(remote=request.headers.get(ADDRESS, "")))
 
 

@@ -11,10 +11,13 @@ PATH = "/processes"
 
 
 class ProcessState(StrEnum):
-    """`down`: the process has ended too often, and is not started any more."""
+    """`down`: the process has ended too often, and is not started any more. `stopped`: it is there
+    and serves no clients, because `stop_app` has stopped its node, or because it stands still. The
+    supervisor does not know this; the other processes do."""
 
     STARTING = "starting"
     RUNNING = "running"
+    STOPPED = "stopped"
     DOWN = "down"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
-from warren.core.errors import NotFound
+from warren.core.errors import NotFound, QueueNotHere
 from warren.core.messages.message import Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.node import Node
@@ -237,7 +237,7 @@ class QueueHost:
             self._await(queue_id).waiting.append(question)
             await question
             if question.is_dropped or queue_id not in self._node.local_queues:
-                raise NotFound(f"queue {queue_id} is not at node '{self._node.name}'")
+                raise QueueNotHere(f"queue {queue_id} is not at node '{self._node.name}'")
         if node not in self._post.peers():
             # The node has gone while its question waited: its sessions have ended.
             raise NodeDown(node)

@@ -23,6 +23,7 @@ import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from warren.core import errors
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.errors import BrokerError, NotFound, no_queue
@@ -636,14 +637,13 @@ class RemoteQueue(Queue):
                 await self._waited
             if self._successor is not None:
                 raise QueueMoved(self._successor) from None
-            kind = "durable queue" if self.durable else "queue"
-            raise NotFound(
-                f"home node '{self.leader}' of {kind} '{self.name}' in vhost "
-                f"'{self._vhost.name}' is down or inaccessible"
-            ) from None
-        except NotFound:
+            down = errors.home_node_down(self.leader, self.durable, self.name, self._vhost.name)
+            raise down from None
+        except NotFound as error:
             if self._successor is not None:
                 raise QueueMoved(self._successor) from None
+            if isinstance(error, errors.QueueNotHere):
+                raise no_queue(self.name, self._vhost.name) from None
             raise
         finally:
             self._movable.discard(call)

@@ -97,6 +97,23 @@ def test_publishes_that_come_together_are_refused_while_the_leader_is_away(
     assert tags == list(range(1, 21))
 
 
+def test_a_queue_that_was_deleted_is_named_before_its_deletion_is_known_everywhere(
+    cluster: Cluster,
+) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q")
+    cluster.clock.advance(1)
+    cluster.cut_store("b")
+    a.sends(commands.Queue.Delete, queue="q")
+    cluster.clock.advance(1)
+    b.sends(commands.Queue.Declare, queue="q", passive=True)
+    cluster.clock.advance(30)
+    closed = b.receives(commands.Channel.Close)
+    assert (closed.reply_code, closed.reply_text) == (404, "NOT_FOUND - no queue 'q' in vhost '/'")
+
+
 def test_what_is_not_acknowledged_comes_back_when_the_channel_closes(cluster: Cluster) -> None:
     a, b = cluster["a"].connects(), cluster["b"].connects()
     for client in (a, b):

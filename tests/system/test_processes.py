@@ -84,7 +84,8 @@ def test_it_is_one_broker(broker: Processes, until: Until) -> None:
         assert [one["port"] for one in shown["contexts"]] == [str(broker.http_port)]
         assert {one["node"] for one in (*shown["listeners"], *shown["contexts"])} == {shown["node"]}
     assert broker.get("/process/4/api/overview")[0] == 503
-    assert broker.get("/process/2/own/metrics")[0] == 404
+    for path in ("own/metrics", "%6fwn/metrics", "own/metrics/per-object", ".//own/metrics"):
+        assert broker.get(f"/process/2/{path}")[0] == 404, path
     # After a restart all is there.
     left = {name: node for name, node in broker.queues().items() if name != exclusive}
     broker.stop()
@@ -272,9 +273,48 @@ def test_one_that_stands_still_is_down_for_the_others_until_it_goes_on(
     assert here.queue_declare(led["warren-2@here"], passive=True).method.message_count == 0
 
 
-def ctl(*arguments: str) -> Any:
+def test_a_process_that_is_drained_gets_no_new_clients(broker: Processes) -> None:
+    broker.start(processes=2)
+    second = ["--data-dir", str(broker.data_dir / "processes" / "2")]
+    do(*second, "drain")
+    # The kernel would have given it half of them.
+    for _ in range(20):
+        broker.connect()
+    do(*second, "revive")
+    assert len(broker.channels()) == 2
+
+
+def test_a_process_is_neither_forgotten_nor_given_the_memory_of_all(
+    broker: Processes, until: Until
+) -> None:
+    broker.start(processes=2)
+    second = ["--data-dir", str(broker.data_dir / "processes" / "2")]
+    limits = {node["name"]: node["mem_limit"] for node in broker.nodes()}
+    do(*second, "set_vm_memory_high_watermark", "0.2")
+    now = {node["name"]: node["mem_limit"] for node in broker.nodes()}
+    assert now["warren@here"] == limits["warren@here"]
+    assert abs(now["warren-2@here"] - limits["warren-2@here"] / 2) < 2
+    do(*second, "stop_app")
+    until(lambda: _states(broker) == ["running", "stopped"])
+    assert broker.api.get("/health/checks/processes")[0] == 503
+    first = ["--data-dir", str(broker.data_dir)]
+    refused = do(*first, "forget_cluster_node", "warren-2@here", check=False)
+    assert refused.returncode != 0 and "is a process of this broker" in refused.stderr
+    do(*second, "start_app")
+    until(lambda: _states(broker) == ["running", "running"])
+
+
+def _states(broker: Processes) -> list[str]:
+    return [one["state"] for one in broker.api.get("/processes")[1]]
+
+
+def do(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "warren", "ctl", *arguments]
-    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return subprocess.run(command, capture_output=True, check=check, text=True)
+
+
+def ctl(*arguments: str) -> Any:
+    return json.loads(do(*arguments).stdout)
 
 
 def test_a_stop_while_it_starts_ends_all(broker: Processes, tmp_path: Path) -> None:
