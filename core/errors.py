@@ -74,7 +74,7 @@ def locked_queue(name: str, vhost: str) -> ResourceLocked:
 
 
 class QueueNotHere(NotFound):
-    """The leader of a queue was asked about it, and has deleted it: the node that asks has not heard
+    """The leader of a queue was asked about it and has deleted it; the asking node has not heard
     of that yet."""
 
 
