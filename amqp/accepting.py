@@ -124,8 +124,8 @@ class Acceptor:
     def suspend(self) -> None:
         """Have the kernel give all connections to the other processes that share the ports.
 
-        Without such processes it does nothing: to refuse a client takes an open listener, and
-        keeps the port from other programs.
+        Without such processes the listeners stay open, so that no other program gets their ports,
+        and the server refuses each client.
         """
         if not self._sockets.shared_ports:
             return
