@@ -115,13 +115,30 @@ def side(
 
 def refuse_one_broker(source: Side, target: Side) -> None:
     """Raise `MigrateError` if both are the same broker, or nodes of one cluster: a queue would be
-    read to be published to itself."""
-    parameters = (
-        {one["name"]: one for one in side.get("global-parameters")} for side in (source, target)
-    )
-    ids = [named.get(INTERNAL_CLUSTER_ID) for named in parameters]
-    if ids[0] and ids[0] == ids[1]:
+    read to be published to itself.
+
+    The cluster's id alone does not decide that: it is in exported definitions and in backups, so
+    another broker may have it. One broker has the same nodes in the same processes, and listens at
+    the same ports.
+    """
+    if _running_nodes(source) & _running_nodes(target) and _ports(source) == _ports(target):
         raise MigrateError("the source and the target are the same broker")
+
+
+def _running_nodes(side: Side) -> set[tuple[str, str, str]]:
+    """Each node with its cluster's id and its process id."""
+    parameters = {one["name"]: str(one["value"]) for one in side.get("global-parameters")}
+    cluster_id = parameters.get(INTERNAL_CLUSTER_ID, "")
+    return {
+        (cluster_id, node["name"], str(node["os_pid"]))
+        for node in side.get("nodes")
+        if node.get("os_pid")
+    }
+
+
+def _ports(side: Side) -> set[tuple[str, int]]:
+    """The protocols and ports of all listeners."""
+    return {(one["protocol"], one["port"]) for one in side.get("overview")["listeners"]}
 
 
 def amqp_listener(url: str, overview: Mapping[str, Any], role: str) -> AmqpAddress:

@@ -148,6 +148,17 @@ def test_a_broker_is_not_moved_to_itself(brokers: tuple[Broker, Broker]) -> None
     assert refused.stderr == "Error: the source and the target are the same broker\n"
 
 
+def test_another_broker_may_have_the_id_of_the_source(brokers: tuple[Broker, Broker]) -> None:
+    # It is in what a user exports at one and imports at the other.
+    source, target = brokers
+    value = source.call(lambda node: node.global_parameters.get("internal_cluster_id"))
+    before = target.call(lambda node: node.global_parameters.get("internal_cluster_id"))
+    target.call(lambda node: node.global_parameters.set("internal_cluster_id", value))
+    done = CliRunner().invoke(migrate, [management(source), management(target), "--dry-run"])
+    target.call(lambda node: node.global_parameters.set("internal_cluster_id", before))
+    assert "same broker" not in done.stderr
+
+
 def test_a_stream_is_declared_and_keeps_what_it_has(pair: tuple[Broker, Broker]) -> None:
     source, target = pair
     declare(source, queue="s", arguments={"x-queue-type": "stream"})
