@@ -383,10 +383,8 @@ class _Parser:
         return word == "true"
 
     def _time(self) -> float:
-        """The seconds since 1970 of a time in the notation of ISO 8601; without a zone, of UTC."""
         try:
-            moment = datetime.fromisoformat(_unquoted(self._token.text))
-            since_1970 = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+            since_1970 = seconds_since_1970(_unquoted(self._token.text))
         except (ValueError, OverflowError):
             raise self._expected("a time such as '2026-11-20T10:30:00Z'") from None
         self._next += 1
@@ -436,6 +434,13 @@ class _Parser:
                 raise FilterTooSlow(f"filter: the pattern '{pattern}' takes too long") from slow
 
         return test
+
+
+def seconds_since_1970(moment: str) -> float:
+    """Convert a time in the notation of ISO 8601; without a zone it is in UTC. Raises `ValueError`
+    and `OverflowError`."""
+    parsed = datetime.fromisoformat(moment)
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
 def _unquoted(quoted: str) -> str:

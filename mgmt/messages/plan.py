@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from warren.core.messages.message_filter import parse_filter
+from warren.core.messages.message_filter import parse_filter, seconds_since_1970
 from warren.mgmt.messages.looking import parse_place
 from warren.shovel.redrive import Back, Death
 
@@ -132,7 +131,4 @@ def _check_range(plan: Plan) -> None:
 
 def seconds(moment: str | float) -> float:
     """Convert a time of a plan to seconds since 1970. Raises `ValueError`."""
-    if isinstance(moment, str):
-        parsed = datetime.fromisoformat(moment)
-        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
-    return moment
+    return seconds_since_1970(moment) if isinstance(moment, str) else moment
