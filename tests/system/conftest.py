@@ -89,8 +89,16 @@ def start_cluster(tmp_path: Path) -> Iterator[Callable[..., RunningCluster]]:
 
 
 @pytest.fixture(scope="module")
-def cluster_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    cluster = RunningCluster(tmp_path_factory.mktemp("cluster"), "a", "b", "c")
+def cluster_config() -> str:
+    """What the nodes of `cluster_of_module` are configured with besides; a module may say more."""
+    return ""
+
+
+@pytest.fixture(scope="module")
+def cluster_of_module(
+    tmp_path_factory: pytest.TempPathFactory, cluster_config: str
+) -> Iterator[RunningCluster]:
+    cluster = RunningCluster(tmp_path_factory.mktemp("cluster"), "a", "b", "c", more=cluster_config)
     try:
         cluster.start()
         yield cluster
