@@ -194,7 +194,7 @@ class LogMember:
         else:
             place = window.place_after(hello.end, epoch)
         if place is None:
-            self._effects.send(node, self.queue_id, Refusal(hello.incarnation))
+            self._effects.send(node, self.queue_id, Refusal(hello.incarnation, epoch))
             return
         self._effects.send(node, self.queue_id, Welcome(hello.incarnation))
         before = self._sessions.pop(node, None)
@@ -295,8 +295,11 @@ class LogMember:
                     if self._is_bereaved:
                         self._is_bereaved = False
                         self._upper.members_changed((MemberId(node, PRESUMED),), ())
-            case Refusal(incarnation):
-                if node == self._record.leader and incarnation == self._me.incarnation:
+            case Refusal(incarnation, epoch):
+                if (node, epoch) != (self._record.leader, self._record.epoch):
+                    # This member says hello again until it knows the leader's own definition.
+                    return
+                if incarnation == self._me.incarnation:
                     self.ended()
                     self._upper.stopped(StopReason.INCONSISTENT)
             case Bye(incarnation):

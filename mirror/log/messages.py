@@ -25,6 +25,7 @@ from warren.mirror.messages.post import Undeliverable
 _HEAD = struct.Struct("<BQ")
 _HELLO = struct.Struct("<QQQBQQ")
 _DATA = struct.Struct("<QQ")
+_REFUSAL = struct.Struct("<QQ")
 _ONE = struct.Struct("<Q")
 
 
@@ -57,7 +58,11 @@ class Data(NamedTuple):
 
 
 class Refusal(NamedTuple):
+    """`epoch` is the leader's: a mirror that knows an older definition does not know yet whether it
+    is to keep its copy."""
+
     incarnation: int
+    epoch: int
 
 
 class Bye(NamedTuple):
@@ -66,9 +71,8 @@ class Bye(NamedTuple):
 
 Message: TypeAlias = Hello | Welcome | Data | Refusal | Bye
 
-_OF_ONE_NUMBER: Mapping[int, type[Welcome] | type[Refusal] | type[Bye]] = {
+_OF_ONE_NUMBER: Mapping[int, type[Welcome] | type[Bye]] = {
     Code.WELCOME: Welcome,
-    Code.REFUSAL: Refusal,
     Code.BYE: Bye,
 }
 
@@ -88,8 +92,8 @@ def encode(queue_id: int, message: Message) -> bytes:
             return _HEAD.pack(Code.WELCOME, queue_id) + _ONE.pack(incarnation)
         case Data(everywhere, payload):
             return data_head(queue_id, everywhere) + payload
-        case Refusal(incarnation):
-            return _HEAD.pack(Code.REFUSAL, queue_id) + _ONE.pack(incarnation)
+        case Refusal():
+            return _HEAD.pack(Code.REFUSAL, queue_id) + _REFUSAL.pack(*message)
         case Bye(incarnation):
             return _HEAD.pack(Code.BYE, queue_id) + _ONE.pack(incarnation)
 
@@ -106,6 +110,8 @@ def decode(octets: bytes) -> tuple[int, Message]:
             incarnation, epoch, batch, voted, *vote = _HELLO.unpack(octets[start:])
             voted_in = (vote[0], vote[1]) if voted else None
             return queue_id, Hello(incarnation, (epoch, batch), voted_in)
+        if code == Code.REFUSAL:
+            return queue_id, Refusal(*_REFUSAL.unpack(octets[start:]))
         (incarnation,) = _ONE.unpack(octets[start:])
     except struct.error as error:
         raise Undeliverable(f"a message of a log that cannot be read: {error}") from None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import structs
+
 from warren.core.definitions.records import QueueRecord
 from warren.mirror.carriers.batch import HEAD, NOTHING
-from warren.mirror.carriers.ports import MemberId
+from warren.mirror.carriers.ports import MemberId, StopReason
 from warren.mirror.log.member import LogMember
-from warren.mirror.log.messages import Data, Hello, Message, Welcome
+from warren.mirror.log.messages import Data, Hello, Message, Refusal, Welcome
 
 RECORD = QueueRecord(
     False, {}, 7, leader="a", mirrors=["b"], in_sync=["b"], carrier="log", ballot=3
@@ -48,6 +50,10 @@ class Upper:
 
     def __init__(self) -> None:
         self.taken: list[bytes] = []
+        self.reasons: list[StopReason] = []
+
+    def stopped(self, reason: StopReason) -> None:
+        self.reasons.append(reason)
 
     def joined(self, members: Any) -> None: ...
 
@@ -95,3 +101,18 @@ def test_what_tells_a_mirror_to_start_is_sent_again_when_it_got_lost_with_the_li
     # Another life of it begins with what is new then.
     leader.received("c", Hello(6, NOTHING, None))
     assert effects.batches == [start, start]
+
+
+def test_a_refusal_counts_when_the_definition_is_known_by_which_the_leader_refuses() -> None:
+    """By an older one the mirror could drop a copy that is in sync by now, the only whole one."""
+    effects, upper = Effects(), Upper()
+    member = LogMember(MemberId("b", 5), RECORD, upper, effects, (0, 4))  # type: ignore[arg-type]
+    member.start()
+    member.received("a", Refusal(5, epoch=2))
+    assert not upper.reasons and member.tick()
+    member.follow(structs.replace(RECORD, epoch=2, ballot=4))
+    member.received("a", Refusal(5, epoch=1))
+    member.received("a", Refusal(4, epoch=2))
+    assert not upper.reasons and member.tick()
+    member.received("a", Refusal(5, epoch=2))
+    assert upper.reasons == [StopReason.INCONSISTENT] and member.is_stopped

@@ -27,7 +27,7 @@ messages = st.one_of(
     st.builds(Hello, numbers, positions, st.none() | positions),
     st.builds(Welcome, numbers),
     st.builds(Data, positions, st.binary(max_size=50)),
-    st.builds(Refusal, numbers),
+    st.builds(Refusal, numbers, numbers),
     st.builds(Bye, numbers),
 )
 

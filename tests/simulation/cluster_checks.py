@@ -343,8 +343,11 @@ class Ledger:
 
     def may_come_twice(self, publish: Publish) -> bool:
         """Whether it was delayed, and a node led the delay queue meanwhile that need not know what
-        has left; then it may come as new, too."""
-        return publish.due_at is not None and self._led_since(DELAY_QUEUE, publish.published_at)
+        has left; then it may come as new, too. A leader before it takes and sends messages until
+        it hears that there is another."""
+        return publish.due_at is not None and self._led_since(
+            DELAY_QUEUE, publish.published_at - KNOWN_S
+        )
 
     def may_be_there_twice(self, publish: Publish) -> bool:
         """Whether it was delayed, and sent to its queue twice: the first leader did not answer."""
