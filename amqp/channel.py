@@ -263,7 +263,7 @@ class Channel:
     # Publishing
 
     def unexpected_method(self) -> UnexpectedFrame:
-        """The error for a method in the middle of content."""
+        """The error for a method in the middle of content, and for a part of it that is none."""
         if self.expects is HEADER:
             return UnexpectedFrame(
                 "expected content header for class 60, got non content header frame instead",
@@ -294,6 +294,8 @@ class Channel:
                 f"expected content header for class 60, got one for class {class_id} instead",
                 PUBLISH_IDS,
             )
+        if header[2] or header[3]:  # the weight, which is to be zero (4.2.6.1)
+            raise self.unexpected_method()
         self._header = header
         self._body_size = self._body_left = int.from_bytes(header[4:12], "big")
         if self._body_left:
@@ -312,9 +314,7 @@ class Channel:
                 self._body += payload
             return
         if self._body_left < 0:
-            raise UnexpectedFrame(
-                "expected content body, got non content body frame instead", PUBLISH_IDS
-            )
+            raise self.unexpected_method()
         self.expects = METHOD
         if self._body:
             # The body stays a bytearray: copying a hundred megabytes takes tens of milliseconds.

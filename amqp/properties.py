@@ -127,15 +127,15 @@ _LONG = struct.Struct(">I")
 def scan(header: bytes) -> Facts:
     """The facts of a content header; `NO_FACTS` itself if it has none of them.
 
-    Raises `MalformedProperties` if the header ends before its properties do. The headers table is
-    skipped, not read.
+    Raises `MalformedProperties` if the header does not end with its properties, or has further
+    flags words (4.2.6.1): no property is in them. The headers table is skipped, not read.
     """
     # One line per property and no loop: this runs for each publish with properties of its own.
     try:
         (flags,) = _SHORT.unpack_from(header, _FLAGS_AT)
         offset = _FLAGS_AT + 2
         if flags & _CONTINUED:
-            offset = _after_flags(header)
+            raise _too_long(header, offset)
         delivery_mode = priority = expiration = reply_to = user_id = headers_span = None
         if flags & _CONTENT_TYPE:
             offset += 1 + header[offset]
@@ -179,8 +179,8 @@ def scan(header: bytes) -> Facts:
                     offset += 1 + header[offset]
     except (IndexError, struct.error) as error:
         raise _truncated(header) from error
-    if offset > len(header):
-        raise _truncated(header)
+    if offset != len(header):
+        raise _truncated(header) if offset > len(header) else _too_long(header, offset)
     facts = flags & _FACTS
     if not facts:
         return NO_FACTS
@@ -266,7 +266,7 @@ def ordinary(header: bytes, flags: int) -> tuple[int, int]:
                     offset = decided + header[offset]
     except (IndexError, struct.error):
         return UNUSUAL, 0
-    return (found, decided) if offset <= len(header) else (UNUSUAL, 0)
+    return (found, decided) if offset == len(header) else (UNUSUAL, 0)
 
 
 def _may_have_copies(header: bytes, start: int, end: int) -> bool:
@@ -312,8 +312,8 @@ def identity(header: bytes) -> bytes | None:
     malformed. This runs for each message of a queue that records the lives of messages."""
     try:
         (flags,) = _SHORT.unpack_from(header, _FLAGS_AT)
-        if flags & _CONTINUED or not flags & (_MESSAGE_ID | _CORRELATION_ID):
-            return None if not flags & _CONTINUED else _identity_of_many_flags(header)
+        if not flags & (_MESSAGE_ID | _CORRELATION_ID):
+            return None
         offset = _FLAGS_AT + 2
         if flags & _CONTENT_TYPE:
             offset += 1 + header[offset]
@@ -340,17 +340,6 @@ def identity(header: bytes) -> bytes | None:
     except (IndexError, struct.error):
         return None
     return found or None
-
-
-def _identity_of_many_flags(header: bytes) -> bytes | None:
-    for name in ("message_id", "correlation_id"):
-        try:
-            found = property_bytes(header, name)
-        except MalformedProperties:
-            return None
-        if found:
-            return found
-    return None
 
 
 def replace(
@@ -505,6 +494,11 @@ _INTEGER = re.compile(rb"[+-]?[0-9]+")
 
 def _truncated(header: bytes) -> MalformedProperties:
     return MalformedProperties(f"a content header of {len(header)} bytes ends in its properties")
+
+
+def _too_long(header: bytes, end: int) -> MalformedProperties:
+    behind = len(header) - end
+    return MalformedProperties(f"a content header has {behind} bytes behind its properties")
 
 
 def _after_flags(header: bytes) -> int:

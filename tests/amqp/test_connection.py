@@ -248,6 +248,26 @@ class TestFrameErrors:
         client.sends_octets(Frame(2, 1, header).octets + Frame(3, 1, b"x" * 4096).octets)
         assert client.counts("q") == (1, 0)
 
+    @pytest.mark.parametrize(
+        ("weight", "properties", "code", "text"),
+        [
+            (0, b"\x10\0\x01junk", 501, "cannot decode <<0,60,0,0,0,0,0,0,0,0,0,1,16,0,1,106,"),
+            (0, b"\x10\x01\0\0\x01", 501, "cannot decode <<0,60,0,0,0,0,0,0,0,0,0,1,16,1,0,0,1>>"),
+            (1, b"\x10\0\x01", 505, "expected content header for class 60, got non content header"),
+        ],
+        ids=["octets behind the properties", "further flags", "weight"],
+    )
+    def test_a_content_header_that_would_break_its_consumers_is_refused(
+        self, client: Client, weight: int, properties: bytes, code: int, text: str
+    ) -> None:
+        """RabbitMQ refuses them, too: 541, 541 and 505."""
+        client.declares("q")
+        method = method_frame(1, commands.Basic.Publish, routing_key="q")
+        header = b"\0\x3c" + weight.to_bytes(2, "big") + (1).to_bytes(8, "big") + properties
+        client.sends_octets(method + Frame(2, 1, header).octets + Frame(3, 1, b"x").octets)
+        assert text in client.receives_connection_close(code).reply_text
+        assert client.broker.vhost.queues["q"].backing.length == 0
+
     def test_a_frame_larger_than_that_ends_it(self, client: Client) -> None:
         client.sends_octets(Frame(3, 1, b"x" * 4097).octets)
         assert client.receives_connection_close(501).reply_text == (

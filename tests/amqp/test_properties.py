@@ -257,16 +257,29 @@ def test_removing_everything_editable_leaves_the_rest(properties: dict[str, byte
     assert edited == content_header(kept)
 
 
-@given(encoded_properties, st.binary(max_size=3))
-def test_further_flags_words_and_bytes_at_the_end_are_kept(
+@given(encoded_properties, st.binary(min_size=1, max_size=3))
+def test_what_follows_the_properties_is_refused_and_not_lost_by_an_edit(
     properties: dict[str, bytes], rest: bytes
 ) -> None:
-    raw = content_header(properties, more_flags=(0x8000, 0x0002)) + rest
-    plain = content_header(properties)
-    assert scan(raw)._replace(headers=None) == scan(plain)._replace(headers=None)
-    assert headers(raw) == headers(plain)
+    """RabbitMQ refuses it (541): clients that it was delivered to would fail."""
+    raw = content_header(properties) + rest
+    with pytest.raises(MalformedProperties, match="behind its properties"):
+        scan(raw)
+    assert ordinary(raw, int.from_bytes(raw[12:14], "big"))[0] == UNUSUAL
     edited = {**properties, "expiration": b"\x0210"}
-    expected = content_header(edited, more_flags=(0x8000, 0x0002)) + rest
+    assert replace(raw, expiration=b"10") == content_header(edited) + rest
+
+
+@given(encoded_properties)
+def test_further_flags_words_are_refused_and_not_lost_by_an_edit(
+    properties: dict[str, bytes],
+) -> None:
+    raw = content_header(properties, more_flags=(0x8000, 0x0002))
+    with pytest.raises(MalformedProperties, match="behind its properties"):
+        scan(raw)
+    assert ordinary(raw, int.from_bytes(raw[12:14], "big"))[0] == UNUSUAL
+    edited = {**properties, "expiration": b"\x0210"}
+    expected = content_header(edited, more_flags=(0x8000, 0x0002))
     assert replace(raw, expiration=b"10") == expected
 
 
