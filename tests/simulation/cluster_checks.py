@@ -339,6 +339,8 @@ class Ledger:
         bound_at = self._bound_at.get(publish.queue)
         if bound_at is None or publish.published_at <= bound_at + KNOWN_S:
             return "its queue was bound too late"
+        if self.declared_since(publish.queue, publish.published_at):
+            return "its queue was declared later"
         return ""
 
     def may_come_twice(self, publish: Publish) -> bool:
