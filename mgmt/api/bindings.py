@@ -23,7 +23,7 @@ from warren.mgmt.http.endpoint import Endpoint, Reply
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.lazy_list import LazyList
 from warren.mgmt.http.listing import Listing, Row, answer
-from warren.mgmt.http.request import ApiRequest, text
+from warren.mgmt.http.request import ApiRequest, routing_key
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.waiting import taken
 
@@ -163,7 +163,8 @@ async def bind(request: ApiRequest) -> Reply:
     arguments = body.get("arguments") or {}
     if not isinstance(arguments, dict):
         raise BadRequest("arguments should be an object")
-    binding = Binding(source, kind, destination, text(body, "routing_key"), from_json(arguments))
+    key = routing_key(body.get("routing_key", ""))
+    binding = Binding(source, kind, destination, key, from_json(arguments))
     _check(request, vhost, binding)
     await taken(lambda: vhost.bind(binding, None))
     location = f"{quote(destination, safe='')}/{quote(properties_key(binding), safe='~')}"

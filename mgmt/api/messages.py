@@ -28,7 +28,7 @@ from warren.mgmt.api.queues import queue_of
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.listing import Row
-from warren.mgmt.http.request import VHOST_NOT_FOUND, ApiRequest, demanded
+from warren.mgmt.http.request import VHOST_NOT_FOUND, ApiRequest, demanded, routing_key
 from warren.mgmt.http.slices import Breather
 from warren.mgmt.waiting import through
 
@@ -95,14 +95,12 @@ async def publish(request: ApiRequest) -> Any:
         if error.reason == VHOST_NOT_FOUND:
             raise
         raise BadRequest(f"404 {_missing(request, 'exchange')}") from error
-    routing_key, properties, payload, encoding = demanded(
+    key, properties, payload, encoding = demanded(
         await request.body(), "routing_key", "properties", "payload", "payload_encoding"
     )
     body = _decoded(payload, encoding)
-    if not isinstance(routing_key, str) or len(routing_key.encode()) > 255:
-        raise BadRequest("routing_key should be a string of 255 octets at most")
     routes = PublishRoutes(request.node, vhost, request.caller.user)
-    arguments = b"\0\0" + short_string(exchange.name) + short_string(routing_key) + _MANDATORY
+    arguments = b"\0\0" + short_string(exchange.name) + short_string(routing_key(key)) + _MANDATORY
     header = _header(properties, len(body))
     try:
         if request.caller.local:

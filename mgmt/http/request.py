@@ -197,3 +197,10 @@ def text(body: dict[str, Any], name: str, default: str = "") -> str:
     if not isinstance(value, str):
         raise BadRequest(f"{name} should be a string")
     return value
+
+
+def routing_key(value: object) -> str:
+    """The value, if it may be a routing key on the wire. Raises `BadRequest`."""
+    if not isinstance(value, str) or len(value.encode()) > NAME_BYTES_MAX:
+        raise BadRequest(f"routing_key should be a string of {NAME_BYTES_MAX} octets at most")
+    return value

@@ -396,9 +396,10 @@ class ClusterMetadata(SharedDefinitions):
             if place % SLICE_CHANGES == 0:
                 await asyncio.sleep(0)
         changes += [Change(key, None) for key in self._stored if key not in present]
+        # A node that was away long, and missed nothing, is no reason to worry.
         log_event(
             logger,
-            logging.WARNING,
+            logging.WARNING if changes else logging.INFO,
             "cluster_history_compacted",
             since=self._revision,
             until=number,

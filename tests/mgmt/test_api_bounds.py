@@ -64,6 +64,14 @@ def test_what_is_nested_too_deep_is_refused(
             assert reason(refused) == TOO_DEEP
 
 
+@pytest.mark.parametrize("key", ["k" * 256, "é" * 128, 7])
+def test_no_binding_has_a_routing_key_that_amqp_cannot_say(api: ApiClient, key: object) -> None:
+    path = "/bindings/%2F/e/amq.topic/e/amq.fanout"
+    refused = reason(api.post(path, {"routing_key": key}))
+    assert refused == (400, "routing_key should be a string of 255 octets at most")
+    assert api.post(path, {"routing_key": "k" * 255})[0] == 201
+
+
 def test_what_is_nested_as_deep_as_allowed_is_kept(api: ApiClient) -> None:
     deep: object = []
     for _ in range(90):

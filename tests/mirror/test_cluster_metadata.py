@@ -105,6 +105,12 @@ async def settled(*stores: ClusterMetadata, patience_s: float = PATIENCE_S) -> N
     await until(lambda: len({store.revision for store in stores}) == 1)
 
 
+def logged_as(caplog: pytest.LogCaptureFixture, event: str) -> set[int]:
+    """The levels of the lines with this event."""
+    lines = [line for line in caplog.records if line.getMessage().startswith(event)]
+    return {line.levelno for line in lines}
+
+
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.getMessage().split()[0]
@@ -469,6 +475,20 @@ class TestTheWatch:
 
         run(shared_etcd, scenario)
 
+    def test_who_missed_nothing_by_a_compaction_does_not_warn(
+        self, shared_etcd: EtcdServer, run: Callable[..., None], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def scenario(cluster: Cluster) -> None:
+            proxy = await cluster.proxy()
+            a, b = await cluster.open("a", proxy.url), await cluster.open("b")
+            await done(b.transact([Write(("vhost", "new"), vhost())]))
+            await settled(a, b)
+            with caplog.at_level(logging.INFO):
+                await a._reload()
+            assert logged_as(caplog, "cluster_history_compacted") == {logging.INFO}
+
+        run(shared_etcd, scenario)
+
     def test_a_compaction_during_a_break_costs_a_reload_and_watchers_hear_the_differences(
         self, shared_etcd: EtcdServer, run: Callable[..., None], caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -497,6 +517,7 @@ class TestTheWatch:
             await settled(a, b)
             assert in_doubt.visible and lost_against.refused
             assert "cluster_history_compacted" in events(caplog)
+            assert logged_as(caplog, "cluster_history_compacted") == {logging.WARNING}
             assert list(a.records(())) == list(b.records(()))
             assert dict(heard) == {
                 ("vhost", "made"): vhost(),
