@@ -352,9 +352,12 @@ class Ledger:
         )
 
     def may_be_there_twice(self, publish: Publish) -> bool:
-        """Whether it was delayed, and sent to its queue twice: the first leader did not answer."""
+        """Whether it was delayed, and sent to its queue twice: the first leader did not answer, or
+        its link broke, and a leader without mirrors does not know what it has had from whom."""
         return publish.due_at is not None and (
-            self.may_come_twice(publish) or self._led_since(publish.queue, publish.published_at)
+            self.may_come_twice(publish)
+            or self._led_since(publish.queue, publish.published_at)
+            or self.queues[publish.queue].bare_until >= publish.published_at
         )
 
     def _led_since(self, queue: str, at: float) -> bool:
