@@ -338,11 +338,12 @@ class _Maker:
         self.holding = False
         if process is not None:
             assert process.stdin is not None and process.stdout is not None
-            process.stdin.close()
-            process.stdout.close()
-            # It may be in the middle of a snapshot; the next sweep removes such a snapshot.
+            # It may be in the middle of a snapshot; the next sweep removes such a snapshot. A
+            # thread that waits for its answer has the stream until the process has ended.
             process.kill()
             process.wait()
+            process.stdin.close()
+            process.stdout.close()
 
     def _failed(self, reason: str) -> dict[str, Any]:
         self.end()

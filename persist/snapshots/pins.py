@@ -23,7 +23,7 @@ import re
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -316,7 +316,8 @@ def _files_of_nobody_else(paths: list[Path]) -> list[_PinnedFile]:
 def remove(path: Path) -> None:
     """Remove a snapshot, or what was to become one; none that is there no more. Raises OSError.
 
-    Who opens it finds all of it, or nothing.
+    Who opens it finds all of it, or nothing. Others may be removing it, too: a reader that releases
+    it, and the sweep of another one or of the node, which finds it unfinished.
     """
     if not is_unfinished(path):
         unfinished = path.with_name(path.name + UNFINISHED)
@@ -325,11 +326,9 @@ def remove(path: Path) -> None:
         except FileNotFoundError:
             return
         path = unfinished
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        if path.exists():
-            raise
+    while path.exists():
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
 
 def is_unfinished(path: Path) -> bool:

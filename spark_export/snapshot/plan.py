@@ -8,7 +8,6 @@ records.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from warren.core.patterns.matcher import TooSlow
+from warren.core.patterns.pattern import InvalidPattern, compile_pattern
 from warren.core.ports import Key
 from warren.spark_export.errors import OptionRefused, QueueUnknown
 from warren.spark_export.snapshot.filters import Interval
@@ -49,8 +50,8 @@ class ChoosesQueues(Protocol):
 class QueueSelector:
     """A choice of durable queues: all, or those of a virtual host, by names or by a pattern.
 
-    The pattern is a regular expression that has to match the whole name. `retained`: acknowledged
-    messages that queues have retained are wanted, too.
+    The pattern is a regular expression as in policies, and has to match the whole name.
+    `retained`: acknowledged messages that queues have retained are wanted, too.
     """
 
     vhost: str | None = None
@@ -78,11 +79,7 @@ class QueueSelector:
                     raise QueueUnknown(self._unknown(name, known, inside))
             return [key for key in inside if key[1] in self.names]
         if self.pattern is not None:
-            try:
-                pattern = re.compile(self.pattern)
-            except re.error as error:
-                raise OptionRefused(f"pattern {self.pattern!r}: {error}") from None
-            return [key for key in inside if pattern.fullmatch(key[1])]
+            return _matching(self.pattern, inside)
         return inside
 
     def _unknown(self, name: str, known: list[Key], inside: list[Key]) -> str:
@@ -97,6 +94,24 @@ class QueueSelector:
         else:
             hint = f"; there are {len(names)} durable queues"
         return f"no durable queue {name!r}{where}{hint}"
+
+
+def _matching(pattern: str, queues: list[Key]) -> list[Key]:
+    """The queues whose whole name the pattern matches.
+
+    It is searched within bounds, like that of a policy: a node does this for its users, one after
+    the other. Raises `OptionRefused`.
+    """
+    try:
+        compile_pattern(pattern)
+        whole_name = compile_pattern(rf"\A(?:{pattern})\z", strict=True)
+        return [key for key in queues if whole_name.search(key[1])]
+    except InvalidPattern as error:
+        raise OptionRefused(f"pattern {pattern!r}: {error.reason}") from None
+    except TooSlow:
+        raise OptionRefused(
+            f"pattern {pattern!r}: it takes too long; write a plainer one"
+        ) from None
 
 
 def select_queues(

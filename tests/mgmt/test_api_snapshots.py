@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from base64 import b64encode
@@ -339,6 +340,20 @@ def test_the_process_that_makes_snapshots_may_end_at_any_time(broker: Broker) ->
     process.kill()
     process.wait()
     assert make(broker).ask("GET").status == 200
+
+
+def test_a_node_that_stops_waits_for_no_snapshot(broker: Broker) -> None:
+    """A thread of it waits for the answer, and would keep the process alive."""
+    make(broker)
+    maker = broker_service(broker)._maker
+    process = maker._process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    asking = threading.Thread(target=maker.ask, args=({"no": "question"},))
+    asking.start()
+    maker.end()
+    asking.join(PATIENCE_S)
+    assert not asking.is_alive()
 
 
 def test_where_snapshots_are_made_is_told(broker: Broker) -> None:

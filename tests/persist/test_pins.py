@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from warren.persist.snapshots.pins import (
     EarlyRelease,
     keep_within,
     read_early_release,
+    remove,
     sweep,
 )
 
@@ -133,3 +135,28 @@ def test_that_a_snapshot_was_released_is_known_for_a_day(tmp_path: Path) -> None
     assert read_early_release(path) is not None
     sweep(tmp_path, written_us + 25 * 3_600_000_000)
     assert not note.exists()
+
+
+def test_two_may_remove_a_snapshot_at_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one who releases it, and a sweep that finds it unfinished."""
+    snapshot = tmp_path / "one"
+    (snapshot / "queues").mkdir(parents=True)
+    for number in range(3):
+        (snapshot / "queues" / str(number)).touch()
+    remove_tree = shutil.rmtree
+    others: list[Path] = []
+
+    def removed_meanwhile(path: Path) -> None:
+        """Another one removes a part of it while this one is at it."""
+        if not others:
+            others.append(path)
+            (path / "queues" / "1").unlink()
+            raise FileNotFoundError(path / "queues" / "1")
+        remove_tree(path)
+
+    monkeypatch.setattr(shutil, "rmtree", removed_meanwhile)
+    remove(snapshot)
+    assert others and not list(tmp_path.iterdir())
+    remove(snapshot)

@@ -70,6 +70,18 @@ def test_a_virtual_host_without_queues_is_no_mistake() -> None:
     assert QueueSelector("us").select(QUEUES, ["us"]) == []
 
 
+def test_a_pattern_that_takes_for_ever_is_refused_soon() -> None:
+    """A node does this for its users, one after the other."""
+    names = [("/", "a" * 60 + "!"), *QUEUES]
+    with pytest.raises(OptionRefused, match="takes too long"):
+        QueueSelector(pattern="((a|aa|aaa)(a|aa|aaa))+[b!]{2}").select(names)
+    with pytest.raises(OptionRefused, match="too large"):
+        QueueSelector(pattern="a" * 5000).select(names)
+    assert QueueSelector(pattern="(?i)ORDERS|a").select(QUEUES) == QueueSelector(
+        pattern="orders"
+    ).select(QUEUES)
+
+
 def test_a_pattern_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(OptionRefused, match="pattern"):
         QueueSelector(pattern="(").select(QUEUES)
