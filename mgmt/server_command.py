@@ -158,19 +158,8 @@ async def serve(config: Config, output: LogOutput) -> int:
     manager = ServiceManager.of(os.environ, os.getpid())
     manager.stay_alive(loop)
     life = _Life(config, output, manager)
-    running = await life.begin()
-    if running is None:
-        manager.close()
-        return 0
-    ports = ", ".join(str(port) for port in running.amqp_ports)
-    tls = "".join(f", amqps {port}" for port in running.tls_ports)
-    http = "".join(f", {kind} {port}" for kind, port in running.http_ports)
-    print(
-        f"warren {running.node.name} ready: amqp {ports}{tls}{http}{_pages(config, running)}",
-        flush=True,
-    )
-    manager.ready(f"amqp {ports}{tls}{http}")
-    await life.live(running)
+    if await life.begin():
+        await life.live()
     manager.close()
     return 0
 
@@ -182,48 +171,73 @@ class _Life:
         self._manager = manager
         self._config = config
         self._output = output
+        # The node that serves, or has paused; no frame keeps one that has stopped.
+        self._node: RunningNode | None = None
         # Set by a signal. Other reasons to end come from the node itself (`RunningNode.ends`).
         self._stop_wanted = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_wanted.set)
 
-    async def begin(self) -> RunningNode | None:
-        """The node, ready; None if a signal came before that. Raises the errors of a start."""
-        return await self._start(self._config)
+    async def begin(self) -> bool:
+        """Start the node and say that it is ready; False if a signal came before that.
 
-    async def live(self, running: RunningNode) -> None:
+        Raises the errors of a start.
+        """
+        running = self._node = await self._start(self._config)
+        if running is None:
+            return False
+        ports = ", ".join(str(port) for port in running.amqp_ports)
+        tls = "".join(f", amqps {port}" for port in running.tls_ports)
+        http = "".join(f", {kind} {port}" for kind, port in running.http_ports)
+        print(
+            f"warren {running.node.name} ready:"
+            f" amqp {ports}{tls}{http}{_pages(self._config, running)}",
+            flush=True,
+        )
+        self._manager.ready(f"amqp {ports}{tls}{http}")
+        return True
+
+    async def live(self) -> None:
         """Serve until the process is to end. Raises the errors of a start after a pause."""
-        node: RunningNode | None = running
-        name = running.node.name
-        while node is not None:
-            ending = await self._serve(node)
+        assert self._node is not None
+        name = self._node.node.name
+        while self._node is not None:
+            ending = await self._serve(self._node)
+            await self._stop(self._node, ending)
             if ending is Ending.STOP:
-                self._manager.stopping()
-                log_event(log, logging.INFO, "node_stopping", node=name)
+                self._node = None
             elif ending is Ending.PAUSE:
-                self._manager.status("paused: the cluster's store is lost")
-                # A node that takes no part in the cluster's decisions must not serve clients.
-                log_event(
-                    log, logging.WARNING, "node_pausing", reason="the cluster's store is lost"
-                )
-            elif ending is Ending.STOP_APP:
-                log_event(log, logging.WARNING, "node_stopping", node=name, process="stays")
-            self._config = node.as_before(self._config)
-            if ending is Ending.PAUSE:
-                assert node.cluster is not None
-                await node.stop(node.cluster.pause_reason)
+                self._node = await self._wait_for_cluster(self._node)
+                # The node that has paused was shown until now. Its parts know each other, and
+                # nobody else looks at old objects (`collect_rarely`).
+                gc.collect()
             else:
-                await node.stop()
-            if node.faults.first is not None:
-                raise NodeFailed(node.faults.first)
-            if ending is Ending.STOP:
-                node = None
-            elif ending is Ending.PAUSE:
-                node = await self._wait_for_cluster(node)
-            else:
-                node = await self._stay_stopped(name)
+                self._node = None
+                gc.collect()
+                self._node = await self._stay_stopped(name)
         log_event(log, logging.INFO, "node_stopped", node=name)
+
+    async def _stop(self, node: RunningNode, ending: Ending) -> None:
+        """Stop the node, as it ends this way. Raises `NodeFailed`."""
+        name = node.node.name
+        if ending is Ending.STOP:
+            self._manager.stopping()
+            log_event(log, logging.INFO, "node_stopping", node=name)
+        elif ending is Ending.PAUSE:
+            self._manager.status("paused: the cluster's store is lost")
+            # A node that takes no part in the cluster's decisions must not serve clients.
+            log_event(log, logging.WARNING, "node_pausing", reason="the cluster's store is lost")
+        elif ending is Ending.STOP_APP:
+            log_event(log, logging.WARNING, "node_stopping", node=name, process="stays")
+        self._config = node.as_before(self._config)
+        if ending is Ending.PAUSE:
+            assert node.cluster is not None
+            await node.stop(node.cluster.pause_reason)
+        else:
+            await node.stop()
+        if node.faults.first is not None:
+            raise NodeFailed(node.faults.first)
 
     async def _serve(self, running: RunningNode) -> Ending:
         def hang_up() -> None:

@@ -1,5 +1,5 @@
 """The clocks of a node: the event loop's, one that tests can set forward, and one for timers that
-must end with the node."""
+must end before the node's others do."""
 
 from __future__ import annotations
 
@@ -11,18 +11,34 @@ from warren.core.ports import Clock, Timer
 
 
 class LoopClock:
-    """Implements `core.ports.Clock` on an event loop."""
+    """Implements `core.ports.Clock` on an event loop, until the node that it is for has stopped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._timers: dict[_LoopTimer, None] = {}
+        self._ended = False
         self.now: Callable[[], float] = loop.time
         self.wall_time: Callable[[], float] = time.time
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        return self._loop.call_later(delay_s, callback)
+        timer = _LoopTimer(self.now() + delay_s, callback, self._timers)
+        if not self._ended:
+            self._start(timer, delay_s)
+        return timer
 
     def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
         return self._loop.call_soon(callback)
+
+    def end(self) -> None:
+        """Cancel all timers, and start no more: a node that pauses has stopped, but its process
+        goes on. What its timers would do later, it must not; and they would keep it in memory."""
+        self._ended = True
+        for timer in list(self._timers):
+            timer.cancel()
+
+    def _start(self, timer: _LoopTimer, delay_s: float) -> None:
+        self._timers[timer] = None
+        timer.handle = self._loop.call_later(delay_s, timer.happen)
 
 
 class MovableClock(LoopClock):
@@ -35,40 +51,32 @@ class MovableClock(LoopClock):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._ahead_s = 0.0
-        self._timers: dict[_MovableTimer, None] = {}
         self.now = lambda: loop.time() + self._ahead_s
         self.wall_time = lambda: time.time() + self._ahead_s
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> _MovableTimer:
-        timer = _MovableTimer(self.now() + delay_s, callback, self._timers)
-        self._start(timer)
-        return timer
 
     def advance(self, seconds: float) -> None:
         self._ahead_s += seconds
         for timer in sorted(self._timers, key=lambda timer: timer.due):
-            timer.handle.cancel()
-            self._start(timer)
-
-    def _start(self, timer: _MovableTimer) -> None:
-        self._timers[timer] = None
-        delay_s = max(0.0, timer.due - self.now())
-        timer.handle = self._loop.call_later(delay_s, timer.happen)
+            timer.cancel()
+            self._start(timer, max(0.0, timer.due - self.now()))
 
 
-class _MovableTimer:
+class _LoopTimer:
+    __slots__ = ("_callback", "_timers", "due", "handle")
+
     handle: asyncio.TimerHandle
 
     def __init__(
-        self, due: float, callback: Callable[[], None], timers: dict[_MovableTimer, None]
+        self, due: float, callback: Callable[[], None], timers: dict[_LoopTimer, None]
     ) -> None:
         self.due = due
         self._callback = callback
         self._timers = timers
 
     def cancel(self) -> None:
-        self.handle.cancel()
-        self._timers.pop(self, None)
+        if self in self._timers:
+            del self._timers[self]
+            self.handle.cancel()
 
     def happen(self) -> None:
         del self._timers[self]

@@ -134,10 +134,10 @@ class RunningNode:
         )
         self._second_copy: SecondCopyThread | None = None
         self.management: Management | None = None
-        # Set when an operator asks the node to stop.
+        # Set when an operator asks the node to stop; everything but its process.
         self.stop_wanted = asyncio.Event()
-        # Set when everything but the process is to stop.
         self.stop_app_wanted = asyncio.Event()
+        self._clock: LoopClock  # of all parts
 
     @classmethod
     async def start(
@@ -204,6 +204,7 @@ class RunningNode:
             await _create_defaults(config, metadata)
             stores = metadata, deleted_queues, directory, recovery
             running = cls._build(config, loop, clock, *stores, cluster, faults)
+            running._clock = clock
             await running._traces.start(config)
             if cluster is not None:
                 await cluster.serve(running.node)
@@ -525,11 +526,11 @@ class RunningNode:
         if self.messages is not None:
             # Clients are to get the confirms of their publishes before they are disconnected.
             self.node.alarms.set_flow(True)
-            await self.messages.settle(STOP_GRACE_S, self._all_buried)
+            await self.messages.settle(STOP_GRACE_S, lambda: self.node.all_buried)
         self.node.hold_burials()
         await self._listener.stop(STOP_GRACE_S, reason)
         if self.messages is not None:
-            await self.messages.settle(STOP_GRACE_S, self._all_buried)
+            await self.messages.settle(STOP_GRACE_S, lambda: self.node.all_buried)
         if self.cluster is not None:
             self.node.stop_following()
             await self.cluster.stop_serving()
@@ -540,6 +541,7 @@ class RunningNode:
             self.messages.stop()
         if self._second_copy is not None:
             self._second_copy.close()
+        self._clock.end()
         await self._traces.stop()
         await _close(self._metadata, self._directory, self.cluster)
 
@@ -558,11 +560,9 @@ class RunningNode:
         if management is not None:
             await management.stop()
 
-    def _all_buried(self) -> bool:
-        return self.node.all_buried
-
     async def _give_up(self) -> None:
         """Stop as far as possible after a fault, when no part can be relied on."""
+        self._clock.end()
         await _try_to_stop(self.shovels.stop())
         await _try_to_stop(self.federation.stop())
         await _try_to_stop(self._listener.stop(STOP_GRACE_S, "internal error"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pika
 import pytest
 from ctl_node import CtlNode, ctl
+from running_cluster import wait_until
 
 STATUS_KEYS = {
     "rabbitmq_version", "erlang_version", "os", "pid", "uptime", "run_queue", "processes",
@@ -263,6 +264,19 @@ def test_node_whose_app_is_stopped_can_be_emptied_and_started_again(own_node: Ct
     assert own_node("list_queues", "-s").lines == []
     with own_node.connected() as connection:
         connection.channel().queue_declare("new", durable=True)
+
+
+def test_what_a_stopped_node_was_to_do_later_is_done_by_the_next_one(own_node: CtlNode) -> None:
+    """Its timers would act on files that are closed, which is a fault: the process would end."""
+    with own_node.connected() as connection:
+        channel = connection.channel()
+        channel.queue_declare("unused", durable=True, arguments={"x-expires": 4000})
+        channel.queue_declare("short", durable=True, arguments={"x-message-ttl": 4000})
+        channel.confirm_delivery()
+        channel.basic_publish("", "short", b"x", pika.BasicProperties(delivery_mode=2))
+    assert own_node("stop_app").code == own_node("start_app").code == 0
+    wait_until(lambda: own_node("list_queues", "-s", "name", "messages").lines == ["short\t0"])
+    assert own_node("status").code == 0
 
 
 def test_status_tells_what_damage_cost(tmp_path: Path) -> None:
