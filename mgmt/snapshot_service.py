@@ -351,16 +351,18 @@ class _Maker:
         return {"error": "StoreRefused", "text": text}
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
+        # The loop may end the process at any time, and this is another thread.
+        process = self._process
+        if process is not None and process.poll() is None:
+            return process
         self.end()
         module = "warren.spark_export.snapshot.node_service"
-        self._process = subprocess.Popen(
+        process = self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, str(self._data_directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        return self._process
+        return process
 
 
 def can_make() -> bool:

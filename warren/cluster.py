@@ -49,6 +49,7 @@ from warren.mirror.members.membership import (
     MembershipRefused,
     UnknownMember,
 )
+from warren.mirror.members.ownerless import Ownerless
 from warren.mirror.members.presence import Presence
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.origin import origin_name
@@ -239,18 +240,16 @@ class Cluster:
             )
             if own_definitions:
                 await written(self.metadata, _taken_along(own_definitions, self._node_name))
-            left_over = leftovers.of_cluster if joined.first else self._left_by_ourselves
-            await written(self.metadata, left_over(self.metadata))
+            store, name = self.metadata, self._node_name
+            left = leftovers.of_cluster(store) if joined.first else leftovers.of_node(store, name)
+            await written(store, left)
+            Ownerless(store, self._is_first)
         except BaseException:
             listening.close()
             raise
         if directory is not None:
             write_known_cluster(directory.path, KnownCluster(identity.cluster_id, self._node_name))
         log_event(log, logging.INFO, "cluster_joined", node=self._node_name, first=joined.first)
-
-    def _left_by_ourselves(self, store: MetadataStore) -> list[Write]:
-        """Removes what an earlier process of this node left, if its end was not noticed."""
-        return leftovers.of_node(store, self._node_name)
 
     # Parts that the node is built with
 
@@ -420,11 +419,9 @@ class Cluster:
         """
         if self._stopping:
             return
-        is_up = self.membership.holds_lease()
-        is_first = is_up and min(self.membership.running(), default="") == self._node_name
         for name in sorted(self._ended - self.alive()):
             self._links.forget(name)
-            if not is_first:
+            if not self._is_first():
                 # The node stays in `_ended`: the first node may die before it has tidied up.
                 continue
             self._ended.discard(name)
@@ -434,6 +431,9 @@ class Cluster:
                     log, logging.INFO, "cluster_node_tidied_up", node=name, deleted=len(writes)
                 )
                 self.metadata.transact(writes)
+
+    def _is_first(self) -> bool:
+        return self.may_run() and min(self.membership.running(), default="") == self._node_name
 
     async def forget(self, name: str) -> NotForgotten | None:
         """Remove a member that is down for good, and the queues that only it has."""
