@@ -49,7 +49,7 @@ from warren.mirror.members.membership import (
     MembershipRefused,
     UnknownMember,
 )
-from warren.mirror.members.ownerless import Ownerless
+from warren.mirror.members.ownerless import Ownerless, bindings_to_queues_of
 from warren.mirror.members.presence import Presence
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.origin import origin_name
@@ -243,7 +243,6 @@ class Cluster:
             store, name = self.metadata, self._node_name
             left = leftovers.of_cluster(store) if joined.first else leftovers.of_node(store, name)
             await written(store, left)
-            Ownerless(store, self._is_first)
         except BaseException:
             listening.close()
             raise
@@ -326,6 +325,7 @@ class Cluster:
         """Answer the other nodes from now on, and connect to them."""
         tell_others(node, self._node_name, self.post, self.calls)
         ClientNews(node.vhost_limits.elsewhere, self.post, self.calls)
+        Ownerless(self.metadata, self._is_first, bindings_to_queues_of(node))
         node.vhost_limits.elsewhere.is_beside = self.membership.is_beside
         if self._config.machine:
             abreast = Abreast(self.metadata, self.calls, self.membership, self.running)

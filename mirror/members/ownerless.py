@@ -1,17 +1,19 @@
-"""Deletes what is said about a user or a virtual host that is gone.
+"""Deletes what belongs to a user, a virtual host or a queue that is gone.
 
-Whoever deletes a user or a virtual host deletes what it knows to be said about it. Another node may
-say something more before it hears of that: a permission that was left would be that of the next
-user of this name. So the first node that is up looks for such definitions whenever one is made, and
-whenever a user or a virtual host goes.
+Whoever deletes one of these deletes what it knows to belong to it. Another node may add something
+before it hears of that: a permission that was left would be that of the next user of this name, a
+binding that of the next queue. So the first node that is up looks for such definitions whenever one
+is made, and whenever a user, a virtual host or a queue goes.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 from warren.core.log_line import log_event
+from warren.core.node import Node
 from warren.core.ports import Key, MetadataStore, Precondition, Write
 
 log = logging.getLogger("warren.cluster")
@@ -26,18 +28,35 @@ OWNERS: dict[str, tuple[tuple[str, int], ...]] = {
     "operator_policy": (("vhost", 1),),
     "parameter": (("vhost", 2),),
 }
-"""By kind: what a definition belongs to, and at which place of its key the name of that is."""
+"""By kind: what a definition belongs to, and at which place of its key the name of that is.
+Bindings belong to their queue, too."""
+
+BindingsTo: TypeAlias = Callable[[str, str], Iterable[Key]]
+"""The keys of the bindings to a queue, by its virtual host and name."""
+
+
+def bindings_to_queues_of(node: Node) -> BindingsTo:
+    def bindings_to(vhost: str, queue: str) -> Iterator[Key]:
+        there = node.vhosts.get(vhost)
+        for each in there.bindings_to("queue", queue) if there is not None else ():
+            end_to_end = (each.source, "queue", queue)
+            yield ("binding", vhost, *end_to_end, each.routing_key, each.fingerprint)
+
+    return bindings_to
 
 
 class Ownerless:
     """Watches the definitions of one node. `is_first` says whether it is this node that deletes."""
 
-    def __init__(self, store: MetadataStore, is_first: Callable[[], bool]) -> None:
+    def __init__(
+        self, store: MetadataStore, is_first: Callable[[], bool], bindings_to: BindingsTo
+    ) -> None:
         self._store = store
         self._is_first = is_first
+        self._bindings_to = bindings_to
         for kind in OWNERS:
             store.watch((kind,), self._made)
-        for kind in ("user", "vhost"):
+        for kind in ("user", "vhost", "queue"):
             store.watch((kind,), self._gone)
 
     def _made(self, key: Key, record: object | None) -> None:
@@ -45,11 +64,12 @@ class Ownerless:
             self._delete([key])
 
     def _gone(self, owner: Key, record: object | None) -> None:
-        if record is None:
-            self._delete(list(self._left_by(owner)))
+        if record is None and self._is_first():
+            kind, *names = owner
+            left = self._bindings_to(*names) if kind == "queue" else self._left_by(kind, *names)
+            self._delete(list(left))
 
-    def _left_by(self, owner: Key) -> Iterator[Key]:
-        kind, name = owner[0], owner[1]
+    def _left_by(self, kind: str, name: str) -> Iterator[Key]:
         for each, owners in OWNERS.items():
             for owner_kind, place in owners:
                 if owner_kind == kind:
@@ -59,11 +79,10 @@ class Ownerless:
 
     def _missing(self, key: Key) -> Key | None:
         """An owner of the definition that is not there; None if all are."""
-        for kind, place in OWNERS[key[0]]:
-            owner: Key = (kind, str(key[place]))
-            if self._store.get(owner) is None:
-                return owner
-        return None
+        owners: list[Key] = [(kind, key[place]) for kind, place in OWNERS[key[0]]]
+        if key[0] == "binding" and key[3] == "queue":
+            owners.append(("queue", key[1], key[4]))
+        return next((owner for owner in owners if self._store.get(owner) is None), None)
 
     def _delete(self, keys: Iterable[Key]) -> None:
         if not self._is_first():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from warren.core.definitions.records import (
+    BindingRecord,
     ExchangeRecord,
     PermissionRecord,
+    QueueRecord,
     UserRecord,
     VirtualHostRecord,
 )
@@ -27,7 +29,8 @@ class Deletes:
     def __init__(self) -> None:
         self.store = VolatileMetadataStore()
         self.is_first = True
-        Ownerless(self.store, lambda: self.is_first)
+        self.bindings: list[Key] = []
+        Ownerless(self.store, lambda: self.is_first, lambda vhost, queue: self.bindings)
 
     def said(self) -> list[Key]:
         return [stored.key for stored in self.store.records(())]
@@ -64,6 +67,17 @@ def test_what_the_one_who_deletes_did_not_know_of_goes_with_its_owner(
     deletes.store.transact([ANN, SHOP, MAY])
     deletes.store.transact([Write(gone.key, None)])
     assert MAY.key not in deletes.said() and len(deletes.said()) == 1
+
+
+def test_a_binding_goes_with_its_queue(deletes: Deletes) -> None:
+    queue = Write(("queue", "shop", "q"), QueueRecord(False, {}, 7))
+    late = Write(("binding", "shop", "x", "queue", "q", "k", ""), BindingRecord({}))
+    deletes.bindings.append(late.key)
+    deletes.store.transact([SHOP, EXCHANGE, queue, late])
+    deletes.store.transact([Write(queue.key, None)])
+    assert deletes.said() == [EXCHANGE.key, SHOP.key]
+    deletes.store.transact([late])
+    assert deletes.said() == [EXCHANGE.key, SHOP.key]
 
 
 def test_only_one_node_deletes(deletes: Deletes) -> None:
