@@ -47,6 +47,8 @@ def open_url(url: str) -> RemoteShelf:
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise ShelfRefused(f"{scheme}://...: {error}") from None
+    if file_system.type_name in OBJECT_STORES and not folder.strip("/"):
+        raise ShelfRefused(f"{scheme}:// names no bucket; {scheme}://bucket/folder does")
     return RemoteShelf(url, file_system, folder)
 
 

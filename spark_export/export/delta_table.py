@@ -21,6 +21,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
+from warren.backup.shelves import is_url
 from warren.spark_export.errors import TableRefused
 from warren.spark_export.export.lake_table import DAY, TableFile
 from warren.spark_export.export.manifest import Where
@@ -134,8 +135,8 @@ def _instant(at_ms: int) -> str:
 
 def address(place: str) -> tuple[str, dict[str, str]]:
     """The place for deltalake: the query of a URL and its login become options. Other options are
-    read from the environment."""
-    if "://" not in place:
+    read from the environment. Raises `ShelfRefused`."""
+    if not is_url(place):
         return str(Path(os.path.abspath(place))), {}
     parts = urlsplit(place)
     options: dict[str, str] = {}

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from warren.backup.shelf import Shelf
+from warren.backup.shelves import is_url
 from warren.spark_export import errors
 from warren.spark_export.decode.schema import arrow_schema, columns, spark_schema
 from warren.spark_export.errors import OptionRefused, SnapshotGone, StoreRefused
@@ -266,8 +267,11 @@ def settle(destination: Where, export: str) -> None:
 
 
 def absolute(destination: Where) -> str:
-    """The destination as an absolute path or URL, for processes with another working directory."""
-    return str(destination) if "://" in str(destination) else str(Path(destination).absolute())
+    """The destination as an absolute path or URL, for processes with another working directory.
+
+    Raises `ShelfRefused`.
+    """
+    return str(destination) if is_url(destination) else str(Path(destination).absolute())
 
 
 def run(

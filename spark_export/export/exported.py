@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from warren.backup.shelves import is_url
 from warren.spark_export.errors import StoreRefused
 from warren.spark_export.export.manifest import chain, find_manifest
 
@@ -16,13 +17,13 @@ def read_export(spark: SparkSession, path: str | Path, export: str | None = None
     """The messages of an export and of its bases; of the newest export unless one is named.
 
     Only files that a manifest names are read, with the manifest's schema: files of an export that
-    was never finished do not count, and queue `0123` stays text. Raises `StoreRefused`, OSError.
+    was never finished do not count, and queue `0123` stays text. Raises `ShelfRefused`,
+    `StoreRefused`, OSError.
     """
     from pyspark.sql.types import StructType
 
     destination = path
-    is_url = "://" in str(path)
-    folder = str(path).partition("?")[0].rstrip("/") if is_url else Path(path).absolute()
+    folder = str(path).partition("?")[0].rstrip("/") if is_url(path) else Path(path).absolute()
     links = chain(destination, find_manifest(destination, export))
     schemas = [link.schema for link in links]
     for link in links:

@@ -20,6 +20,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
+from warren.backup.shelves import is_url
 from warren.spark_export.errors import SparkExportError, TableRefused
 from warren.spark_export.export.lake_table import DAY, PARTITION_SOURCES, TableChoice, TableFile
 from warren.spark_export.export.manifest import Where
@@ -161,7 +162,7 @@ def _same(kind: pa.DataType, known: pa.DataType) -> bool:
 
 def _location(place: str) -> str:
     """The place for Iceberg, without a URL's query: such options are the catalog's."""
-    if "://" not in place:
+    if not is_url(place):
         return f"file://{os.path.abspath(place)}"
     parts = urlsplit(place)
     scheme = "s3" if parts.scheme in ("s3a", "s3n") else parts.scheme

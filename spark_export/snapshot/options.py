@@ -252,6 +252,12 @@ def _check_place(options: ReadOptions) -> None:
         if options.snapshot_directory is not None:
             raise OptionRefused("option snapshotDirectory is for data directories, not for nodes")
         parse_node_url(options.node_url, options.ca_file, options.username, options.password)
+    scheme, separator, _ = (options.path or "").partition("://")
+    if separator and options.node_url is None and scheme.lower() != "file" and "/" not in scheme:
+        raise OptionRefused(
+            f"option path begins with {scheme}://, which cannot be read from; what can is a data"
+            " directory, also as file:///directory, or a node: warren://, http:// or https://"
+        )
 
 
 def _check_range(options: ReadOptions) -> None:

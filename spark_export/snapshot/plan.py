@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from warren.core.exchanges.delay import exchange_behind
 from warren.core.patterns.matcher import TooSlow
 from warren.core.patterns.pattern import InvalidPattern, compile_pattern
 from warren.core.ports import Key
@@ -50,7 +51,9 @@ class ChoosesQueues(Protocol):
 class QueueSelector:
     """A choice of durable queues: all, or those of a virtual host, by names or by a pattern.
 
-    The pattern is a regular expression as in policies, and has to match the whole name.
+    The pattern is a regular expression as in policies, and has to match the whole name. A queue in
+    which delayed messages wait is chosen by its name only: each of these messages will be in other
+    queues when its delay is over, and would be read twice.
     `retained`: acknowledged messages that queues have retained are wanted, too.
     """
 
@@ -78,9 +81,8 @@ class QueueSelector:
                 if not any(key[1] == name for key in inside):
                     raise QueueUnknown(self._unknown(name, known, inside))
             return [key for key in inside if key[1] in self.names]
-        if self.pattern is not None:
-            return _matching(self.pattern, inside)
-        return inside
+        inside = [key for key in inside if exchange_behind(key[1]) is None]
+        return inside if self.pattern is None else _matching(self.pattern, inside)
 
     def _unknown(self, name: str, known: list[Key], inside: list[Key]) -> str:
         where = "" if self.vhost is None else f" in virtual host {self.vhost!r}"

@@ -11,10 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from warren.backup.archive import Archive, content_name
-from warren.backup.errors import BackupDamaged, BackupRefused
+from warren.backup.errors import BackupDamaged, BackupRefused, ShelfRefused
 from warren.backup.moment import copy, link_or_copy, moment
 from warren.backup.restore import restore
 from warren.backup.shelf import DirectoryShelf
+from warren.backup.shelves import is_url, shelf_at
 from warren.mgmt.backup_command import backup as backup_command
 from warren.mgmt.backup_command import restore as restore_command
 from warren.persist.disk.data_directory import DataDirectory
@@ -276,6 +277,34 @@ def test_a_password_in_a_url_is_not_shown(data: Path, archive: Archive) -> None:
         archive.backup("20010101T000000Z-0000")
     assert archive.shelf.shown in str(refused.value)
     assert "key:secret" not in archive.shelf.shown
+
+
+@pytest.mark.parametrize(
+    "place", ["hdfs:/x", "s3a:/bucket/x", "s3a:bucket", "file:/tmp/x", "s3:b?e=http://x", "s3:"]
+)
+def test_a_url_without_both_slashes_is_no_directory(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(backup_command, ["create", str(data), place])
+    scheme = place.partition(":")[0]
+    assert result.exit_code == 1 and f"write {scheme}://... for a URL" in result.output
+    assert list(tmp_path.iterdir()) == [data]
+    with pytest.raises(ShelfRefused):
+        shelf_at(Path(place))
+
+
+def test_a_directory_may_have_any_name() -> None:
+    for place in ("./s3:bucket", "/s3:/bucket", "c:/x", "a/b:c", "08:02", "a/b://c", Path("x")):
+        assert not is_url(place)
+    for place in ("s3://bucket", "file:///x", "://x"):
+        assert is_url(place)
+
+
+@pytest.mark.parametrize("place", ["s3://", "s3a://", "s3:///", "s3://?region=eu-central-1"])
+def test_a_url_without_a_bucket_is_refused(place: str) -> None:
+    with pytest.raises(ShelfRefused, match=r"(names no|Missing) bucket"):
+        shelf_at(place)
 
 
 def test_the_commands(data: Path, tmp_path: Path) -> None:

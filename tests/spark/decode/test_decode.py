@@ -366,6 +366,19 @@ def test_every_property_has_its_column(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED", "FAILFAST"])
+def test_a_time_from_the_year_10000_on_is_null_and_no_damage(tmp_path: Path, mode: str) -> None:
+    """Among them are the milliseconds of this century."""
+    seconds = [253_402_300_799, 253_402_300_800, 1_767_225_601_000, (1 << 64) - 1]
+    messages = [sent(b"%d" % at, timestamp=at) for at in seconds]
+    unit = write_snapshot(tmp_path / "s", [messages])
+    rows = read(unit, options_of(mode=mode), ["body", "timestamp", "_corrupt_record"])
+    last = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    assert [row["timestamp"] for row in rows] == [last, None, None, None]
+    assert [row["body"] for row in rows] == [b"%d" % at for at in seconds]
+    assert {row.get("_corrupt_record") for row in rows} == {None}
+
+
 def test_messages_say_when_they_expire(tmp_path: Path) -> None:
     moments = [0, ENQUEUED_US, 1 << 62]
     messages = [replace(sent(b"%d" % at), expires_us=at) for at in moments]

@@ -16,13 +16,14 @@ from damaged_journal import damage_journal
 from exporting import CONTENT_HEADER, export, wish
 from stored_node import ORDERS, StoredNode, fill
 
+from warren.backup.errors import ShelfRefused
 from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Write
 from warren.mgmt.command_line import warren
 from warren.persist.snapshots.pins import measure
 from warren.spark_export import cli, read_export
 from warren.spark_export.errors import SnapshotGone, StoreRefused
-from warren.spark_export.export.export import ExportProgress, Renewal, begin, run
+from warren.spark_export.export.export import ExportProgress, Renewal, absolute, begin, run
 from warren.spark_export.export.manifest import Manifest, find_manifest
 from warren.spark_export.snapshot.options import parse_options
 from warren.spark_export.snapshot.plan import QueueSelector
@@ -85,6 +86,8 @@ def test_a_snapshot_can_be_made_elsewhere(node: StoredNode, tmp_path: Path) -> N
         (("verify", "DIR"), "no finished export"),
         (("run", "DIR", "DIR/to", "--export", "a/b"), "letters, digits"),
         (("run", "DIR", "DIR/to", "--start", "soon"), "startingTimestamp"),
+        (("verify", "s3:bucket/x"), "write s3://... for a URL"),
+        (("list", "s3://"), "s3:// names no bucket"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(
@@ -268,6 +271,21 @@ def test_without_java_it_says_so_before_anything_is_done(
     output = call("run", node.directory.path, tmp_path / "to", code=2).output
     assert f"there is no Java in JAVA_HOME={tmp_path}" in output
     assert list_snapshots(node.directory.path) == []
+
+
+@pytest.mark.parametrize("table", [(), ("--format", "delta")])
+def test_an_export_to_a_url_without_both_slashes_writes_nothing(
+    node: StoredNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: tuple[str, ...]
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(cli, "_spark", lambda master: pytest.fail("Spark was started"))
+    output = call("run", node.directory.path, "s3:bucket/x", *table, code=2).output
+    assert "write s3://... for a URL" in output
+    assert list(here.iterdir()) == [] and list_snapshots(node.directory.path) == []
+    with pytest.raises(ShelfRefused):
+        absolute("hdfs:/x")
 
 
 @pytest.mark.parametrize(

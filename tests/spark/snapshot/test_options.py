@@ -126,6 +126,9 @@ def test_one_queue_is_taken_as_it_is_written() -> None:
         ({"columns": ""}, "names with commas"),
         ({"snapshot": ""}, "not empty"),
         ({"paths": "[]"}, "one path"),
+        ({"path": "s3a://bucket/x"}, "begins with s3a://, which cannot be read from"),
+        ({"path": "hdfs://name-node/x"}, "a node: warren://, http:// or https://"),
+        ({"path": "amqp://user:secret@broker"}, "begins with amqp://, which"),
         ({"leaseSeconds": "0"}, "a whole number from 1 on"),
         ({"leaseSeconds": "400000000"}, "leaseSeconds may be 316224000 at most"),
         ({"leaseSeconds": "60", "snapshot": "s"}, "leaseSeconds is for a snapshot that is taken"),
@@ -211,6 +214,7 @@ def test_a_column_that_may_be_null_is_not_promised() -> None:
 def test_a_path_may_be_a_url_of_a_file() -> None:
     for text in ("/var/lib/a b", "file:/var/lib/a%20b", "file:///var/lib/a%20b"):
         assert parse_options({"path": text}).data_directory == Path("/var/lib/a b")
+    assert parse_options({"path": "/a://b"}).data_directory == Path("/a:/b")
 
 
 def test_the_beginning_of_time_is_a_time() -> None:

@@ -51,6 +51,13 @@ def test_a_pattern_has_to_match_the_whole_name() -> None:
     assert QueueSelector(pattern="order").select(QUEUES) == []
 
 
+def test_the_queue_of_delayed_messages_is_chosen_by_its_name_only() -> None:
+    queues = [*QUEUES, ("eu", "amq.delayed.later")]
+    assert QueueSelector().select(queues) == sorted(QUEUES)
+    assert QueueSelector("eu", pattern=".*").select(queues) == QUEUES[2:]
+    assert QueueSelector(names=("amq.delayed.later",)).select(queues) == queues[-1:]
+
+
 @pytest.mark.parametrize(
     ("selector", "text"),
     [

@@ -13,7 +13,7 @@ import pika
 import pytest
 from broker_channel import open_channel
 from pika.adapters.blocking_connection import BlockingChannel
-from pinned_messages import bodies_of
+from pinned_messages import bodies_of, units_of
 
 from warren import Broker
 from warren.config import Listener
@@ -82,6 +82,23 @@ def test_a_node_that_runs_says_what_is_unacknowledged(
     assert unacked_bodies(snapshot, "other") == []
     only = create(tmp_path / "data", QueueSelector(names=("other",)), with_state=True)
     assert [queue.unacked for queue in only.queues] == [()]
+
+
+def test_a_delayed_message_is_read_once_unless_the_queue_it_waits_in_is_named(
+    tmp_path: Path, channel: BlockingChannel
+) -> None:
+    arguments = {"x-delayed-type": "fanout"}
+    channel.exchange_declare("later", "x-delayed-message", durable=True, arguments=arguments)
+    channel.queue_declare("orders", durable=True)
+    channel.queue_bind("orders", "later")
+    headers = pika.BasicProperties(delivery_mode=2, headers={"x-delay": 3_600_000})
+    channel.basic_publish("later", "", b"in an hour", headers)
+    assert [queue.name for queue in create(tmp_path / "data", ALL).queues] == ["orders"]
+    waiting = create(tmp_path / "data", QueueSelector(names=("amq.delayed.later",)))
+    (unit,) = units_of(waiting, 1 << 30)
+    (entry,) = unit.entries()
+    # `expires_us` is when the delay is over.
+    assert 3500 < entry["expires_us"] / 1e6 - time.time() < 3600
 
 
 def test_levels_of_a_queue_with_priorities_have_states_of_their_own(
