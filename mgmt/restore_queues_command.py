@@ -74,7 +74,6 @@ def restore_queues(
     except WrongAddress as wrong:
         raise click.UsageError(str(wrong)) from wrong
     through = directory or Path(tempfile.mkdtemp(prefix="warren-restore-"))
-    left = f"{through} has what was not brought over: go on with --through {through}"
     options = Options(vhost, pattern, rate)
     try:
         with refusals(), progress() as tell:
@@ -83,21 +82,32 @@ def restore_queues(
         began = time.monotonic()
         with refusals(), node_aside(through) as source:
             results = asyncio.run(_bring_over(source, target, options))
-    except (CtlError, MigrateError) as failure:
-        click.echo(left, err=True)
-        raise click.ClickException(str(failure)) from failure
-    except click.ClickException:
+    except (CtlError, MigrateError, click.ClickException) as failure:
+        # Nothing was moved: the directory has no more than the backup.
         if directory is None:
             shutil.rmtree(through)
-        raise
+        if isinstance(failure, click.ClickException):
+            raise
+        raise click.ClickException(str(failure)) from failure
     for line in messages_text(results, time.monotonic() - began):
         click.echo(line)
-    whole = all(result.all_moved for result in results)
-    if not whole:
-        click.echo(left)
-    elif directory is None:
+    if directory is None and not _goes_on(results):
         shutil.rmtree(through)
-    sys.exit(not whole)
+    elif any(_is_movable(result) for result in results):
+        click.echo(f"{through} has what was not brought over: go on with --through {through}")
+    sys.exit(not all(result.all_moved for result in results))
+
+
+def _is_movable(result: QueueResult) -> bool:
+    """Whether another run may bring over more of the queue."""
+    return not (result.all_moved or result.left_as_rule)
+
+
+def _goes_on(results: Sequence[QueueResult]) -> bool:
+    """Whether a run that starts from the backup again would bring messages twice, while one that
+    goes on brings the rest."""
+    some = any(result.moved or result.doubtful for result in results)
+    return some and any(_is_movable(result) for result in results)
 
 
 async def _bring_over(source: Side, target: Side, options: Options) -> Sequence[QueueResult]:

@@ -78,13 +78,21 @@ async def bring_over(
 ) -> list[QueueResult]:
     """Move the messages of the chosen queues; a queue that the target lacks is declared as it was.
 
-    Raises `CtlError`, `MigrateError`, and `BackupRefused` if no queue matches.
+    Queues that are never moved, such as streams, are named as left. Raises `CtlError`,
+    `MigrateError`, and `BackupRefused` if no queue matches, or none that can be moved.
     """
     listed = await asyncio.to_thread(list_queues, source, options)
     if not listed:
         raise BackupRefused("the backup has no such queue")
+    if all(queue.left_because for queue in listed):
+        queue = listed[0]
+        raise BackupRefused(
+            f"queue '{queue.name}' cannot be brought over: {queue.left_because}; `warren restore`"
+            " makes a node that has it"
+        )
     for queue in listed:
-        await asyncio.to_thread(_declare, source, target, queue)
+        if not queue.left_because:
+            await asyncio.to_thread(_declare, source, target, queue)
     return await move_messages(source, target, options, stop, audience)
 
 

@@ -225,16 +225,27 @@ async def restart_job(request: ApiRequest) -> Any:
     key = _key(request)
     jobs = request.managed.message_jobs
     kept = {one.key: one for one in jobs.kept(key.vhost)}.get(key)
+    found = [row for row in await _rows(request) if (row["vhost"], row["name"]) == key]
+    if found and (found[0]["state"] != JobState.INTERRUPTED or kept is None):
+        raise BadRequest(_why_no_restart(JobState(found[0]["state"])))
     if kept is None:
         raise ObjectNotFound()
-    running = [row for row in await _rows(request) if (row["vhost"], row["name"]) == key]
-    if running and running[0]["state"] != JobState.INTERRUPTED:
-        raise BadRequest("the job is running")
     vhost = request.vhost()
     queue = vhost.queues.get(kept.queue)
     if queue is None:
         raise BadRequest(f"there is no queue '{kept.queue}' in vhost '{vhost.name}'")
     return await _begin(request, ListedQueue(vhost, queue), kept.plan, kept)
+
+
+def _why_no_restart(state: JobState) -> str:
+    """Why a job in this state is not started again; an interrupted one is not kept."""
+    over = {
+        JobState.COMPLETED: "is completed",
+        JobState.STOPPED: "was stopped",
+        JobState.FAILED: "has failed",
+        JobState.INTERRUPTED: "was a dry run or was forgotten",
+    }
+    return f"the job {over[state]}: begin a new one" if state in over else "the job is running"
 
 
 def _key(request: ApiRequest) -> JobKey:

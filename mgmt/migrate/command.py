@@ -177,8 +177,11 @@ class Teller(Audience):
             self._told_at = now
             click.echo(progress_text(progress, now - self._began), err=True)
 
-    def quiet(self) -> None:
-        click.echo(f"all queues were empty for {self._options.quiet_s:g} s", err=True)
+    def quiet(self, delayed: int) -> None:
+        said = f"all queues were empty for {self._options.quiet_s:g} s"
+        if delayed:
+            said += f"; {delayed:,} delayed messages are moved when they are due"
+        click.echo(said, err=True)
 
     def trouble(self, text: str) -> None:
         if text != self._trouble:

@@ -101,9 +101,10 @@ def as_json(
 def _queue_text(result: QueueResult) -> str:
     text = (
         f"  {result.vhost} {result.name}: {result.moved:,} moved;"
-        f" source {_count(result.source_before)} -> {_count(result.source_after)},"
-        f" target {_count(result.target_before)} -> {_count(result.target_after)}"
+        f" source {_count(result.source_before)} -> {_count(result.source_after)}"
     )
+    if not result.left_as_rule:
+        text += f", target {_count(result.target_before)} -> {_count(result.target_after)}"
     if result.unacked:
         text += f"; {result.unacked:,} with clients of the source, not acknowledged"
     if result.reason:

@@ -22,7 +22,7 @@ from warren.mgmt.pace import Pace
 
 COLUMNS = (
     "vhost,name,type,durable,auto_delete,exclusive,arguments,consumers,messages,"
-    "messages_unacknowledged"
+    "messages_unacknowledged,delays"
 )
 
 CAME_MEANWHILE = "they came meanwhile, or came back from a client"
@@ -96,8 +96,9 @@ class Audience:
     def progress(self, progress: MigrationProgress) -> None:
         """One or more messages were moved."""
 
-    def quiet(self) -> None:
-        """With `--follow`: all queues have been empty for a while."""
+    def quiet(self, delayed: int) -> None:
+        """With `--follow`: all queues have been empty for a while, and so many delayed messages
+        wait at the source until they are due."""
 
     def trouble(self, text: str) -> None:
         """With `--follow`: a round ended early, and is tried again."""
@@ -112,6 +113,8 @@ class Listed(NamedTuple):
     unacked: int
     left_because: str
     """Why the queue is not to be moved; empty if it is."""
+    delayed: bool = False
+    """Its messages are routed to other queues when they are due, and moved from there."""
 
 
 class Round(NamedTuple):
@@ -121,6 +124,8 @@ class Round(NamedTuple):
     """The failure because of which the round ended early: one of the brokers cannot be reached."""
     empty: bool
     """All queues that can be moved are empty, and no client holds a message of theirs."""
+    delayed: int = 0
+    """Delayed messages that wait at the source until they are due."""
 
 
 async def move_messages(
@@ -139,21 +144,28 @@ async def move_messages(
 
 
 def list_queues(source: Side, options: Options) -> list[Listed]:
-    """The queues to move, ordered by virtual host and name."""
+    """The queues to move, ordered by virtual host and name, and those that are left. One that only
+    holds delayed messages is there while it has some."""
     path = ("queues",) if options.vhost is None else ("queues", options.vhost)
     rows: Iterable[Mapping[str, Any]] = source.get(*path, columns=COLUMNS)
     found = [_listed(row) for row in rows if fnmatchcase(row["name"], options.pattern)]
-    return sorted(found)
+    return sorted(one for one in found if one.ready or not one.delayed)
 
 
 def _listed(row: Mapping[str, Any]) -> Listed:
     unacked = row.get("messages_unacknowledged") or 0
     ready = max(0, (row.get("messages") or 0) - unacked)
+    if row.get("delays"):
+        # No client holds any: those that do not count as ready are on their way to other queues.
+        ready += unacked
+        return Listed(row["vhost"], row["name"], ready, 0, left_because(row), delayed=True)
     return Listed(row["vhost"], row["name"], ready, unacked, left_because(row))
 
 
 def left_because(row: Mapping[str, Any]) -> str:
     arguments = row.get("arguments") or {}
+    if row.get("delays"):
+        return f"delayed messages of exchange '{row['delays']}': clients get them when they are due"
     if row.get("type") == "stream" or arguments.get("x-queue-type") == "stream":
         return "a stream: reading does not empty it"
     if row.get("exclusive"):
@@ -206,6 +218,7 @@ class _Run:
         loop = asyncio.get_running_loop()
         quiet_since: float | None = None
         told = False
+        delayed = 0
         while not self._stop.is_set():
             before = self._moved
             try:
@@ -215,12 +228,13 @@ class _Run:
             if done.trouble:
                 self._audience.trouble(done.trouble)
             now = loop.time()
-            if not done.empty or self._moved > before:
+            if not done.empty or self._moved > before or done.delayed < delayed:
                 quiet_since, told = None, False
             elif quiet_since is None:
                 quiet_since = now
+            delayed = done.delayed
             if quiet_since is not None and not told and now - quiet_since >= self._options.quiet_s:
-                self._audience.quiet()
+                self._audience.quiet(delayed)
                 told = True
             if self._moved == before:
                 await self._pause(min(ROUND_S, self._options.quiet_s))
@@ -261,14 +275,16 @@ class _Run:
             for result in map(self._result, listed)
             if not result.left_as_rule
         )
-        return Round(trouble, empty=not (trouble or full))
+        delayed = sum(one.ready for one in listed if one.delayed)
+        return Round(trouble, not (trouble or full), delayed)
 
     def _forget_deleted(self, listed: list[Listed]) -> None:
         """Clear the results of queues that no longer exist at the source."""
         there = {(queue.vhost, queue.name) for queue in listed}
         for key, result in self._results.items():
             if key not in there:
-                result.source_after, result.unacked, result.reason = None, 0, ""
+                result.source_after = 0 if result.left_as_rule else None
+                result.unacked, result.reason = 0, ""
 
     async def _move_vhost(self, vhost: str, queues: list[Listed], trouble: str) -> str:
         """Move a virtual host's queues; returns the failure if a broker cannot be reached."""

@@ -16,12 +16,13 @@ from warren.core.definitions.records import (
     QueueRecord,
     group_key,
 )
+from warren.core.exchanges.delay import DELAYED_TYPE
 from warren.core.ports import Key, MetadataStore, Write
 
 
 def of_node(store: MetadataStore, node: str) -> list[Write]:
     """The deletions for a node that is down: its exclusive queues and those that are not durable,
-    with their groups and the bindings to them.
+    with their groups, the bindings to them and the exchanges that only these have kept.
 
     Queues with mirrors are not among them: they get another leader.
     """
@@ -39,8 +40,7 @@ def of_node(store: MetadataStore, node: str) -> list[Write]:
         ):
             gone[stored.key] = record
     groups = [*_groups_of(store, gone.values()), *_groups_of_nothing(store, node, queue_ids)]
-    bindings = _bindings_to(store, gone) if gone else ()
-    return [Write(key, None) for key in (*sorted(gone), *groups, *bindings)]
+    return [Write(key, None) for key in (*sorted(gone), *groups, *_unbound(store, gone))]
 
 
 def of_forgotten(store: MetadataStore, node: str) -> list[Write]:
@@ -52,7 +52,7 @@ def of_forgotten(store: MetadataStore, node: str) -> list[Write]:
         and stored.record.leader == node
         and not stored.record.mirrors
     }
-    return [Write(key, None) for key in (*sorted(gone), *_bindings_to(store, gone))] if gone else []
+    return [Write(key, None) for key in (*sorted(gone), *_unbound(store, gone))]
 
 
 def of_cluster(store: MetadataStore) -> list[Write]:
@@ -92,9 +92,34 @@ def _groups_of_nothing(store: MetadataStore, node: str, queue_ids: set[int]) -> 
             yield stored.key
 
 
+def _unbound(store: MetadataStore, queues: Iterable[Key]) -> list[Key]:
+    """The bindings to these queues; and the exchanges that are deleted automatically when they lose
+    their last binding, and lose it so, with the bindings to them."""
+    going = dict.fromkeys(_bindings_to(store, queues))
+    sources = [(key[1], key[2]) for key in going]
+    while sources:
+        vhost, name = sources.pop()
+        exchange: Key = ("exchange", vhost, name)
+        stored = store.get(exchange)
+        record = None if stored is None else stored.record
+        # A delayed exchange has a queue of its own, which may have messages.
+        if (
+            not isinstance(record, ExchangeRecord)
+            or not record.auto_delete
+            or record.type == DELAYED_TYPE
+            or exchange in going
+            or any(one.key not in going for one in store.records(("binding", vhost, name)))
+        ):
+            continue
+        behind = [key for key in _bindings_to(store, [exchange]) if key not in going]
+        going |= dict.fromkeys([exchange, *behind])
+        sources += [(key[1], key[2]) for key in behind]
+    return list(going)
+
+
 def _bindings_to(store: MetadataStore, gone: Iterable[Key]) -> Iterator[Key]:
     gone = frozenset(gone)
-    for key in _bindings(store):
+    for key in _bindings(store) if gone else ():
         _, vhost, _, kind, destination, _, _ = key
         if (kind, vhost, destination) in gone:
             yield key

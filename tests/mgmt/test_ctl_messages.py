@@ -72,6 +72,10 @@ def test_jobs_are_shown_and_stopped(ctl_node: CtlNode) -> None:
     assert row[1:3] == ["hand", "move"]
     assert ctl_node("stop_message_job", name).code == 0
     assert ctl_node("restart_message_job", "none").code == 64
+    while next(row for row in ctl_node.rows("message_jobs") if row[0] == name)[4] != "stopped":
+        pass
+    refused = ctl_node("restart_message_job", name)
+    assert refused.code != 0 and "the job was stopped: begin a new one" in refused.err
 
 
 def test_dead_letters_are_sent_back(ctl_node: CtlNode) -> None:

@@ -235,7 +235,8 @@ def test_an_interrupted_job_is_shown_and_can_be_started_again(tmp_path: Path) ->
         assert api.post(f"{path}/restart")[0] == 200
         assert api.delete(path)[0] == 204
         assert over(broker, api, path)["state"] == "stopped"
-        assert api.post(f"{path}/restart")[0] == 404
+        status, answer = api.post(f"{path}/restart")
+        assert (status, answer["reason"]) == (400, "the job was stopped: begin a new one")
         assert sorted(bodies(api, "target") + bodies(api), key=int) == NUMBERS
 
 

@@ -392,7 +392,7 @@ def test_following_takes_what_arrives_and_tells_of_silence(pair: tuple[Broker, B
         quiets = 0
         connections: ClassVar[list[list[str]]] = []
 
-        def quiet(self) -> None:
+        def quiet(self, delayed: int) -> None:
             self.quiets += 1
             self.connections.append(
                 sorted(
@@ -441,7 +441,7 @@ def test_queue_that_is_deleted_meanwhile_leaves_nothing_behind(
             with channel_at(source.url) as channel:
                 channel.queue_delete("only here")
 
-        def quiet(self) -> None:
+        def quiet(self, delayed: int) -> None:
             self.stop.set()
 
         def let(self, stop: asyncio.Event) -> None:
@@ -453,6 +453,72 @@ def test_queue_that_is_deleted_meanwhile_leaves_nothing_behind(
     )
     assert results["only here"].all_moved
     assert results["q"].moved == 1
+
+
+def declare_delayed(broker: Broker, queue: str, *delays_ms: int) -> None:
+    """An exchange `dly` that sends one message to the queue after each of these times."""
+    with channel_at(broker.url) as channel:
+        channel.exchange_declare(
+            "dly", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}
+        )
+        channel.queue_bind(queue, "dly")
+        channel.confirm_delivery()
+        for delay in delays_ms:
+            properties = pika.BasicProperties(delivery_mode=2, headers={"x-delay": delay})
+            channel.basic_publish("dly", "k", b"later", properties)
+
+
+def test_delayed_messages_are_left_and_named_while_any_wait(pair: tuple[Broker, Broker]) -> None:
+    source, target = pair
+    declare(source, queue="q")
+    declare_delayed(source, "q")
+    addresses = (management(source), management(target))
+    for options in (["--dry-run"], []):
+        result = run(*addresses, *options)
+        assert result.exit_code == 0, result.output
+        assert "amq.delayed" not in result.output
+    declare_delayed(source, "q", 3_600_000, 3_600_000)
+    planned = run(*addresses, "--dry-run")
+    assert planned.exit_code == 1
+    assert "messages: 0 in 1 queues to be moved" in planned.output
+    assert "'amq.delayed.dly': 2 messages, delayed messages of exchange 'dly'" in planned.output
+    result = run(*addresses)
+    assert result.exit_code == 1
+    assert "/ amq.delayed.dly: 0 moved; source 2 -> 2; left: delayed messages" in result.output
+
+
+def test_following_moves_delayed_messages_when_they_are_due_and_says_how_many_wait(
+    pair: tuple[Broker, Broker],
+) -> None:
+    source, target = pair
+    declare(source, target, queue="q")
+    declare_delayed(source, "q", 3_600_000)
+
+    class Following(Audience):
+        def __init__(self) -> None:
+            self.told: list[int] = []
+
+        def quiet(self, delayed: int) -> None:
+            self.told.append(delayed)
+            if delayed == 0:
+                self.stop.set()
+                return
+            here = sides(*pair)[0]
+            path = ("exchanges", "/", "dly", "delayed")
+            (row,) = here.get(*path)["items"]
+            here.post(*path, row["id"], "send", body={})
+
+        def let(self, stop: asyncio.Event) -> None:
+            self.stop = stop
+
+    audience = Following()
+    results = move(
+        *sides(*pair), follow=True, quiet_s=0.0, audience=audience, stop_when=audience.let
+    )
+    assert audience.told == [1, 0]
+    assert results["q"].moved == 1
+    assert all(result.all_moved for result in results.values())
+    assert bodies(target.url, "q") == [b"later"]
 
 
 def test_https_finds_the_listener_with_tls_and_trusts_only_the_given_authority(
@@ -630,7 +696,7 @@ def test_following_goes_on_when_the_target_is_back(
         troubles: ClassVar[list[str]] = []
         targets: ClassVar[list[ServerProcess]] = [target]
 
-        def quiet(self) -> None:
+        def quiet(self, delayed: int) -> None:
             if len(self.targets) == 1 and not self.troubles:
                 target.kill()
                 publish(source.url, "q", (b"late", pika.BasicProperties(delivery_mode=2)))
