@@ -40,12 +40,13 @@ from pamqp import commands  # noqa: E402
 from pipe import Frame  # noqa: E402
 from retained_checks import RetainedLedger  # noqa: E402
 
+from warren.amqp.consumer import ChannelConsumer  # noqa: E402
 from warren.core.backing.memory_queue import MemoryQueue  # noqa: E402
 from warren.core.definitions.validation import NotThere  # noqa: E402
 from warren.core.errors import PreconditionFailed  # noqa: E402
 from warren.core.exchanges.delay import exchange_behind  # noqa: E402
 from warren.core.field import Field  # noqa: E402
-from warren.core.messages.message import Message  # noqa: E402
+from warren.core.messages.message import Envelope, Message  # noqa: E402
 from warren.core.queues.queue import Queue  # noqa: E402
 from warren.core.scheduling.waiting import run as run_to_end  # noqa: E402
 from warren.mgmt.messages.plan import Action  # noqa: E402
@@ -736,6 +737,12 @@ class History(Faults):
             if not message.redelivered:
                 self.publishes[number].as_new_at = self.now
 
+    def sent_at_once(self, body: bytes) -> None:
+        """A publish went past the queue, to somebody who acknowledges nothing."""
+        publish = self.publishes.get(int(body))
+        if publish is not None and publish.as_new_at is None:
+            publish.as_new_at = self.now
+
     def put_back(self, messages: Iterable[Message]) -> None:
         self._taken_out.update([int(message.body) for message in messages])
 
@@ -1319,6 +1326,24 @@ def watching_refusals(history: History) -> Iterator[None]:
 
 
 @contextmanager
+def watching_sends(history: History) -> Iterator[None]:
+    send = ChannelConsumer.send
+
+    def watched(
+        consumer: ChannelConsumer, envelope: Envelope, body: bytes, redelivered: bool
+    ) -> None:
+        if not redelivered:
+            history.sent_at_once(body)
+        send(consumer, envelope, body, redelivered)
+
+    ChannelConsumer.send = watched  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ChannelConsumer.send = send  # type: ignore[method-assign]
+
+
+@contextmanager
 def faults_logged() -> Iterator[list[str]]:
     errors = Errors()
     logger = logging.getLogger("warren")
@@ -1339,6 +1364,7 @@ def run(seed: int, seen: Counter[str]) -> History:
                 watching_limits(history.delivery_limits),
                 watching_hand_outs(history),
                 watching_refusals(history),
+                watching_sends(history),
                 watching_operator(history.operator),
                 watching_queues_without_mirrors(history),
                 little_ahead(history),
