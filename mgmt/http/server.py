@@ -36,13 +36,20 @@ from warren.mgmt.managed_node import ManagedNode
 
 log = logging.getLogger("warren.http")
 protocol_log = logging.getLogger("warren.http.protocol")
-# Input that is not HTTP is answered with 400, and a client may leave before it has its answer:
-# neither is a fault of the server, so neither is logged.
-protocol_log.addFilter(
-    lambda record: (
-        not (record.exc_info and isinstance(record.exc_info[1], BadHttpMessage | ConnectionError))
-    )
-)
+
+
+def _is_fault(record: logging.LogRecord) -> bool:
+    """Whether what aiohttp reports is a fault of the server.
+
+    Input that is not HTTP is answered with 400; and a connection may have ended before its answer
+    is written: the client has left, or the node pauses. To uvloop, that is a RuntimeError.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    is_closed = isinstance(error, RuntimeError) and "the handler is closed" in str(error)
+    return not (isinstance(error, BadHttpMessage | ConnectionError) or is_closed)
+
+
+protocol_log.addFilter(_is_fault)
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Routes: TypeAlias = Mapping[str, Handler]
