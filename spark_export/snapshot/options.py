@@ -252,6 +252,11 @@ def _check_place(options: ReadOptions) -> None:
         if options.snapshot_directory is not None:
             raise OptionRefused("option snapshotDirectory is for data directories, not for nodes")
         parse_node_url(options.node_url, options.ca_file, options.username, options.password)
+    if "://" in (options.snapshot_directory or ""):
+        raise OptionRefused(
+            "option snapshotDirectory is for a directory that driver and executors have at the"
+            " same place, not for a URL"
+        )
     scheme, separator, _ = (options.path or "").partition("://")
     if separator and options.node_url is None and scheme.lower() != "file" and "/" not in scheme:
         raise OptionRefused(

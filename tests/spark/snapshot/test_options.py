@@ -129,6 +129,7 @@ def test_one_queue_is_taken_as_it_is_written() -> None:
         ({"path": "s3a://bucket/x"}, "begins with s3a://, which cannot be read from"),
         ({"path": "hdfs://name-node/x"}, "a node: warren://, http:// or https://"),
         ({"path": "amqp://user:secret@broker"}, "begins with amqp://, which"),
+        ({"snapshotDirectory": "s3a://bucket/x"}, "not for a URL"),
         ({"leaseSeconds": "0"}, "a whole number from 1 on"),
         ({"leaseSeconds": "400000000"}, "leaseSeconds may be 316224000 at most"),
         ({"leaseSeconds": "60", "snapshot": "s"}, "leaseSeconds is for a snapshot that is taken"),
