@@ -20,6 +20,8 @@ def acknowledge(cluster: RunningCluster, node: str, count: int) -> None:
 
 def replayed(cluster: RunningCluster, node: str) -> list[bytes]:
     """What a replay asked for at this node brings."""
+    # While a queue has no leader, its row has no figures.
+    wait_until(lambda: "messages" in cluster[node].asks("queues", "/", "to"))
     before = cluster[node].asks("queues", "/", "to")["messages"]
     plan = {"to_queue": "to"}
     cluster[node].does("POST", "queues", "/", "q", "replay", body=plan)
