@@ -209,8 +209,8 @@ class _Life:
                 self._node = None
             elif ending is Ending.PAUSE:
                 self._node = await self._wait_for_cluster(self._node)
-                # The node that has paused was shown until now. Its parts know each other, and
-                # nobody else looks at old objects (`collect_rarely`).
+                # The paused node was shown until now. Its objects refer to each other, and only a
+                # full collection frees such objects when they are old (`collect_rarely`).
                 gc.collect()
             else:
                 self._node = None
@@ -219,7 +219,7 @@ class _Life:
         log_event(log, logging.INFO, "node_stopped", node=name)
 
     async def _stop(self, node: RunningNode, ending: Ending) -> None:
-        """Stop the node, as it ends this way. Raises `NodeFailed`."""
+        """Stop the node; `ending` says why, for the log and the clients. Raises `NodeFailed`."""
         name = node.node.name
         if ending is Ending.STOP:
             self._manager.stopping()

@@ -93,8 +93,8 @@ def _groups_of_nothing(store: MetadataStore, node: str, queue_ids: set[int]) -> 
 
 
 def _unbound(store: MetadataStore, queues: Iterable[Key]) -> list[Key]:
-    """The bindings to these queues; and the exchanges that are deleted automatically when they lose
-    their last binding, and lose it so, with the bindings to them."""
+    """The bindings to these queues, the auto-delete exchanges that lose their last binding with
+    them, and the bindings to those exchanges."""
     going = dict.fromkeys(_bindings_to(store, queues))
     sources = [(key[1], key[2]) for key in going]
     while sources:

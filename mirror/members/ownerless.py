@@ -60,7 +60,7 @@ class Ownerless:
             store.watch((kind,), self._gone)
 
     def _made(self, key: Key, record: object | None) -> None:
-        if record is not None and self._missing(key):
+        if record is not None and self._missing(key) and self._is_first():
             self._delete([key])
 
     def _gone(self, owner: Key, record: object | None) -> None:
@@ -85,8 +85,6 @@ class Ownerless:
         return next((owner for owner in owners if self._store.get(owner) is None), None)
 
     def _delete(self, keys: Iterable[Key]) -> None:
-        if not self._is_first():
-            return
         for key in keys:
             stored, owner = self._store.get(key), self._missing(key)
             if stored is None or owner is None:

@@ -99,7 +99,7 @@ class QueueSelector:
 
 
 def _matching(pattern: str, queues: list[Key]) -> list[Key]:
-    """The queues whose whole name the pattern matches.
+    """Choose the queues whose names match the pattern from beginning to end.
 
     It is searched within bounds, like that of a policy: a node does this for its users, one after
     the other. Raises `OptionRefused`.
