@@ -28,7 +28,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def backups(tmp_path: Path) -> Path:
-    """A backup of a node that has a message in queue `q`, in stream `s` and in a delayed exchange."""
+    """A backup of a node with messages in queue `q`, in stream `s` and in a delayed exchange."""
     archive = Archive.open(str(tmp_path / "backups"), create=True)
     with Broker(data_dir=tmp_path / "data") as broker:
         connection = pika.BlockingConnection(pika.URLParameters(broker.url))
