@@ -357,6 +357,7 @@ class StreamLog(PublishConfirms):
         self._store.close(self.next_position)
 
     def delete(self) -> None:
+        self.on_committed = _nobody
         self.forget_chunks()
         self._store.delete()
         self.length = self.ready_bytes = 0

@@ -165,8 +165,7 @@ class Queue:
         self.mirrored = False
         self.declared_by = ""
         # Counted since the queue is here; `stats` says what becomes of them.
-        self.published = self.redelivered = 0
-        self.acked = self.given_back = 0
+        self.published = self.redelivered = self.acked = self.given_back = 0
         self.got = self.got_no_ack = self.got_nothing = 0
         self._sent_late = 0
         self._turned_away = 0
@@ -984,6 +983,7 @@ class Queue:
         if self._redelivery is not None:
             self._redelivery.stop()
         self._unused = self._expiry = self._redelivery = None
+        self._in_hand = self._in_hand or None  # Empty, it would only keep this object alive.
 
     # Handing over
 

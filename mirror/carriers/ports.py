@@ -103,6 +103,33 @@ class UpperLayer(Protocol):
     def stopped(self, reason: StopReason) -> None: ...
 
 
+class Nobody:
+    """The `UpperLayer` of a member that has ended: nobody hears of it any more."""
+
+    has_begun = False
+
+    def joined(self, members: Members) -> None:
+        pass
+
+    def members_changed(self, births: Members, deaths: Members) -> None:
+        pass
+
+    def deliver(self, sender: MemberId, payload: bytes) -> None:
+        pass
+
+    def confirmed(self, tokens: tuple[object, ...]) -> None:
+        pass
+
+    def congestion(self, congested: bool) -> None:
+        pass
+
+    def disputed(self) -> None:
+        pass
+
+    def stopped(self, reason: StopReason) -> None:
+        pass
+
+
 class CarrierMember(Protocol):
     """This node's member for one queue."""
 

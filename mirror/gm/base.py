@@ -107,7 +107,7 @@ class MemberBase:
         self._version_told = 0
         self._effects: list[Effect] = []
         self._inbox: deque[Callable[[], None]] = deque()
-        self._access = RecordAccess(self._effects, self._retry_store_later)
+        self._access = RecordAccess(self._effects)
         self._links = RingLinks(me, self._effects)
         self._circulation = Circulation(me)
         self._timers: dict[int, Callable[[], None]] = {}
@@ -160,9 +160,6 @@ class MemberBase:
         self._timers_set += 1
         self._timers[self._timers_set] = action
         self._effects.append(SetTimer(self._timers_set, delay_s))
-
-    def _retry_store_later(self) -> None:
-        self._set_timer(self._access.retry, self._retry_delay())
 
     def _retry_delay(self) -> float:
         return self._limits.retry_s * (0.5 + self._rng.random())

@@ -27,9 +27,8 @@ from warren.mirror.gm.effects import (
 class Handout:
     """The effects of one member that wait to be carried out."""
 
-    def __init__(self, upper: UpperLayer, shell: Callable[[ShellEffect], None]) -> None:
+    def __init__(self, upper: UpperLayer) -> None:
         self._upper = upper
-        self._shell = shell
         self._waiting: deque[Effect] = deque()
         self._is_running = False
 
@@ -37,19 +36,20 @@ class Handout:
         """Make the upcalls to another layer, from the next one on."""
         self._upper = upper
 
-    def run(self, effects: Iterable[Effect]) -> None:
-        """Carry out the effects: now, or after those that are being carried out."""
+    def run(self, effects: Iterable[Effect], shell: Callable[[ShellEffect], None]) -> None:
+        """Carry out the effects: now, or after those that are being carried out. `shell` carries
+        out what is not for the layer above."""
         self._waiting.extend(effects)
         if self._is_running:
             return
         self._is_running = True
         try:
             while self._waiting:
-                self._carry_out(self._waiting.popleft())
+                self._carry_out(self._waiting.popleft(), shell)
         finally:
             self._is_running = False
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: Effect, shell: Callable[[ShellEffect], None]) -> None:
         match effect:
             case Deliver(sender, payload):
                 self._upper.deliver(sender, payload)
@@ -64,4 +64,4 @@ class Handout:
             case Stopped(reason):
                 self._upper.stopped(reason)
             case _:
-                self._shell(effect)
+                shell(effect)

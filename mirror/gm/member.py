@@ -175,7 +175,9 @@ class Member(JoiningMember):
 
     def store_unavailable(self, request: int) -> list[Effect]:
         """No answer to the request will come; whether a transaction was written is not known."""
-        return self._turn(partial(self._access.unavailable, request))
+        if self._access.unavailable(request):
+            self._set_timer(self._access.retry, self._retry_delay())
+        return self._turn()
 
     # A turn
 

@@ -31,11 +31,10 @@ Done: TypeAlias = Callable[[GroupRecord | None], None]
 
 
 class RecordAccess:
-    """Appends its effects to `effects`; `retry_later` makes sure that `retry` is called later."""
+    """Appends its effects to `effects`."""
 
-    def __init__(self, effects: list[Effect], retry_later: Callable[[], None]) -> None:
+    def __init__(self, effects: list[Effect]) -> None:
         self._effects = effects
-        self._retry_later = retry_later
         self._requests = 0
         self._request: int | None = None
         self._change: Change | None = None
@@ -83,10 +82,12 @@ class RecordAccess:
         if request == self._request:
             self._try(record)
 
-    def unavailable(self, request: int) -> None:
-        if request == self._request:
-            self._request = None
-            self._retry_later()
+    def unavailable(self, request: int) -> bool:
+        """Returns whether `retry` is to be called later."""
+        if request != self._request:
+            return False
+        self._request = None
+        return True
 
     def _read(self, version: int | None) -> None:
         self._effects.append(ReadRecord(self._next_request(), version))

@@ -7,17 +7,18 @@ with MEMBER_GONE, so that other members learn that a member has ended while its 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from random import Random
 
 from warren.core.definitions.records import GroupRecord, QueueRecord, group_key
 from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
 from warren.core.scheduling.waiting import Event
 from warren.mirror.carriers.batch import NOTHING, Position
-from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, UpperLayer
+from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, Nobody, UpperLayer
 from warren.mirror.gm.base import NEW, STOPPED
 from warren.mirror.gm.effects import (
     Demonitor,
+    Effect,
     EpochSeen,
     Monitor,
     ReadRecord,
@@ -50,7 +51,7 @@ class GroupMember:
         self.queue_id = queue_id
         self.member = member
         self._shell = shell
-        self._handout = Handout(upper, self._carry_out)
+        self._handout = Handout(upper)
         self._monitored: set[MemberId] = set()
 
     @property
@@ -70,7 +71,7 @@ class GroupMember:
 
     def start(self, founders: Members = (), *, awaits_group: bool = False) -> None:
         """As `Member.start`."""
-        self._handout.run(self.member.start(founders, awaits_group=awaits_group))
+        self._run(self.member.start(founders, awaits_group=awaits_group))
 
     @property
     def is_new(self) -> bool:
@@ -80,14 +81,14 @@ class GroupMember:
     def broadcast(self, payload: bytes) -> bool:
         """Send to all members at once; False when this member may not send, or holds too much."""
         try:
-            self._handout.run(self.member.broadcast(payload))
+            self._run(self.member.broadcast(payload))
         except BroadcastRefused:
             return False
-        self._handout.run(self.member.flush())
+        self._run(self.member.flush())
         return True
 
     def follow(self, record: QueueRecord) -> None:
-        self._handout.run(self.member.set_epoch(record.epoch))
+        self._run(self.member.set_epoch(record.epoch))
 
     def vote(self) -> Position | None:
         """None: the ring itself makes sure that all surviving members have the same batches."""
@@ -95,7 +96,7 @@ class GroupMember:
 
     def leave(self) -> None:
         """Stop being a member."""
-        self._handout.run(self.member.leave())
+        self._run(self.member.leave())
         self.ended()
 
     def ended(self) -> None:
@@ -104,6 +105,7 @@ class GroupMember:
         They need not be in the record known here: the member may have just been letting one in.
         """
         self._shell.forget(self)
+        self.become(Nobody())
         gone = _GONE.pack(self.queue_id, self.member.me.incarnation)
         for node in self._shell.post.peers():
             self._shell.post.send(node, Kind.MEMBER_GONE, gone)
@@ -111,7 +113,7 @@ class GroupMember:
     # Events
 
     def received(self, frame: RingFrame) -> None:
-        self._handout.run(self.member.receive(frame.sender, frame.message))
+        self._run(self.member.receive(frame.sender, frame.message))
 
     def node_down(self, node: str) -> None:
         for peer in [peer for peer in self._monitored if peer.node == node]:
@@ -120,10 +122,13 @@ class GroupMember:
     def peer_gone(self, peer: MemberId) -> None:
         if peer in self._monitored:
             self._monitored.discard(peer)
-            self._handout.run(self.member.peer_down(peer))
+            self._run(self.member.peer_down(peer))
 
     def record_changed(self, version: int) -> None:
-        self._handout.run(self.member.record_changed(version))
+        self._run(self.member.record_changed(version))
+
+    def _run(self, effects: Iterable[Effect]) -> None:
+        self._handout.run(effects, self._carry_out)
 
     def _carry_out(self, effect: ShellEffect) -> None:
         shell = self._shell
@@ -134,7 +139,7 @@ class GroupMember:
                 shell.read(
                     self.queue_id,
                     version,
-                    lambda: self._handout.run(
+                    lambda: self._run(
                         self.member.record_read(request, shell.record(self.queue_id))
                     ),
                 )
@@ -147,9 +152,7 @@ class GroupMember:
             case Demonitor(peer):
                 self._monitored.discard(peer)
             case SetTimer(timer, delay_s):
-                shell.clock.call_later(
-                    delay_s, lambda: self._handout.run(self.member.timer_fired(timer))
-                )
+                shell.clock.call_later(delay_s, lambda: self._run(self.member.timer_fired(timer)))
             case EpochSeen():
                 # Nothing to do: the member is given each new definition with its epoch (`follow`).
                 return
@@ -159,14 +162,14 @@ class GroupMember:
 
         def finish(taken: bool) -> None:
             if taken:
-                self._handout.run(self.member.transaction_committed(request))
+                self._run(self.member.transaction_committed(request))
                 is_alone = alive_members(record) == (self.member.me,) or record.version == 1
                 if self.member.phase is STOPPED and is_alone:
                     # The member has stopped meanwhile, and no other member has joined this group.
                     shell.delete_group(self.queue_id)
             else:
                 now = shell.record(self.queue_id)
-                self._handout.run(self.member.transaction_refused(request, now))
+                self._run(self.member.transaction_refused(request, now))
 
         shell.transact(self.queue_id, expected_version, record, finish)
 

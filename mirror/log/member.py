@@ -10,7 +10,14 @@ from typing import Protocol
 
 from warren.core.definitions.records import QueueRecord
 from warren.mirror.carriers.batch import NOTHING, Position, epoch_and_batch
-from warren.mirror.carriers.ports import PRESUMED, MemberId, Members, StopReason, UpperLayer
+from warren.mirror.carriers.ports import (
+    PRESUMED,
+    MemberId,
+    Members,
+    Nobody,
+    StopReason,
+    UpperLayer,
+)
 from warren.mirror.log.messages import Bye, Data, Hello, Message, Refusal, Welcome
 from warren.mirror.log.window import Window
 
@@ -137,14 +144,19 @@ class LogMember:
             self._say_hello()
 
     def leave(self) -> None:
+        self._stop(StopReason.LEFT)
+
+    def _stop(self, reason: StopReason) -> None:
         if not self.is_stopped:
+            upper = self._upper
             self.ended()
-            self._upper.stopped(StopReason.LEFT)
+            upper.stopped(reason)
 
     def ended(self) -> None:
         if self.is_stopped:
             return
         self.is_stopped = True
+        self._upper = Nobody()
         self._effects.forget(self)
         told = [*self._sessions] if self.leads else [self._record.leader]
         for node in told:
@@ -300,8 +312,7 @@ class LogMember:
                     # This member says hello again until it knows the leader's own definition.
                     return
                 if incarnation == self._me.incarnation:
-                    self.ended()
-                    self._upper.stopped(StopReason.INCONSISTENT)
+                    self._stop(StopReason.INCONSISTENT)
             case Bye(incarnation):
                 if self.leads:
                     session = self._sessions.get(node)

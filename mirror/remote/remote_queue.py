@@ -38,7 +38,7 @@ from warren.core.messages.settlement import (
     Settlement,
 )
 from warren.core.ports import Timer
-from warren.core.queues.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
+from warren.core.queues.consumers import NO_LIMIT, Blocked, Consumer
 from warren.core.queues.moving import Moving, Unanswered
 from warren.core.queues.queue import Fetched, Queue
 from warren.core.queues.queue_arguments import QueueSettings
@@ -50,6 +50,7 @@ from warren.mirror.messages.post import Kind
 from warren.mirror.remote.publishes_under_way import PublishesUnderWay
 from warren.mirror.remote.queue_end import QueueEnd, QueueMoved
 from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport, pack_numbers
+from warren.mirror.remote.telling_ring import UNHEARD, TellingRing
 
 if TYPE_CHECKING:
     from warren.mirror.remote.remote_queues import RemoteQueues
@@ -75,22 +76,6 @@ NEW_LEADER_S = 30.0
 """Seconds that clients of a mirrored queue wait for a new leader before they are refused."""
 
 RESUME_AGAIN_S = 0.1
-
-
-class _TellingRing(ConsumerRing):
-    """Notes which consumers can be served, for the leader; it serves none itself."""
-
-    __slots__ = ("_queue",)
-
-    def __init__(self, queue: RemoteQueue) -> None:
-        super().__init__()
-        self._queue = queue
-
-    def add(self, consumer: Consumer) -> None:
-        self._queue.consumer_changed(consumer)
-
-    def remove(self, consumer: Consumer) -> None:
-        self._queue.consumer_changed(consumer)
 
 
 class RemoteQueue(Queue):
@@ -165,7 +150,7 @@ class RemoteQueue(Queue):
             backing=MemoryQueue(),
             queue_id=record.queue_id,
         )
-        self.ring = _TellingRing(self)
+        self.ring = TellingRing(self.consumer_changed)
         self.mirrored = bool(record.mirrors)
         if not queues.is_up(self.leader):
             self.leader_down()
@@ -460,8 +445,13 @@ class RemoteQueue(Queue):
         # sent again, as another queue may have the name by now.
         self._publishes.refuse_all()
         self._end_consumers()
-        self._queues.forget(self)
+        self._end_here()
         self._gone.happen()
+
+    def _end_here(self) -> None:
+        self._queues.forget(self)
+        # The ring knows this object, which could not be freed otherwise.
+        self.ring = UNHEARD
 
     def leader_down(self) -> None:
         """The link to the leader is down."""
@@ -504,7 +494,7 @@ class RemoteQueue(Queue):
 
     def move_out(self) -> Moving:
         self.deleted = True
-        self._queues.forget(self)
+        self._end_here()
         unanswered = self._publishes.move_out(self.leader, self.epoch)
         consumers = list(self.consumers)
         self.consumers.clear()

@@ -120,9 +120,7 @@ class CopyHere:
         # Whether the group goes on without this node, though its copy is whole.
         self.is_outside = mirror.from_disk is not None
         self._found_at = clock.now()
-        self._others = WholeCopies(
-            effects.present, lambda node, answer: effects.ask_for_copy(node, self, answer)
-        )
+        self._others = WholeCopies(effects.present)
         self._told_epoch = -1
         # What those who elected this copy know together.
         self.electorate = Electorate.ENOUGH
@@ -461,5 +459,8 @@ class CopyHere:
         if record.leader in self._effects.present():
             return False
         awaited = self._others.may_have(record.in_sync, record.epoch)
-        self._others.ask(awaited, record.epoch, self.leader_may_be_gone)
+        self._others.ask(self._ask_for_copy, awaited, record.epoch, self.leader_may_be_gone)
         return not awaited
+
+    def _ask_for_copy(self, node: str, answer: Callable[[bool], None]) -> None:
+        self._effects.ask_for_copy(node, self, answer)

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 from warren.core.backing.peeking import first_positions
 from warren.core.messages.message import Envelope
@@ -30,6 +29,7 @@ from warren.mirror.replication.confirm_rule import ALL, can_shrink, confirmed_up
 from warren.mirror.replication.former_copy import Kept, Tail
 from warren.mirror.replication.instructions import NEVER, Op, Script
 from warren.mirror.replication.known_copy import KnownCopy, SyncProgress
+from warren.mirror.replication.leader_effects import LeaderEffects, NoEffects
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import NOWHERE
 from warren.mirror.replication.refusals import Refusals
@@ -59,34 +59,6 @@ KEEP_COUNT = 1024
 SOME_ORIGINS = ""
 """Stands among the origins of a queue to which unknown nodes may have published, because its leader
 was away or it was not mirrored then."""
-
-
-class LeaderEffects(Protocol):
-    """What a leader asks of its `LedQueue`."""
-
-    def flush_soon(self) -> None:
-        """Call `flush` when the turn is over."""
-        ...
-
-    def broadcast(self, payload: bytes) -> None: ...
-
-    def send_slice(self, mirror: str, payload: bytes) -> None: ...
-
-    def now_in_sync(self, mirror: str) -> None:
-        """The mirror has everything that is in the queue."""
-        ...
-
-    def reported_by_all(self, batch: int) -> None:
-        """Every mirror has everything up to this batch."""
-        ...
-
-    def withhold(self) -> None:
-        """Messages may not be handed out yet."""
-        ...
-
-    def hand_out(self) -> None:
-        """Messages may be handed out again."""
-        ...
 
 
 class Leader:
@@ -364,6 +336,11 @@ class Leader:
         one cannot say what became of unconfirmed publishes."""
         self.fenced = True
         self._awaited.end(refuse=refuse)
+
+    def let_go(self) -> None:
+        """Nobody asks it for anything any more: what it was part of can be freed."""
+        self.levels.clear()
+        self._effects = NoEffects()
 
     def has(self, mirror: str, batch: int) -> None:
         """A mirror has everything up to this batch."""

@@ -52,7 +52,7 @@ class Retains:
 
 
 class Mirror(PublishConfirms):
-    """`report(batch)` is called when everything up to that batch is here, and on disk."""
+    """`report(mirror, batch)` is called when everything up to that batch is here, and on disk."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Mirror(PublishConfirms):
         epoch: int,
         backings: Sequence[MirroredLevel],
         clock: Clock,
-        report: Callable[[int], None],
+        report: Callable[[Mirror, int], None],
     ) -> None:
         self.epoch = epoch
         self.levels = [mirror_level(backing) for backing in backings]
@@ -115,7 +115,7 @@ class Mirror(PublishConfirms):
         cls, node: str, former: FormerCopy, levels: Sequence[MirroredLevel], clock: Clock
     ) -> Mirror:
         """A whole copy that is on disk, of the epoch of its card, with these `levels`."""
-        mirror = cls(node, former.epoch, levels, clock, lambda batch: None)
+        mirror = cls(node, former.epoch, levels, clock, lambda mirror, batch: None)
         for level, delta in zip(mirror.levels, former.deltas, strict=True):
             level.have_all(delta)
         mirror.from_disk = former
@@ -404,12 +404,12 @@ class Mirror(PublishConfirms):
             upto = min(upto, max(live - (self.epoch << BATCH_BITS) - 1, 0))
         if upto > self._reported:
             self._reported = upto
-            self._report(upto)
+            self._report(self, upto)
 
     def report_again(self) -> None:
         """Repeat the last report: the leader may not have got it."""
         if self._reported:
-            self._report(self._reported)
+            self._report(self, self._reported)
 
     # Becoming the leader, or a former copy
 

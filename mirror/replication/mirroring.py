@@ -679,6 +679,7 @@ class Mirroring:
             queue.backing = inner[0]
         # No other node has to hear of a message before it is confirmed or handed out.
         led.leader.waits_for_nobody()
+        led.leader.let_go()
         queue.set_lacks_copies(False)
         queue.hand_out()
 
@@ -687,10 +688,8 @@ class Mirroring:
         key: Key = ("queue", queue.vhost_name, queue.name)
         if self._by_key.get(key) == queue.queue_id:
             del self._by_key[key]
-        self._origins.pop(queue.queue_id, None)
-        self._refusals.pop(queue.queue_id, None)
-        self._former_copies.pop(queue.queue_id, None)
-        self._renumberings.pop(queue.queue_id, None)
+        for known in (self._origins, self._refusals, self._former_copies, self._renumberings):
+            known.pop(queue.queue_id, None)
         self._lost_and_found.forget(queue.queue_id)
         self._retained_sync.forget(queue.queue_id)
         self.hand_overs.drop(queue.queue_id)
@@ -707,6 +706,9 @@ class Mirroring:
             self._formers.remove_card(led.storage_id)
         else:
             self._keep_what_was_led(led)
+        # The queue object ends now; its messages may not.
+        queue.backing = MemoryQueue()
+        led.leader.let_go()
 
     def _keep_what_was_led(self, led: LedQueue) -> None:
         """Make it a former copy: another node leads now, and may want a mirror here."""
@@ -726,8 +728,6 @@ class Mirroring:
         )
         self._formers.keep(led.queue.queue_id, former)
         self._lost_and_found.search(led.key, led.queue.queue_id, former)
-        # The queue object ends now; its messages do not.
-        led.queue.backing = MemoryQueue()
 
     def _renumbering_of(self, queue_id: int) -> tuple[int, Renumbering] | None:
         """The epoch in which this node leads a queue, and what it knows of the ones before; None
@@ -1004,7 +1004,7 @@ class Mirroring:
             for level in range(settings.levels)
         ]
 
-        def report(batch: int) -> None:
+        def report(mirror: Mirror, batch: int) -> None:
             copy = self._copies.get(queue_id)
             # The store may have written only now what an earlier copy gave it.
             if copy is not None and copy.mirror is mirror:

@@ -34,7 +34,8 @@ class ReturnedLeader:
         self._clock = clock
         self._until = clock.now() + RECLAIM_S
         self._there = there
-        self._mirrors = WholeCopies(there, ask)
+        self._ask = ask
+        self._mirrors = WholeCopies(there)
         self._can_lead = can_lead
 
     def awaited(self, record: QueueRecord) -> list[str]:
@@ -47,4 +48,4 @@ class ReturnedLeader:
 
     def ask(self, record: QueueRecord, then: Callable[[], None]) -> None:
         """Ask the awaited mirrors to lead; `then` is called when one turns out to have no copy."""
-        self._mirrors.ask(self.awaited(record), record.epoch, then)
+        self._mirrors.ask(self._ask, self.awaited(record), record.epoch, then)

@@ -18,13 +18,12 @@ Ask: TypeAlias = Callable[[str, Callable[[bool], None]], None]
 class WholeCopies:
     """What nodes have said of one queue in one epoch."""
 
-    def __init__(self, present: Callable[[], Collection[str]], ask: Ask) -> None:
+    def __init__(self, present: Callable[[], Collection[str]]) -> None:
         self._present = present
-        self._ask = ask
         self._epoch = -1
         self._without: set[str] = set()
 
-    def ask(self, nodes: Iterable[str], epoch: int, then: Callable[[], None]) -> None:
+    def ask(self, ask: Ask, nodes: Iterable[str], epoch: int, then: Callable[[], None]) -> None:
         """Ask nodes whether they have a copy; they may be asked repeatedly. `then` is called when a
         node says that it has none."""
         if epoch != self._epoch:
@@ -32,7 +31,7 @@ class WholeCopies:
             self._without.clear()
         for node in nodes:
             if node not in self._without:
-                self._ask(node, self._answer_of(node, epoch, then))
+                ask(node, self._answer_of(node, epoch, then))
 
     def _answer_of(self, node: str, epoch: int, then: Callable[[], None]) -> Callable[[bool], None]:
         return lambda has_one: self._said(node, epoch, has_one, then)

@@ -520,6 +520,7 @@ class Layer:
 
     def __init__(self) -> None:
         self.told: list[object] = []
+        self.sent: list[ShellEffect] = []
         self.handout: Handout | None = None
         self.successor: Layer | None = None
         self.member: Member | None = None
@@ -535,8 +536,8 @@ class Layer:
         if payload == b"become" and self.handout and self.successor:
             self.handout.become(self.successor)
         if payload == b"answer" and self.handout and self.member:
-            self.handout.run(self.member.broadcast(b"mine"))
-            self.handout.run(self.member.flush())
+            self.handout.run(self.member.broadcast(b"mine"), self.sent.append)
+            self.handout.run(self.member.flush(), self.sent.append)
 
     def confirmed(self, tokens: tuple[object, ...]) -> None:
         self.told.append(tokens)
@@ -551,10 +552,10 @@ class Layer:
 def test_gs27_the_rest_of_a_batch_goes_to_the_new_layer() -> None:
     member = between(A, B, C)
     old, new = Layer(), Layer()
-    handout = Handout(old, lambda effect: None)
+    handout = Handout(old)
     old.handout, old.successor = handout, new
     entry = MemberNews(A, 0, (b"0", b"become", b"2", b"3"), NONE)
-    handout.run(member.receive(A, Activity(1, 3, 1, (entry,))))
+    handout.run(member.receive(A, Activity(1, 3, 1, (entry,))), old.sent.append)
     assert old.told == [b"0", b"become"]
     assert new.told == [b"2", b"3"]
 
@@ -562,18 +563,17 @@ def test_gs27_the_rest_of_a_batch_goes_to_the_new_layer() -> None:
 def test_what_a_layer_broadcasts_within_a_batch_leaves_behind_it() -> None:
     member = between(A, B, C)
     layer = Layer()
-    sent: list[ShellEffect] = []
-    handout = Handout(layer, sent.append)
+    handout = Handout(layer)
     layer.handout, layer.member = handout, member
     first = Activity(1, 4, 1, (MemberNews(A, 0, (b"answer",), NONE),))
     second = Activity(1, 4, 2, (MemberNews(A, 1, (b"1",), NONE),))
     member.receive(A, first)
     member.receive(A, second)
-    handout.run(member.record_read(3, record(4, D, A, B, C)))
+    handout.run(member.record_read(3, record(4, D, A, B, C)), layer.sent.append)
     assert layer.told == [((D,), ()), b"answer", b"1", b"mine"]
     positions = [
         effect.message.position
-        for effect in sent
+        for effect in layer.sent
         if isinstance(effect, Send) and isinstance(effect.message, Activity)
     ]
     assert positions == [1, 2, 3]

@@ -120,7 +120,7 @@ class Leading:
 
 @pytest.fixture
 def mirror() -> Mirror:
-    mirror = Mirror("m", 1, [MemoryQueue()], ManualClock(), lambda batch: None)
+    mirror = Mirror("m", 1, [MemoryQueue()], ManualClock(), lambda mirror, batch: None)
     Leading(mirror, 1).says(Op.START, "m", [0], [0], *EMPTY)
     return mirror
 

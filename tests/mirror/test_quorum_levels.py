@@ -41,7 +41,7 @@ class Pair:
         self.level = level
         self.leader.levels = [level]
         self.script = self.leader._script
-        self.mirror = Mirror("m", 0, [new_level()], CLOCK, lambda batch: None)  # type: ignore[arg-type]
+        self.mirror = Mirror("m", 0, [new_level()], CLOCK, lambda mirror, batch: None)  # type: ignore[arg-type]
         self.out: list[Message] = []
         self.published = 0
         self._batch = 0

@@ -70,7 +70,7 @@ class Process:
         self.site = me.node
         self.member = Member(me, world.epoch, world.scheduler.random, world.limits, strict=True)
         self.member.circulation.load = self._note_base  # type: ignore[method-assign]
-        self.handout = Handout(self, self.carry_out)
+        self.handout = Handout(self)
         self.is_over = False
         self.reason: StopReason | None = None
         self.steps_left: int | None = None
@@ -138,7 +138,7 @@ class Process:
         if self.is_over:
             return
         try:
-            self.handout.run(method(*args))
+            self.handout.run(method(*args), self.carry_out)
         except Crashed:
             self.world.seen["crashed in an effect"] += 1
             self.end(None)
