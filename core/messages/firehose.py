@@ -57,8 +57,9 @@ class Firehose(MessageObserver):
         redelivered: bool,
         no_ack: bool,
     ) -> None:
-        """A client was handed this from the queue."""
-        if envelope.exchange == TRACE_EXCHANGE:
+        """A client was handed this from the queue. As with RabbitMQ, the node of the client traces
+        that, wherever the queue is."""
+        if envelope.exchange == TRACE_EXCHANGE or recipient.is_elsewhere:
             return
         headers = self._headers(envelope, (envelope.routing_key,), recipient)
         headers["redelivered"] = signed_int(redelivered)

@@ -13,11 +13,13 @@ from warren.core.messages.message import Envelope, Message
 
 
 class TracedClient(NamedTuple):
-    """The client that published, or was handed something: connection name, channel number, user."""
+    """The client that published, or was handed something: connection name, channel number, user,
+    and whether it is at another node than the queue, which tells of the delivery, too."""
 
     connection: str
     channel: int
     user: str
+    is_elsewhere: bool = False
 
 
 class TracedQueue(Protocol):

@@ -97,7 +97,7 @@ class LifeTrace(MessageObserver):
         context = self._codec.trace_context(envelope.header)
         record = self._record(TraceEvent.PUBLISHED, name, envelope)
         record.queues = tuple([queue.name for queue in queues])
-        record.connection, record.channel, record.user = publisher
+        record.connection, record.channel, record.user, _ = publisher
         record.size = len(body)
         record.rule = rule
         record.traceparent, record.tracestate = context
@@ -186,10 +186,10 @@ class LifeTrace(MessageObserver):
         no_ack: bool,
     ) -> None:
         name = self._followed(envelope)
-        if name is None:
+        if name is None or not queue.is_here:
             return
         record = self._record(TraceEvent.DELIVERED, name, envelope, queue.name)
-        record.connection, record.channel, record.user = recipient
+        record.connection, record.channel, record.user, _ = recipient
         record.redelivered = redelivered
         record.no_ack = no_ack
         record.size = len(body)

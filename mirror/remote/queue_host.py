@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 from warren.core.errors import NotFound, QueueNotHere
 from warren.core.messages.message import Message
@@ -35,6 +35,10 @@ _QUEUE = struct.Struct("<Q")
 _CONSUMER = struct.Struct("<QI")
 _HEARD = struct.Struct("<QQ")
 _CONSUMER_STATE = struct.Struct("<QI?I")
+
+
+Who: TypeAlias = tuple[str, int, str]
+"""A client: its connection, the number of its channel, and its user."""
 
 
 class _Awaited:
@@ -166,10 +170,10 @@ class QueueHost:
         prefetch: int,
         arguments: dict[str, Any],
         blocked: bool,
-        client: list[Any],
+        client: Who,
     ) -> None:
         session = await self._asked(node, queue_id)
-        who = TracedClient(*client)
+        who = TracedClient(*client, True)
         session.subscribe(
             number, tag, no_ack, exclusive, priority, prefetch, arguments, blocked, who
         )
@@ -181,12 +185,12 @@ class QueueHost:
         session = await self._asked(node, queue_id)
         session.set_blocked(number, True)
 
-    async def _get(self, node: str, queue_id: int, no_ack: bool, client: list[Any]) -> Any:
+    async def _get(self, node: str, queue_id: int, no_ack: bool, client: Who) -> Any:
         session = await self._asked_of_leader(node, queue_id)
-        got = session.get(no_ack, TracedClient(*client))
+        got = session.get(no_ack, TracedClient(*client, True))
         while session.queue.is_withheld and got[0] is None:
             session = await self._asked_of_leader(node, queue_id)
-            got = session.get(no_ack, TracedClient(*client))
+            got = session.get(no_ack, TracedClient(*client, True))
         return got
 
     async def _counts(self, node: str, queue_id: int) -> tuple[int, int]:

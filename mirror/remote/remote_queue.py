@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from warren.core import errors
@@ -266,7 +267,7 @@ class RemoteQueue(Queue):
                 0 if consumer.prefetch == NO_LIMIT else consumer.prefetch,
                 to_plain(consumer.arguments),
                 blocked,
-                list(client),
+                list(client[:3]),
             )
         except BrokerError:
             self._forget_consumer(consumer)
@@ -319,8 +320,9 @@ class RemoteQueue(Queue):
             if first:
                 messages += [Message(*one, at, None, redelivered) for at, one in each]
             elif consumer is not None:
+                send = consumer.send if self._trace is None else partial(self._send, consumer)
                 for _, (envelope, body) in each:
-                    consumer.send(envelope, body, redelivered)
+                    send(envelope, body, redelivered)
         if messages:
             self._hand_on(number, consumer, messages)
 
@@ -331,9 +333,12 @@ class RemoteQueue(Queue):
             taken = 0
         elif len(messages) <= consumer.capacity():
             consumer.take_many(messages)
-            return
+            taken = len(messages)
         else:
             taken = _take_each(consumer, messages)
+        if consumer is not None and self._trace is not None:
+            for message in messages[:taken]:
+                self._trace_delivery(consumer.traced_as(), message, no_ack=False)
         if taken < len(messages):
             if consumer is not None and not is_returning:
                 self._have_held(number, consumer)
@@ -369,7 +374,7 @@ class RemoteQueue(Queue):
     async def get_one(self, no_ack: bool, client: TracedClient) -> Fetched:
         try:
             got, left = await self._ask(
-                "get", no_ack, list(client), movable=True, late=self._got_too_late
+                "get", no_ack, list(client[:3]), movable=True, late=self._got_too_late
             )
         except QueueMoved as moved:
             return await self._moved_to(moved).get_one(no_ack, client)
@@ -377,12 +382,16 @@ class RemoteQueue(Queue):
             self.got_nothing += 1
             return Fetched(None, 0, self)
         flags, delivery, envelope, body = self._queues.entry(got)
-        if no_ack:
-            self.got_no_ack += 1
-        else:
-            self.got += 1
+        self.got_no_ack += no_ack
+        self.got += not no_ack
         message = Message(envelope, body, delivery, None, bool(flags & REDELIVERED))
+        self._trace_delivery(client, message, no_ack)
         return Fetched(message, left, self)
+
+    def _trace_delivery(self, client: TracedClient, message: Message, no_ack: bool) -> None:
+        if self._trace is not None:
+            one = message.envelope, message.body, message.redelivered
+            self._trace.delivered(self, client, *one, no_ack)
 
     def deliver(self) -> None:
         """Does nothing: the leader delivers."""

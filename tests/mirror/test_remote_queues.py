@@ -555,3 +555,33 @@ def test_a_transaction_acknowledges_elsewhere_when_what_it_published_here_is_saf
     b.receives(commands.Tx.CommitOk)
     cluster.settle()
     assert cluster["a"].queue("from").unacked == 0
+
+
+def test_the_node_of_a_client_traces_what_it_is_delivered_wherever_the_queue_is(
+    cluster: Cluster,
+) -> None:
+    """As with RabbitMQ; and once, though the node that leads the queue traces as well."""
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q")
+    a.declares("traces")
+    trace = {"exchange": "amq.rabbitmq.trace", "routing_key": "deliver.#"}
+    a.sends(commands.Queue.Bind, queue="traces", **trace)
+    a.receives(commands.Queue.BindOk)
+    for name in "ab":
+        cluster[name].node.trace("/", True)
+    for no_ack in (True, False):
+        a.publishes("q", b"consumed")
+        b.consumes("q", no_ack=no_ack)
+        assert b.receives_bodies() == [b"consumed"]
+        b.sends(commands.Basic.Cancel, consumer_tag="c")
+        b.receives(commands.Basic.CancelOk)
+    a.publishes("q", b"got")
+    assert b.gets("q") is not None
+    a.publishes("q", b"at a")
+    assert a.gets("q", no_ack=True) is not None
+    a.consumes("traces", no_ack=True)
+    traces = a.receives_deliveries()
+    assert [trace.body for trace in traces] == [b"consumed", b"consumed", b"got", b"at a"]
+    assert [trace.headers["node"].value for trace in traces] == [b"b", b"b", b"b", b"a"]
