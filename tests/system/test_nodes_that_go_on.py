@@ -196,6 +196,9 @@ def lost(
         try:
             cluster.start()
             owners = {name: Owner(cluster[name], connect) for name in NODES}
+            queues = set[str]().union(*[owner.queues for owner in owners.values()])
+            # Without etcd, b would never hear of the last one.
+            wait_until(lambda: names(b) == queues)
             proxy.cut_off()  # type: ignore[attr-defined]
             for name in "ac":
                 wanted = f"cluster_node_down node={b.name}"
