@@ -105,9 +105,12 @@ class Archive:
         except (FileNotFoundError, NotADirectoryError):
             if not create:
                 raise BackupRefused(f"{shelf.shown} is no directory of backups") from None
-            if shelf.is_foreign():
+            if not shelf.is_foreign():
+                return cls(shelf, None)
+            if shelf.size(ARCHIVE_FILE) is None:
                 raise BackupRefused(f"{shelf.shown} holds something else than backups") from None
-            return cls(shelf, None)
+            # Another process has begun the archive meanwhile.
+            return cls.on(shelf)
         try:
             head = msgspec.json.decode(octets, type=Head)
         except msgspec.MsgspecError as error:

@@ -17,7 +17,12 @@ from secrets import token_hex
 from typing import BinaryIO, Protocol
 
 from warren.backup.errors import ShelfRefused
-from warren.persist.disk.data_directory import create_directory, sync_directory, write_durably
+from warren.persist.disk.data_directory import (
+    create_directory,
+    is_unfinished,
+    sync_directory,
+    write_durably,
+)
 
 LOCK_FILE = "lock"
 CHUNK = 1 << 20
@@ -105,7 +110,9 @@ class DirectoryShelf:
 
     def is_foreign(self) -> bool:
         path = self.path
-        return path.exists() and (not path.is_dir() or bool(set(os.listdir(path)) - {LOCK_FILE}))
+        if not path.is_dir():
+            return path.exists()
+        return not all(name == LOCK_FILE or is_unfinished(name) for name in os.listdir(path))
 
     @contextmanager
     def locked(self) -> Iterator[None]:

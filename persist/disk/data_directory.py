@@ -207,6 +207,11 @@ def write_durably(path: Path, data: bytes, unfinished: Path | None = None) -> No
     sync_directory(path.parent)
 
 
+def is_unfinished(name: str) -> bool:
+    """Whether a file of this name is one that `write_durably` has not finished."""
+    return name.startswith(".") and name.endswith(".new")
+
+
 def locked(path: Path) -> int:
     fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -185,6 +185,21 @@ def test_what_is_refused(data: Path, archive: Archive, tmp_path: Path) -> None:
         Archive.open(tmp_path / "others", create=True).create(other)
 
 
+class BegunMeanwhile(DirectoryShelf):
+    """Another process begins the archive just after this one has found none."""
+
+    def is_foreign(self) -> bool:
+        (self.path / ".archive.json.0123.new").touch()
+        assert not super().is_foreign()
+        (self.path / "archive.json").write_text('{"format": 1, "node_id": "n"}')
+        (self.path / "files").mkdir()
+        return super().is_foreign()
+
+
+def test_an_archive_that_another_process_begins_meanwhile_is_one(tmp_path: Path) -> None:
+    assert Archive.on(BegunMeanwhile(tmp_path), create=True).backups() == []
+
+
 def test_one_process_at_a_time_works_on_a_directory(data: Path, local_archive: Archive) -> None:
     with pytest.raises(BackupRefused, match="another process"), local_archive.shelf.locked():
         Archive.on(local_archive.shelf, create=True).create(data)
