@@ -10,10 +10,12 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from http import HTTPStatus
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from warren.mgmt.ctl.errors import CtlError
+from warren.mgmt.ctl.errors import CtlError, Refused
+from warren.mgmt.migrate.errors import MigrateError
 from warren.mgmt.migrate.pair import Pair, SideFailed
 from warren.mgmt.migrate.queue_move import SILENCE_S, Terms, message_property, move_queue
 from warren.mgmt.migrate.side import Side
@@ -147,7 +149,12 @@ def list_queues(source: Side, options: Options) -> list[Listed]:
     """The queues to move, ordered by virtual host and name, and those that are left. One that only
     holds delayed messages is there while it has some."""
     path = ("queues",) if options.vhost is None else ("queues", options.vhost)
-    rows: Iterable[Mapping[str, Any]] = source.get(*path, columns=COLUMNS)
+    try:
+        rows: Iterable[Mapping[str, Any]] = source.get(*path, columns=COLUMNS)
+    except Refused as refused:
+        if options.vhost is not None and refused.status == HTTPStatus.NOT_FOUND:
+            raise MigrateError(f"the source has no virtual host '{options.vhost}'") from refused
+        raise
     found = [_listed(row) for row in rows if fnmatchcase(row["name"], options.pattern)]
     return sorted(one for one in found if one.ready or not one.delayed)
 

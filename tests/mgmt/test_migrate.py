@@ -350,9 +350,10 @@ def test_patterns_and_virtual_hosts_choose_and_a_dry_run_changes_nothing(
     assert "users" not in result.output
     assert bodies(target.url, "a1") == [b"0", b"1"]
     assert bodies(source.url, "b1") == [b"0", b"1"]
-    unknown = run(management(source), management(target), "--vhost", "x", "--definitions-only")
-    assert unknown.exit_code == 1
-    assert "the source has no virtual host 'x'" in unknown.output
+    for part in ("--definitions-only", "--messages-only"):
+        unknown = run(management(source), management(target), "--vhost", "x", part)
+        assert unknown.exit_code == 1
+        assert "the source has no virtual host 'x'" in unknown.output
 
 
 def test_queue_that_is_there_with_other_arguments_is_named(pair: tuple[Broker, Broker]) -> None:
