@@ -55,7 +55,7 @@ LONG_FUNCTIONS: dict[str, int] = {
     "amqp/properties.py:scan": 63,
     "amqp/publish_stream.py:serve_publishes": 128,
     "core/node.py:Node.__init__": 63,
-    "core/queues/queue.py:Queue.__init__": 66,
+    "core/queues/queue.py:Queue.__init__": 65,
     "core/vhosts/vhost.py:VirtualHost.__init__": 64,
     "mgmt/api/messages.py:get": 62,
     "mgmt/api/overview.py:node_row": 70,

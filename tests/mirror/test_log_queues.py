@@ -510,6 +510,6 @@ def test_what_an_earlier_copy_of_a_mirror_has_on_disk_says_nothing_of_its_presen
         cluster.stall(one, other)
     publisher = cluster.publisher()
     publisher.publishes("q", b"one", delivery_mode=2)
-    earlier._report(1_000)
+    earlier._report(earlier, 1_000)
     cluster.clock.advance(1)
     assert not confirmed(publisher)
