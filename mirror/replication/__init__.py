@@ -9,7 +9,8 @@ leads, which have mirrors and which of these are in sync; it changes by compare-
 
 | where to look | for |
 |---|---|
-| `mirroring` | the mirrored queues of this node, and what happens to them |
+| `mirroring` | the mirrored queues that this node leads, and what happens to them |
+| `copies_here` | the mirrors that this node has of queues that others lead |
 | `led_queue`, `copy_here` | one queue led here; one mirror here |
 | `hand_outs` | what clients may have had, as far as mirrors know |
 | `replicas`, `promotion` | which nodes get mirrors or the lead, and why the lead has changed |
@@ -25,6 +26,7 @@ leads, which have mirrors and which of these are in sync; it changes by compare-
 | `carrier_switch` | how a queue gets another carrier |
 | `hand_over` | planned changes of the leader |
 | `new_queues` | new quorum queues whose leader is gone before others have copies |
+| `leader_effects` | what a leader asks of its queue |
 | `returned_leader`, `whole_copies` | leaders that come back, and nodes that may have whole copies |
 | `figures` | what operators are shown |
 """

@@ -1,7 +1,7 @@
-"""The mirrored queues of this node: those it leads, and its copies of those that others lead.
+"""The mirrored queues that this node leads.
 
-It follows definitions, policies, and nodes that come and go; `leader.py`, `mirror.py` and the
-modules that stand for them in their groups (`led_queue.py`, `copy_here.py`) do the rest.
+It follows definitions, policies, and nodes that come and go; `led_queue.py` and `leader.py` do the
+rest. The copies of queues that other nodes lead are `copies`, of `copies_here.py`.
 
 A node that has a mirror and takes the lead writes that into the definition, by compare-and-set. The
 virtual host then makes the queue anew, over the very backing queue the mirror had (`backing`).
@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import logging
 import struct
-import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from random import Random
 from typing import TypeVar, cast
@@ -26,7 +25,6 @@ from typing import TypeVar, cast
 import msgspec
 
 from warren.core.backing.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
-from warren.core.backing.due_queue import due_queue
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.priority_queue import PriorityQueue, level_number
 from warren.core.definitions.definition_table import CompletedCommit
@@ -36,35 +34,29 @@ from warren.core.field import from_plain
 from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.core.ports import Clock, Commit, Key, MetadataStore
-from warren.core.queues import queue_arguments
 from warren.core.queues.queue import Queue
-from warren.core.queues.queue_arguments import QueueSettings
-from warren.core.queues.queue_type import QUORUM, majority_of, type_of
-from warren.core.queues.quorum_level import LastingEnvelopes, quorum_level
-from warren.core.scheduling.turns import Turns
+from warren.core.queues.queue_type import majority_of, type_of
 from warren.core.scheduling.waiting import Event, Waiting, run
-from warren.core.vhosts.vhost import QUEUE_ID_BITS
 from warren.mirror.carriers.ports import Carrier, CarrierKind, CarrierMember
 from warren.mirror.gm.shell import GroupShell
 from warren.mirror.log.shell import LogShell
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 from warren.mirror.replication.carrier_switch import CarrierSwitch
-from warren.mirror.replication.copy_cards import COPY_BIT, CardFiles
+from warren.mirror.replication.copies_here import MIRRORED, CopiesHere, settings_of
+from warren.mirror.replication.copy_cards import CardFiles
 from warren.mirror.replication.copy_here import CopyHere
 from warren.mirror.replication.election import can_be_elected
-from warren.mirror.replication.election_calls import ElectionCalls
 from warren.mirror.replication.figures import MirrorFigures
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.former_copy import FormerCopy, Kept
 from warren.mirror.replication.hand_over import HandOvers
 from warren.mirror.replication.last_words import at_stop
 from warren.mirror.replication.leader import SOME_ORIGINS
-from warren.mirror.replication.led_queue import INVITE_AGAIN_S, LedQueue
+from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.lost_and_found import LostAndFound
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.new_queues import NewQueues
-from warren.mirror.replication.observed_copy import observer_of
 from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotion
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.queue_levels import leader_level
@@ -82,7 +74,6 @@ from warren.mirror.replication.replicas import (
 from warren.mirror.replication.retained_copies import RetainedCopies, retains_at
 from warren.mirror.replication.retained_sync import RetainedSync
 from warren.mirror.replication.returned_leader import RECLAIM_S, ReturnedLeader
-from warren.mirror.replication.slices import unpack_slice
 
 log = logging.getLogger("warren.queue")
 
@@ -90,8 +81,6 @@ Item = TypeVar("Item")
 
 TICK_S = 1.0
 """How often this node looks whether mirrors have become whole, and whether any are missing."""
-
-ANY_BALLOT = sys.maxsize
 
 REST_TICKS = 16
 """A queue that waits for nothing is looked at once in so many ticks."""
@@ -102,15 +91,9 @@ LOOK_US = 25
 MIRRORS_S = 2.0
 """The longest a declaration waits for the mirrors of its queue."""
 
-UNWANTED_S = 3 * INVITE_AGAIN_S
-"""A copy that the definition does not name and no leader asks for in this time is dropped."""
-
-_MIRRORED = struct.Struct("<QQQ")
-"""Queue, epoch and batch up to which a mirror has everything."""
-
 
 class Mirroring:
-    """Implements `LedEffects` and `CopyEffects`. `machine_of`: see `Membership.machine_of`."""
+    """Implements `LedEffects`. `machine_of`: see `Membership.machine_of`."""
 
     machine_of: Callable[[str], str] = staticmethod(str)
 
@@ -151,9 +134,9 @@ class Mirroring:
         self._led: dict[int, LedQueue] = {}
         # What is known of earlier epochs, for queues led here that have no mirrors any more.
         self._renumberings: dict[int, Renumbering] = {}
-        self._copies: dict[int, CopyHere] = {}
-        self._by_storage: dict[int, CopyHere] = {}
         self._formers = FormerCopies(name, card_files, clock)
+        of_copies = (self._definitions, self._carriers, self._formers)
+        self.copies = CopiesHere(name, post, calls, clock, rng, *of_copies)
         self._by_key: dict[Key, int] = {}
         self._origins: dict[int, dict[str, int]] = {}
         # Refused publishes of queues that are led here.
@@ -167,7 +150,7 @@ class Mirroring:
         self._changed: set[int] = set()
         self._congested: set[LedQueue] = set()
         self.figures = MirrorFigures(
-            name, self._led, self._copies, self._definitions.record_of, self._groups.record
+            name, self._led, self.copies.by_queue, self._definitions.record_of, self._groups.record
         )
         self.hand_overs = HandOvers(
             name, calls, clock, self._led, self._definitions, running, may_lead
@@ -180,7 +163,7 @@ class Mirroring:
             clock,
             self._definitions,
             self._carriers,
-            self._copies,
+            self.copies.by_queue,
             self._write_card_of_leader,
         )
         self._lost_and_found = LostAndFound(
@@ -193,7 +176,6 @@ class Mirroring:
             self._formers.searched,
         )
         self._node: Node
-        self._new_backing: Callable[[BackingSpec], BackingQueue]
 
     def find_former_copies(
         self,
@@ -205,24 +187,18 @@ class Mirroring:
         self._node = node
         self._formers.find(self._definitions.records(), new_backing, is_leftover)
         self.retained.begin(node, new_backing)
-        self.retained.find(self._name, self._definitions.items(), self._settings)
+        self.retained.find(self._name, self._definitions.items(), partial(settings_of, node))
 
     def attach(self, node: Node, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
         """Serve this node from now on; `new_backing` makes the backing queues of copies."""
         self._node = node
-        self._new_backing = new_backing
         self._post.handle(Kind.MIRRORED, self._mirrored)
-        self._post.handle(Kind.SLICE, self._slice)
-        self._calls.serve("mirror.invite", self._invited)
-        self._calls.serve("mirror.have_copy", self._asked_for_copy)
-        self.elections = ElectionCalls(self._calls, self._clock, self._copies)
-        self._calls.serve("mirror.take_lead", self._asked_to_lead)
-        self._calls.serve("mirror.take_over", self._asked_to_take_over)
-        self._calls.serve("mirror.take_over_in", self._asked_to_take_over)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
         self.hand_overs.serve()
         at = (self._calls, self._clock, node.turns, self._wanted_of, self._definitions.record_of)
         self._retained_sync = RetainedSync(self.retained, *at)
+        follows = (self._present, self._wanted_of, self._carrier_switch.follow)
+        self.copies.attach(node, new_backing, self._retained_sync, *follows)
         self._carrier_switch.serve()
         self._lost_and_found.attach(node)
         self._metadata.watch(("queue",), self._record_changed)
@@ -232,7 +208,7 @@ class Mirroring:
         for queue in list(node.local_queues):
             self._has_queue(queue, was_there=True)
         for key, record in list(self._definitions.items()):
-            self._have_copy_of_disk(key, record)
+            self.copies.have_copy_of_disk(key, record)
             self._new_queues.changed(key, record)
         formers = self._formers.to_search()
         for key, record in self._definitions.items() if formers else ():
@@ -242,17 +218,9 @@ class Mirroring:
 
     def backing(self, spec: BackingSpec) -> BackingQueue | None:
         """The backing queue of this node's mirror, which is to lead; None without a mirror."""
-        level = spec.queue_id % LEVELS
         if spec.retained:
-            return self.retained.take(spec.queue_id - level)
-        copy = self._by_storage.get(spec.queue_id - level)
-        if copy is None:
-            return None
-        if not level:
-            if copy.mirror.from_disk is not None:
-                copy.mirror.set_mode(spec.mode)
-            copy.is_about_to_lead()
-        return copy.mirror.levels[level].backing
+            return self.retained.take(spec.queue_id - spec.queue_id % LEVELS)
+        return self.copies.backing(spec)
 
     def stop_leading(self) -> None:
         """The node stops in order: mirrors may take the lead at once, where that loses nothing.
@@ -271,21 +239,11 @@ class Mirroring:
             self._definitions.write_record(led.key, led.queue.queue_id, last_words)
             led.leader.fenced = True
             led.member.leave()
-        for copy in list(self._copies.values()):
-            if not copy.mirror.has_card:
-                # The copy became whole a moment ago, and is to be found again.
-                self._write_card_of_copy(copy)
-            for level in copy.mirror.levels:
-                level.is_about_to_stop()
-            copy.member.leave()
+        self.copies.leave()
 
     def stop(self) -> None:
         """The node has stopped: the storage is told which messages of copies count as delivered."""
-        for copy in self._copies.values():
-            for level in copy.mirror.levels:
-                level.backing.stop()
-            if copy.mirror.former is not None:
-                copy.mirror.former.stop()
+        self.copies.stop()
         self._formers.stop()
 
     def led(self, queue_id: int) -> LedQueue | None:
@@ -423,17 +381,13 @@ class Mirroring:
 
     def _has_queue(self, queue: Queue, *, was_there: bool) -> None:
         key: Key = ("queue", queue.vhost_name, queue.name)
-        invited = self._copies.get(queue.queue_id)
-        if invited is not None and not invited.mirror.started:
-            self.drop_copy(invited, "its leader is gone, and had not told it to begin")
         self._by_key[key] = queue.queue_id
-        copy = self._copies.pop(queue.queue_id, None)
+        copy = self.copies.take(queue.queue_id)
         record = self._definitions.record_of(key, queue.queue_id)
         assert record is not None
         self._formers.discard(queue.queue_id)
         self._retained_sync.forget(queue.queue_id)
         if copy is not None:
-            del self._by_storage[copy.storage_id]
             self._promoted(queue, key, record, copy)
         elif not was_there and not record.epoch:
             # The queue was declared just now.
@@ -463,7 +417,7 @@ class Mirroring:
             else:
                 led.leader.add_mirror(mirror)
         led.record_changed(record)
-        self._forget_former(copy.mirror)
+        self.copies.forget_former(copy.mirror)
         led.leader.renumbering = copy.mirror.renumbering
         self._origins[queue.queue_id] = copy.mirror.origins
         led.leader.origins.update(copy.mirror.origins)
@@ -606,7 +560,7 @@ class Mirroring:
         record = self._record(led.queue)
         if record is not None:
             known = (record.epoch, record.ballot)
-            self._ask_of_copy("mirror.take_lead", node, led.queue.queue_id, answer, *known)
+            self.copies.ask("mirror.take_lead", node, led.queue.queue_id, answer, *known)
 
     def _reclaim(self, led: LedQueue, returned: ReturnedLeader | None = None) -> None:
         """No mirror has taken the lead: go on without the mirrors there were."""
@@ -826,13 +780,9 @@ class Mirroring:
             for queue_id, led in self._led.items()
             if not led.at_rest or queue_id in changed or self._is_in_share(queue_id)
         ]
-        due_copies = [
-            copy
-            for queue_id, copy in self._copies.items()
-            if not copy.at_rest or queue_id in changed or self._is_in_share(queue_id)
-        ]
+        due_copies = self.copies.due(self._is_in_share)
         await self._in_turns(due_led, self._look_at_led)
-        await self._in_turns(due_copies, self._look_at_copy)
+        await self._in_turns(due_copies, self.copies.look_at)
         if self._stopping:
             return
         self._new_queues.look()
@@ -862,16 +812,6 @@ class Mirroring:
         led.leader.look_for_synced()
         self._reconcile(led.queue)
 
-    def _look_at_copy(self, copy: CopyHere) -> None:
-        if self._copies.get(copy.queue_id) is not copy:
-            return
-        copy.at_rest = False
-        copy.leader_may_be_gone()
-        if not copy.is_awaited and self._clock.now() > copy.wanted_at + UNWANTED_S:
-            self.drop_copy(copy, "nobody asks for it any more")
-        else:
-            self._write_card_of_copy(copy)
-
     # Cards, for the time after a restart
 
     def _write_card_of_leader(self, led: LedQueue) -> Commit:
@@ -887,40 +827,11 @@ class Mirroring:
             led=True,
         )
 
-    def _write_card_of_copy(self, copy: CopyHere) -> None:
-        """If a copy is whole, write its card, and forget the former copy."""
-        mirror = copy.mirror
-        record = self._definitions.record_of(copy.key, copy.queue_id)
-        if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
-            return
-        self._forget_former(mirror)
-        if mirror.from_disk is None:
-            self._retained_sync.is_in_sync(record, copy.storage_id)
-        copy.at_rest = copy.listed and not copy.may_have_to_lead
-        if record.durable:
-            mirror.has_card = True
-            self._formers.write_card(
-                copy.storage_id,
-                copy.queue_id,
-                mirror.epoch,
-                mirror.deltas(),
-                mirror.renumbering,
-                led=False,
-            )
-
     def _policies_changed(self, vhost: str) -> None:
-        copies = [copy for copy in self._copies.values() if copy.key[1] == vhost]
+        copies = [copy for copy in self.copies if copy.key[1] == vhost]
         queues = [queue for queue in self._node.local_queues if queue.vhost_name == vhost]
-        _begin(self._in_turns(copies, self._follow_policy))
+        _begin(self._in_turns(copies, self.copies.follow_policy))
         _begin(self._in_turns(queues, self._reconcile))
-
-    def _follow_policy(self, copy: CopyHere) -> None:
-        record = self._definitions.record_of(copy.key, copy.queue_id)
-        if record is not None and self._copies.get(copy.queue_id) is copy:
-            settings = self._settings(copy.key, record)
-            copy.mirror.set_mode(settings.queue_mode)
-            self.retained.follow(copy.key, record, settings.retention)
-            copy.mirror.is_flushed = self._wanted_of(copy.key).is_flushed
 
     def _nodes_changed(self) -> None:
         queues = [led.queue for led in self._led.values()]
@@ -933,15 +844,8 @@ class Mirroring:
             if self._led.get(led.queue.queue_id) is led:
                 led.leader.send_slice_again(name)
 
-        def report_again(copy: CopyHere) -> None:
-            record = self._definitions.record_of(copy.key, copy.queue_id)
-            is_ours = self._copies.get(copy.queue_id) is copy
-            if is_ours and record is not None and record.leader == name:
-                # Reports over the link before may have got lost with it.
-                copy.mirror.report_again()
-
         _begin(self._in_turns(list(self._led.values()), send_again))
-        _begin(self._in_turns(list(self._copies.values()), report_again))
+        _begin(self._in_turns(self.copies, partial(self.copies.report_again, node=name)))
 
     def _node_down(self, name: str) -> None:
         def doubt(led: LedQueue) -> None:
@@ -951,240 +855,23 @@ class Mirroring:
         _begin(self._in_turns(list(self._led.values()), doubt))
         self._nodes_changed()
 
-    # Copies of this node
-
-    async def _invited(
-        self,
-        node: str,
-        queue_id: int,
-        vhost: str,
-        name: str,
-        founds: bool,
-        carrier: str,
-        epoch: int,
-        ballot: int,
-    ) -> tuple[int, int, Kept | None]:
-        """The leader of a queue asks this node to have a mirror; if it `founds` the group, in that.
-
-        Answers the incarnation of the mirror's member, the id under which the storage here knows
-        the copy, and what is here in a former copy.
-
-        Raises `NotFound` to be asked again.
-        """
-        key: Key = ("queue", vhost, name)
-        record = await self._definitions.record_as_seen_by(node, key, queue_id)
-        if record is None or (record.epoch, record.ballot) < (epoch, ballot):
-            # By a definition that is still on its way, the copy that is here may be one to drop.
-            raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
-        there = self._copies.get(queue_id)
-        if there is not None and there.carrier != carrier and self._name not in record.in_sync:
-            self.drop_copy(there, "its batches come by another carrier", keep=True)
-        if there is not None and there.mirror.from_disk is not None:
-            self.drop_copy(there, "its leader is there", keep=True)
-        if queue_id not in self._copies:
-            self._have_copy(key, record, CarrierKind(carrier), founds)
-        copy = self._copies[queue_id]
-        if copy.is_outside:
-            raise NotFound(f"queue '{name}' in vhost '{vhost}' still has its former copy here")
-        copy.wanted_at = self._clock.now()
-        former = copy.mirror.former
-        kept = None if former is None else former.kept()
-        return copy.member.me.incarnation, copy.storage_id, kept
-
-    def _have_copy(
-        self, key: Key, record: QueueRecord, carrier: CarrierKind, awaits_group: bool
-    ) -> None:
-        queue_id = record.queue_id
-        settings = self._settings(key, record)
-        # Never an id that was used before: something of an earlier copy may be left.
-        storage_id = COPY_BIT | self._rng.getrandbits(QUEUE_ID_BITS) * LEVELS
-        spec = BackingSpec(storage_id, record.durable, settings.queue_mode)
-        backings = [
-            cast(MirroredLevel, self._new_backing(spec.of_level(level, settings.remembers_ids)))
-            for level in range(settings.levels)
-        ]
-
-        def report(mirror: Mirror, batch: int) -> None:
-            copy = self._copies.get(queue_id)
-            # The store may have written only now what an earlier copy gave it.
-            if copy is not None and copy.mirror is mirror:
-                self._report(copy, batch)
-
-        mirror = Mirror(
-            self._name,
-            record.epoch,
-            _levels(settings, backings, self._node.turns),
-            self._clock,
-            report,
-        )
-        mirror.former = self._formers.take(queue_id)
-        mirror.observed = partial(observer_of, self._node, key)
-        copy = self._new_copy(key, queue_id, storage_id, mirror, carrier)
-        self.retained.follow(key, record, settings.retention)
-        mirror.is_flushed = self._wanted_of(key).is_flushed
-        copy.member = self._carriers[carrier].join(record, copy)
-        copy.member.start(awaits_group=awaits_group)
-
-    def _have_copy_of_disk(self, key: Key, record: QueueRecord) -> None:
-        """Make a mirror of what the disk has, if the definition calls that in sync.
-
-        Not by a policy that lets copies report messages which are not on disk.
-        """
-        if not self._wanted_of(key).is_flushed:
-            return
-        former = self._formers.take_whole(record)
-        if former is None:
-            return
-        levels = _levels(self._settings(key, record), former.levels, self._node.turns)
-        mirror = Mirror.of_disk(self._name, former, levels, self._clock)
-        mirror.origins[SOME_ORIGINS] = 0
-        mirror.observed = partial(observer_of, self._node, key)
-        carrier = CarrierKind.of(record)
-        copy = self._new_copy(key, record.queue_id, former.storage_id, mirror, carrier)
-        copy.listed = True
-        copy.member = self._carriers[carrier].join(record, copy)
-        copy.member.leave()
-
-    def _new_copy(
-        self, key: Key, queue_id: int, storage_id: int, mirror: Mirror, carrier: CarrierKind
-    ) -> CopyHere:
-        at = (key, queue_id, storage_id, self._name)
-        copy = CopyHere(*at, mirror, self._clock, self._definitions, self, carrier)
-        self._copies[queue_id] = copy
-        self._by_storage[storage_id] = copy
-        self._by_key[key] = queue_id
-        return copy
-
-    def _settings(self, key: Key, record: QueueRecord) -> QueueSettings:
-        _, vhost, name = key
-        declared = queue_arguments.parse(name, vhost, from_plain(record.arguments))
-        return self._node.policies.queue_settings(vhost, name, declared)
-
-    def _report(self, copy: CopyHere, batch: int) -> None:
-        record = self._definitions.record_of(copy.key, copy.queue_id)
-        if record is not None:
-            payload = _MIRRORED.pack(copy.queue_id, copy.mirror.epoch, batch)
-            self._post.send(record.leader, Kind.MIRRORED, payload)
-
-    def drop_copy(self, copy: CopyHere, reason: str, *, keep: bool = False) -> None:
-        """`keep`: what the copy has is good, and the next one may want it."""
-        if self._copies.get(copy.queue_id) is not copy:
-            return
-        del self._copies[copy.queue_id]
-        del self._by_storage[copy.storage_id]
-        self._retained_sync.forget(copy.queue_id)
-        if self._by_key.get(copy.key) == copy.queue_id:
-            del self._by_key[copy.key]
-        copy.member.leave()
-        deleted = self._definitions.record_of(copy.key, copy.queue_id) is None
-        if keep and not deleted and (copy.mirror.started or copy.mirror.former is not None):
-            self._formers.keep(copy.queue_id, copy.mirror.into_former(copy.storage_id))
-        else:
-            self._discard_copy(copy)
-        if deleted:
-            self._carriers[copy.carrier].delete_group(copy.queue_id)
-            self.retained.delete(copy.queue_id)
-        _, vhost, name = copy.key
-        log_event(log, logging.INFO, "mirror_dropped", queue=name, vhost=vhost, reason=reason)
-
-    def _discard_copy(self, copy: CopyHere) -> None:
-        self._forget_former(copy.mirror)
-        self._formers.remove_card(copy.storage_id)
-        copy.mirror.discard()
-
-    def _forget_former(self, mirror: Mirror) -> None:
-        """The former copy of a mirror is of no use any more."""
-        former, mirror.former = mirror.former, None
-        if former is not None:
-            self._formers.discard_copy(former)
-
     @property
     def retained(self) -> RetainedCopies:
         return self._formers.retained
 
-    def present(self) -> Collection[str]:
-        return self._present()
-
-    def group_members(self, queue_id: int) -> Collection[str] | None:
-        copy = self._copies.get(queue_id)
-        return None if copy is None else self._carriers[copy.carrier].nodes_of(queue_id)
-
-    def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
-        self._ask_of_copy("mirror.have_copy", node, copy.queue_id, answer)
-
-    def _ask_of_copy(
-        self,
-        question: str,
-        node: str,
-        queue_id: int,
-        answer: Callable[[bool], None],
-        *more: int,
-    ) -> None:
-        def finish(result: Callable[[], bool]) -> None:
-            # A node that cannot be reached has not said anything.
-            with suppress(NotFound):
-                answer(result())
-
-        async def ask() -> bool:
-            has_one: bool = await self._calls.ask(node, question, queue_id, *more)
-            return has_one
-
-        run(ask(), finish)
-
-    async def _asked_for_copy(self, _node: str, queue_id: int) -> bool:
-        """Whether this node has a copy that has begun; the definition says whether it is whole."""
-        copy = self._copies.get(queue_id)
-        return copy is not None and copy.mirror.started
-
-    async def _asked_to_lead(self, node: str, queue_id: int, epoch: int, ballot: int) -> bool:
-        """The leader was away. It asks whether this node has a copy, and asks it to lead if it has.
-
-        Raises `NotFound` to be asked again, if that cannot be said yet.
-        """
-        copy = self._copies.get(queue_id)
-        if copy is None or not copy.mirror.started or copy.mirror.from_disk is not None:
-            # What is on disk here, the leader has on its disk, too.
-            return False
-        record = self._definitions.record_of(copy.key, queue_id)
-        if copy.carrier is CarrierKind.LOG and record is not None and not copy.may_vote(record):
-            # Only a mirror in sync is asked.
-            is_known = self._name in record.in_sync
-            if not is_known and (record.epoch, record.ballot) <= (epoch, ballot):
-                raise NotFound(f"the definition of queue {queue_id} is not known here yet")
-            return False
-        copy.leader_was_away(node)
-        return True
-
-    async def _asked_to_take_over(
-        self, node: str, queue_id: int, epoch: int, ballot: int = ANY_BALLOT
-    ) -> bool:
-        """The leader hands the queue over; a leader of an earlier version names no ballot. Returns
-        False if this node cannot lead."""
-        copy = self._copies.get(queue_id)
-        if copy is None or not copy.mirror.started or copy.mirror.from_disk is not None:
-            # A copy that was on disk when this node started may lack what the leader has.
-            return False
-        if copy.is_outside:
-            # The group goes on without this copy, and mirrors there would not hear of this leader.
-            return False
-        return await copy.take_over(node, epoch, ballot)
-
     # Definitions and policies
-
-    def promote_when(self, key: Key) -> str:
-        return self._wanted_of(key).promote_on_failure
 
     def _record_changed(self, key: Key, record: object | None) -> None:
         self._definitions.changed(key)
         self._new_queues.changed(key, record)
+        if self._stopping:
+            # What is here is kept for the next start.
+            return
+        self.copies.definition_changed(key, record)
         queue_id = self._by_key.get(key)
-        if queue_id is None or self._stopping:
-            # The queue has nothing here; or the node stops, and keeps what is here for its start.
+        if queue_id is None:
             return
         self._changed.add(queue_id)
-        copy = self._copies.get(queue_id)
-        if copy is not None:
-            self._follow(copy, record)
         led = self._led.get(queue_id)
         if led is None and queue_id in self._node.local_queues:
             # A quorum queue may have got members.
@@ -1196,42 +883,6 @@ class Mirroring:
             led.member.follow(record)
             led.record_changed(record)
             self.hand_overs.mirrors_changed(queue_id, record.mirrors)
-
-    def _follow(self, copy: CopyHere, record: object | None) -> None:
-        if not isinstance(record, QueueRecord) or record.queue_id != copy.queue_id:
-            self.drop_copy(copy, "the queue is deleted")
-        elif record.leader == self._name:
-            return
-        elif copy.mirror.from_disk is not None and record.epoch != copy.mirror.epoch:
-            self.drop_copy(copy, "another node leads, or leads on", keep=True)
-        elif self._is_known_to_nobody(copy, record):
-            self.drop_copy(copy, "who asked for it leads no more", keep=True)
-        elif self._is_to_come_over(copy, record):
-            copy.promoting = False
-            self._carrier_switch.follow(copy, record)
-        elif copy.listed and self._name not in record.mirrors and copy.has_begun_by(record):
-            # If the leader only could not reach this copy, it asks for it again.
-            self.drop_copy(copy, "it is not wanted any more", keep=True)
-        else:
-            copy.listed = self._name in record.mirrors
-            copy.promoting = False
-            copy.member.follow(record)
-            # Batches of this leader may have come before the definition did.
-            copy.mirror.report_again()
-
-    def _is_known_to_nobody(self, copy: CopyHere, record: QueueRecord) -> bool:
-        """Whether the leader that asked for this copy was lost before the definition named it.
-
-        The next leader does not know where it is stored, so it can neither name it nor tell it to
-        start. It asks nodes that have no copy.
-        """
-        is_named = record.storage_id(self._name) == copy.storage_id
-        return not copy.mirror.started and record.epoch != copy.mirror.epoch and not is_named
-
-    def _is_to_come_over(self, copy: CopyHere, record: QueueRecord) -> bool:
-        """Whether this copy is whole, and is to get its batches by another carrier."""
-        is_whole = self._name in record.in_sync and not copy.is_outside
-        return copy.listed and is_whole and CarrierKind.of(record) is not copy.carrier
 
     # `LedEffects`
 
@@ -1327,29 +978,12 @@ class Mirroring:
 
     def _mirrored(self, node: str, payload: bytes) -> None:
         try:
-            queue_id, epoch, batch = _MIRRORED.unpack(payload)
+            queue_id, epoch, batch = MIRRORED.unpack(payload)
         except struct.error as error:
             raise Undeliverable(f"a mirror's report that cannot be read: {error}") from None
         led = self._led.get(queue_id)
         if led is not None and epoch == led.leader.epoch:
             led.leader.has(node, batch)
-
-    def _slice(self, node: str, payload: bytes) -> None:
-        queue_id, epoch, number, content = unpack_slice(payload)
-        copy = self._copies.get(queue_id)
-        if copy is not None:
-            copy.slice_came(epoch, number, content)
-
-
-def _levels(
-    settings: QueueSettings, backings: Sequence[MirroredLevel], turns: Turns
-) -> Sequence[MirroredLevel]:
-    """The backing queues of a copy, as a queue of this type needs them."""
-    if settings.type is QUORUM:
-        return [quorum_level(backings[0], LastingEnvelopes())]
-    if settings.delays is not None:
-        return [due_queue(backings[0], turns.let_go)]
-    return backings
 
 
 def _begin(work: Waiting[None]) -> None:

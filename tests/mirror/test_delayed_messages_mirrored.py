@@ -77,7 +77,7 @@ def arrived(client: Client) -> list[int]:
 
 def backlog(node: ClusterNode) -> int:
     """What the node has of the delay queue as a copy."""
-    copies = [c for c in node.mirroring._copies.values() if c.key == ("queue", "/", QUEUE)]
+    copies = [c for c in node.mirroring.copies.by_queue.values() if c.key == ("queue", "/", QUEUE)]
     (copy,) = copies
     return copy.mirror.levels[0].backing.length
 
@@ -215,7 +215,7 @@ def test_the_queue_goes_everywhere_with_its_exchange(cluster: Cluster) -> None:
     for name in "abc":
         assert QUEUE not in cluster[name].vhost.queues
     for name in "bc":
-        assert not [c for c in cluster[name].mirroring._copies.values() if QUEUE in c.key]
+        assert not [c for c in cluster[name].mirroring.copies.by_queue.values() if QUEUE in c.key]
 
 
 def test_a_transient_exchange_has_another_queue_when_the_node_of_its_queue_is_gone(

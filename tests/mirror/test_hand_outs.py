@@ -341,7 +341,7 @@ def test_a_mirror_that_was_about_to_stop_and_leads_after_all_redelivers(cluster:
     cluster._delay = lambda: 0.5
     cluster.kill("a")
     client.vanishes()
-    (copy,) = cluster["b"].mirroring._copies.values()
+    (copy,) = cluster["b"].mirroring.copies.by_queue.values()
     while not copy.promoting:
         cluster.clock.advance(0.1)
     cluster["b"].mirroring.stop_leading()

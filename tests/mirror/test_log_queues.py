@@ -499,13 +499,13 @@ def test_what_an_earlier_copy_of_a_mirror_has_on_disk_says_nothing_of_its_presen
 ) -> None:
     """Its disk was slow, and in the epoch of the next leader batches are counted anew."""
     mirroring, queue_id = cluster["b"].mirroring, cluster.record().queue_id
-    earlier = mirroring._copies[queue_id].mirror
+    earlier = mirroring.copies.by_queue[queue_id].mirror
     cluster.policy(log_acks=2)
     cluster.cut("a", "b")
     cluster.clock.advance(2)
     cluster.connect("a", "b")
     cluster.clock.advance(5)
-    assert mirroring._copies[queue_id].mirror is not earlier
+    assert mirroring.copies.by_queue[queue_id].mirror is not earlier
     for one, other in ("ab", "ac"):
         cluster.stall(one, other)
     publisher = cluster.publisher()

@@ -12,6 +12,7 @@ from pamqp import commands
 
 from warren.core.scheduling.turns import TURN_US
 from warren.mirror.definitions.shared_definitions import SharedCommit, SharedDefinitions
+from warren.mirror.replication.copies_here import CopiesHere
 from warren.mirror.replication.mirroring import LOOK_US, REST_TICKS, TICK_S, Mirroring
 
 QUEUES = 400
@@ -40,17 +41,17 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The nodes that look at a queue, and what they turn to in between."""
     seen: list[str] = []
 
-    def noting(name: str) -> None:
-        looked: Callable[..., Any] = getattr(Mirroring, name)
+    def noting(kind: type[Mirroring | CopiesHere], name: str) -> None:
+        looked: Callable[..., Any] = getattr(kind, name)
 
-        def look(self: Mirroring, item: Any) -> Any:
+        def look(self: Mirroring | CopiesHere, item: Any) -> Any:
             seen.append(self._name)
             return looked(self, item)
 
-        monkeypatch.setattr(Mirroring, name, look)
+        monkeypatch.setattr(kind, name, look)
 
-    for name in ("_reconcile", "_look_at_copy"):
-        noting(name)
+    noting(Mirroring, "_reconcile")
+    noting(CopiesHere, "look_at")
     return seen
 
 

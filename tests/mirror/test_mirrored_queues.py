@@ -66,7 +66,7 @@ def test_confirms_come_when_every_mirror_has_the_message(cluster: Cluster) -> No
         client.publishes("ha", b"%d" % number)
     assert client.receives(commands.Basic.Ack).delivery_tag == 3
     for node in "bc":
-        (copy,) = cluster[node].mirroring._copies.values()
+        (copy,) = cluster[node].mirroring.copies.by_queue.values()
         assert copy.mirror.levels[0].backing.length == 3
 
 
@@ -112,7 +112,7 @@ def test_messages_pass_through_a_mirrored_queue(cluster: Cluster) -> None:
     c.acks(3, multiple=True)
     cluster.settle()
     for node in "bc":
-        (copy,) = cluster[node].mirroring._copies.values()
+        (copy,) = cluster[node].mirroring.copies.by_queue.values()
         assert copy.mirror.levels[0].backing.length == 0
         assert len(copy.mirror.levels[0].pending) == 2
 
@@ -199,13 +199,13 @@ def test_a_policy_makes_mirrors_of_a_queue_with_messages_and_sync_fills_them(
     cluster.clock.advance(5)
     assert record(cluster, "later").in_sync == record(cluster, "later").mirrors
     (mirror,) = record(cluster, "later").mirrors
-    (copy,) = cluster[mirror].mirroring._copies.values()
+    (copy,) = cluster[mirror].mirroring.copies.by_queue.values()
     assert copy.mirror.levels[0].backing.length == 1000
     assert len(copy.mirror.levels[0].pending) == 1
     policies.clear("/", "later")
     cluster.clock.advance(5)
     assert record(cluster, "later").mirrors == []
-    assert not cluster[mirror].mirroring._copies
+    assert not cluster[mirror].mirroring.copies.by_queue
     assert a.counts("later")[0] == 1000
 
 
@@ -247,7 +247,7 @@ def test_a_mirror_that_dies_is_replaced_where_there_are_to_be_so_many(cluster: C
     cluster.comes_back(mirror)
     cluster.clock.advance(15)
     assert record(cluster, "two", "a").mirrors == [other]
-    assert not cluster[mirror].mirroring._copies
+    assert not cluster[mirror].mirroring.copies.by_queue
     cluster.kill("a")
     cluster.clock.advance(15)
     assert record(cluster, "two", other).leader == other
@@ -288,7 +288,7 @@ def test_a_deleted_queue_leaves_no_copy(cluster: Cluster) -> None:
     a.receives(commands.Queue.DeleteOk)
     cluster.clock.advance(2)
     for node in "abc":
-        assert not cluster[node].mirroring._copies
+        assert not cluster[node].mirroring.copies.by_queue
         assert not cluster[node].mirroring._led
         assert not list(cluster[node].metadata.records(("group",)))
 
@@ -554,7 +554,7 @@ def test_what_the_next_leader_drops_at_once_its_mirrors_drop_too(cluster: Cluste
     cluster.clock.advance(5)
     leader = record(cluster, "ha").leader
     (mirror,) = {"b", "c"} - {leader}
-    (copy,) = cluster[mirror].mirroring._copies.values()
+    (copy,) = cluster[mirror].mirroring.copies.by_queue.values()
     assert copy.mirror.levels[0].backing.length == 3
     cluster.kill(leader)
     cluster.clock.advance(15)
@@ -833,7 +833,7 @@ def test_a_mirror_that_is_in_sync_does_not_begin_anew_before_that_is_known() -> 
         cluster["a"].mirroring.synchronise(led.queue)
         cluster.clock.advance(0.1)
     assert led.leader.is_in_sync("b")
-    (copy,) = cluster["b"].mirroring._copies.values()
+    (copy,) = cluster["b"].mirroring.copies.by_queue.values()
     assert copy.mirror.levels[0].backing.length == 1
     began = led.leader._slices
     cluster["a"].mirroring.synchronise(led.queue)
@@ -877,7 +877,7 @@ def test_a_refusal_outlives_the_leader(publisher: str, handed_over: bool) -> Non
     cluster.settle()
     for node in "bc" if not handed_over else "abc":
         mirroring = cluster[node].mirroring
-        copies = [copy.mirror.refusals for copy in mirroring._copies.values()]
+        copies = [copy.mirror.refusals for copy in mirroring.copies.by_queue.values()]
         assert not any(map(list, (*mirroring._refusals.values(), *copies))), node
 
 
@@ -996,7 +996,7 @@ def test_a_mirror_that_did_more_than_the_new_leader_begins_anew(cluster: Cluster
     assert record(cluster, "ha").leader == target
     queue = cluster[target].queue("ha")
     for node in record(cluster, "ha").in_sync:
-        (copy,) = cluster[node].mirroring._copies.values()
+        (copy,) = cluster[node].mirroring.copies.by_queue.values()
         (level,) = copy.mirror.levels
         assert (level.backing.length, len(level.pending)) == (len(queue), queue.unacked), node
 
@@ -1107,7 +1107,7 @@ def test_a_mirror_is_in_sync_when_it_has_begun(cluster: Cluster) -> None:
     before = record(cluster, "later")
     assert not before.in_sync
     for mirror in "bc":
-        (copy,) = cluster[mirror].mirroring._copies.values()
+        (copy,) = cluster[mirror].mirroring.copies.by_queue.values()
         assert copy.mirror.started
     a.sends(commands.Basic.Get, queue="later")
     cluster.settle()

@@ -116,6 +116,6 @@ def test_an_acknowledged_message_has_no_count_anywhere(cluster: Cluster) -> None
         client.receives_content(commands.Basic.GetOk)
     cluster.clock.advance(1)
     for name in "bc":
-        (copy,) = cluster[name].mirroring._copies.values()
+        (copy,) = cluster[name].mirroring.copies.by_queue.values()
         assert copy.mirror.levels[0].backing.length == 0
         assert not getattr(copy.mirror.levels[0].backing, "delivery_counts", None)

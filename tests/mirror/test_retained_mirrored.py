@@ -264,7 +264,7 @@ def test_leader_that_had_not_been_sent_everything_asks_its_mirrors(cluster: Clus
     cluster.clock.advance(20)
     assert of_mirror(cluster, "c") == [b"3"]
     cluster["b"].mirroring._retained_sync.forget(queue_id)
-    cluster["b"].mirroring._copies[queue_id].at_rest = False
+    cluster["b"].mirroring.copies.by_queue[queue_id].at_rest = False
     cluster.clock.advance(20)
     assert all_retained(cluster) == [b"1", b"2", b"3"]
 
@@ -351,7 +351,7 @@ def test_leader_whose_mirror_retained_nothing_yet_gives_other_positions(
     fill(cluster, client, b"1", b"2", b"3", b"4")
     # As if their turn did not come before the leader died.
     for name in "bc":
-        monkeypatch.setattr(cluster[name].mirroring, "_follow_policy", lambda copy: None)
+        monkeypatch.setattr(cluster[name].mirroring.copies, "follow_policy", lambda copy: None)
     set_policy(cluster, **carrier, **RETENTION)
     acknowledge(cluster, client, 2)
     before = positions(cluster["a"].queue("q").retention)

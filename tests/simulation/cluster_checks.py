@@ -444,7 +444,7 @@ def check_mirrors(cluster: Cluster) -> Iterable[str]:
     for name, record in queue_records(cluster).items():
         leader = cluster[record.leader]
         for mirror in record.in_sync:
-            copy = cluster[mirror].mirroring._copies.get(record.queue_id)
+            copy = cluster[mirror].mirroring.copies.by_queue.get(record.queue_id)
             assert copy is not None, f"M1: {mirror} has no copy of {name}: {record}"
             pairs = zip(levels_of(leader, record.queue_id), copy.mirror.levels, strict=True)
             for number, (ours, theirs) in enumerate(pairs):
@@ -517,7 +517,7 @@ def check_nothing_left(cluster: Cluster) -> None:
                 f"E13: {name} leads {led.queue.name} with {list(leader.mirrors)},"
                 f" {records[queue_id]}"
             )
-        for queue_id, copy in node.mirroring._copies.items():
+        for queue_id, copy in node.mirroring.copies.by_queue.items():
             record = records.get(queue_id)
             assert record is not None and name in record.mirrors, (
                 f"E13: {name} has a copy of {copy.key[2]}, {record}"

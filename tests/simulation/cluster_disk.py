@@ -25,7 +25,7 @@ from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
 from warren.core.vhosts import queue_making
-from warren.mirror.replication import mirroring
+from warren.mirror.replication import copies_here
 
 START_SHIFT = 24
 """Positions of a start of a node begin at its number times 2 to this power."""
@@ -306,11 +306,11 @@ def _due_queue(backing: BackingQueue, let_go: Callable[[list[Any]], None]) -> Du
 @contextmanager
 def delay_queues_on_disk() -> Iterator[None]:
     """Delay queues are made of what is on these disks, too."""
-    queue_making.due_queue = mirroring.due_queue = _due_queue  # type: ignore[attr-defined]
+    queue_making.due_queue = copies_here.due_queue = _due_queue  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        queue_making.due_queue = mirroring.due_queue = due_queue  # type: ignore[attr-defined]
+        queue_making.due_queue = copies_here.due_queue = due_queue  # type: ignore[attr-defined]
 
 
 def backings_on(disks: dict[str, Disk]) -> Callable[[Any, BackingSpec], DiskQueue | RetainedLog]:

@@ -899,7 +899,9 @@ class History(Faults):
         checks.check_nothing_left(self.cluster)
         for name in self.cluster.alive:
             mirroring = self.cluster[name].mirroring
-            assert not mirroring._led and not mirroring._copies and not mirroring._origins, name
+            assert (
+                not mirroring._led and not mirroring.copies.by_queue and not mirroring._origins
+            ), name
             assert not mirroring._former_copies
         self.seen["publishes"] += len(self.publishes)
         self.seen["confirmed"] += sum(p.confirmed_at is not None for p in self.publishes.values())
