@@ -122,10 +122,10 @@ class ClusterPlacement:
             return
         queue.move_in(moving.consumers)
         origin = self._remote_queues.origin
-        received = self._mirroring.received_from(queue.queue_id, origin)
-        refused = frozenset(self._mirroring.refused_of(queue.queue_id, origin))
+        received = self._mirroring.from_afar.received_from(queue.queue_id, origin)
+        refused = frozenset(self._mirroring.from_afar.refused_of(queue.queue_id, origin))
         if refused:
-            self._mirroring.note_heard(queue.queue_id, origin, max(refused))
+            self._mirroring.from_afar.note_heard(queue.queue_id, origin, max(refused))
         known: list[Unanswered] = []
         for publish in moving.unanswered:
             if publish.number in refused:

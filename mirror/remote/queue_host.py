@@ -129,14 +129,14 @@ class QueueHost:
             if self._node.alarms.raised:
                 # If the queue has grown, the nodes that publish to it are told that it has.
                 self._node.growth.holds_back(session.queue)
-            with self._mirroring.publishing_from_afar(queue_id, origin):
+            with self._mirroring.from_afar.publishing(queue_id, origin):
                 session.publish(self._unpacker.messages(payload, PUBLISH_HEAD.size))
-            self._mirroring.note_origin(queue_id, origin, session.received)
+            self._mirroring.from_afar.note_origin(queue_id, origin, session.received)
         elif kind is Kind.SETTLE:
             session.judge(*unpack_numbers(payload, _QUEUE.size))
         elif kind is Kind.HEARD:
             _, upto = _unpack(_HEARD, payload)
-            self._mirroring.note_heard(session.queue.queue_id, self._origin(node), upto)
+            self._mirroring.from_afar.note_heard(session.queue.queue_id, self._origin(node), upto)
         elif kind is Kind.CANCEL:
             _, number = _unpack(_CONSUMER, payload)
             session.cancel(number)
@@ -215,7 +215,7 @@ class QueueHost:
         queue = (await self._asked(node, queue_id)).queue
         self._end_session(node, queue_id)
         origin = self._origin(node)
-        received = self._mirroring.received_from(queue_id, origin)
+        received = self._mirroring.from_afar.received_from(queue_id, origin)
         decided = Event()
         safe = False
 
@@ -228,7 +228,7 @@ class QueueHost:
         await decided
         if not safe:
             raise NotFound(f"queue {queue_id} is not led by node '{self._node.name}' any more")
-        return received, sorted(self._mirroring.refused_of(queue_id, origin))
+        return received, sorted(self._mirroring.from_afar.refused_of(queue_id, origin))
 
     def _origin(self, node: str) -> str:
         """The name of the publishes of a node's present run."""
@@ -324,13 +324,17 @@ class QueueHost:
                 flush_soon=lambda session: self._flush_soon(session, node),
                 deliver=lambda head, parts: self._deliver(node, head, parts),
                 tell_cancelled=lambda head: self._tell_cancelled(node, head),
-                note_refused=lambda number: self._mirroring.note_refused(queue_id, origin, number),
+                note_refused=lambda number: self._note_refused(queue_id, origin, number),
             )
             session = sessions[queue_id] = RemoteClient(
                 queue, effects, self._delivery_numbers, node
             )
             session.set_congested(node in self._congested)
         return session
+
+    def _note_refused(self, queue_id: int, origin: str, number: int) -> None:
+        if queue_id in self._node.local_queues:
+            self._mirroring.from_afar.note_refused(queue_id, origin, number)
 
     def _deliver(self, node: str, head: bytes, parts: list[bytes]) -> None:
         self._post.send(node, Kind.DELIVER, head, *parts)

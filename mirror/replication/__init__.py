@@ -18,6 +18,7 @@ leads, which have mirrors and which of these are in sync; it changes by compare-
 | `retained_copies` | what a node keeps of messages that were acknowledged |
 | `retained_sync` | how a node is sent retained messages that it lacks |
 | `last_words` | what a leader that stops leaves in the definition |
+| `publishes_from_afar`, `refusals` | what a queue has of the publishes of other nodes |
 | `renumbering` | how positions change from leader to leader |
 | `lost_and_found` | messages that only a superseded leader has |
 | `awaited_confirms` | publishes that wait for the store and the mirrors |

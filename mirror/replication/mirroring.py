@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from random import Random
 from typing import TypeVar, cast
@@ -58,6 +57,7 @@ from warren.mirror.replication.lost_and_found import LostAndFound
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.new_queues import NewQueues
 from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotion
+from warren.mirror.replication.publishes_from_afar import PublishesFromAfar
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.queue_levels import leader_level
 from warren.mirror.replication.quorum_members import QuorumMembers
@@ -132,15 +132,13 @@ class Mirroring:
             CarrierKind.LOG: LogShell(name, post, clock, rng),
         }
         self._led: dict[int, LedQueue] = {}
+        self.from_afar = PublishesFromAfar(self._led)
         # What is known of earlier epochs, for queues led here that have no mirrors any more.
         self._renumberings: dict[int, Renumbering] = {}
         self._formers = FormerCopies(name, card_files, clock)
         of_copies = (self._definitions, self._carriers, self._formers)
         self.copies = CopiesHere(name, post, calls, clock, rng, *of_copies)
         self._by_key: dict[Key, int] = {}
-        self._origins: dict[int, dict[str, int]] = {}
-        # Refused publishes of queues that are led here.
-        self._refusals: dict[int, Refusals] = {}
         # Mirrors that were promoted here: some of their messages may be on the way to the disk.
         self._former_copies: dict[int, Mirror] = {}
         self._to_flush: dict[LedQueue, None] = {}
@@ -260,13 +258,6 @@ class Mirroring:
         key: Key = ("queue", queue.vhost_name, queue.name)
         return self._definitions.record_of(key, queue.queue_id)
 
-    def received_from(self, queue_id: int, origin: str) -> int | None:
-        """Up to which number the queue has all publishes of a node; None if that is not known."""
-        origins = self._origins.get(queue_id)
-        if origins is None:
-            return None
-        return origins.get(origin, None if SOME_ORIGINS in origins else 0)
-
     async def mirrored(self, queue: Queue) -> None:
         """Return when a queue of this node has its mirrors, or has waited for `MIRRORS_S`."""
         led = self._led.get(queue.queue_id)
@@ -294,42 +285,6 @@ class Mirroring:
             own(True)
         else:
             led.leader.barrier(own)
-
-    def note_origin(self, queue_id: int, origin: str, number: int) -> None:
-        """All that another node has published up to this number is written down."""
-        led = self._led.get(queue_id)
-        if led is not None:
-            self._origins[queue_id][origin] = number
-            led.leader.origin(origin, number)
-
-    def note_refused(self, queue_id: int, origin: str, number: int) -> None:
-        """A publish of another node is not in the queue: that node is to hear so, whoever leads."""
-        if queue_id not in self._node.local_queues:
-            return
-        self._refusals.setdefault(queue_id, Refusals()).note(origin, (number,))
-        led = self._led.get(queue_id)
-        if led is not None:
-            led.leader.refused(origin, number)
-
-    def note_heard(self, queue_id: int, origin: str, upto: int) -> None:
-        """Another node knows of refusals up to this number."""
-        refusals = self._refusals.get(queue_id)
-        if refusals is None or not refusals.of(origin):
-            return
-        refusals.heard(origin, upto)
-        led = self._led.get(queue_id)
-        if led is not None:
-            led.leader.heard(origin, upto)
-
-    def refused_of(self, queue_id: int, origin: str) -> Collection[int]:
-        """Publishes of another node that were refused, and of which it may not know."""
-        refusals = self._refusals.get(queue_id)
-        return refusals.of(origin) if refusals is not None else ()
-
-    def publishing_from_afar(self, queue_id: int, origin: str) -> AbstractContextManager[None]:
-        """What is published meanwhile is kept by another node until it is answered."""
-        led = self._led.get(queue_id)
-        return nullcontext() if led is None else led.leader.publishing_from_afar(origin)
 
     async def act(self, queue: Queue, *, synchronise: bool) -> None:
         """Have the leader, wherever it is, synchronise mirrors or stop that. Raises its refusal."""
@@ -391,17 +346,17 @@ class Mirroring:
             self._promoted(queue, key, record, copy)
         elif not was_there and not record.epoch:
             # The queue was declared just now.
-            self._origins[queue.queue_id] = {}
+            self.from_afar.origins[queue.queue_id] = {}
         self._reconcile(queue)
         if queue.queue_id not in self._led:
-            self._origins.pop(queue.queue_id, None)
+            self.from_afar.origins.pop(queue.queue_id, None)
             known = self._formers.known_of_led(queue.queue_id, record.epoch)
             if known is not None:
                 self._renumberings[queue.queue_id] = known
 
     def _promoted(self, queue: Queue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
         """The mirror of this node leads now: its group, its positions and what it knew go on."""
-        self._refusals[queue.queue_id] = copy.mirror.refusals
+        self.from_afar.refusals[queue.queue_id] = copy.mirror.refusals
         led = self._new_led(queue, key, record, copy.carrier)
         self._hold_until_noted(led)
         if copy.is_outside:
@@ -419,7 +374,7 @@ class Mirroring:
         led.record_changed(record)
         self.copies.forget_former(copy.mirror)
         led.leader.renumbering = copy.mirror.renumbering
-        self._origins[queue.queue_id] = copy.mirror.origins
+        self.from_afar.origins[queue.queue_id] = copy.mirror.origins
         led.leader.origins.update(copy.mirror.origins)
         self._former_copies[queue.queue_id] = copy.mirror
         led.member.follow(record)
@@ -476,7 +431,7 @@ class Mirroring:
             key, queue, record.epoch, self._name, self._clock, self._definitions, self, carrier
         )
         led.storage_id = record.storage_id(self._name)
-        led.leader.refusals = self._refusals.setdefault(queue.queue_id, Refusals())
+        led.leader.refusals = self.from_afar.refusals.setdefault(queue.queue_id, Refusals())
         led.leader.retains_at = partial(retains_at, queue)
         backing = queue.backing
         inner = backing.levels if isinstance(backing, PriorityQueue) else [backing]
@@ -503,7 +458,8 @@ class Mirroring:
         carrier = CarrierKind.of(record) if record.mirrors else wanted.carrier
         led = self._new_led(queue, key, record, carrier)
         led.member = self._carriers[carrier].join(record, led)
-        led.leader.origins.update(self._origins.setdefault(queue.queue_id, {SOME_ORIGINS: 0}))
+        origins = self.from_afar.origins.setdefault(queue.queue_id, {SOME_ORIGINS: 0})
+        led.leader.origins.update(origins)
         known = self._formers.known_of_led(queue.queue_id, record.epoch)
         known = self._renumberings.pop(queue.queue_id, known)
         if known is not None:
@@ -613,7 +569,7 @@ class Mirroring:
         # No node is left that it could be handed over to.
         self.hand_overs.mirrors_changed(queue.queue_id, ())
         del self._led[queue.queue_id]
-        self._origins.pop(queue.queue_id, None)
+        self.from_afar.origins.pop(queue.queue_id, None)
         self._forget(led)
         self._renumberings[queue.queue_id] = led.leader.renumbering
         if not led.leader.renumbering.has_gaps:
@@ -642,8 +598,9 @@ class Mirroring:
         key: Key = ("queue", queue.vhost_name, queue.name)
         if self._by_key.get(key) == queue.queue_id:
             del self._by_key[key]
-        for known in (self._origins, self._refusals, self._former_copies, self._renumberings):
-            known.pop(queue.queue_id, None)
+        self.from_afar.forget(queue.queue_id)
+        self._former_copies.pop(queue.queue_id, None)
+        self._renumberings.pop(queue.queue_id, None)
         self._lost_and_found.forget(queue.queue_id)
         self._retained_sync.forget(queue.queue_id)
         self.hand_overs.drop(queue.queue_id)

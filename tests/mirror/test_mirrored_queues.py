@@ -815,7 +815,7 @@ def test_a_refusal_outlives_the_link_to_the_leader() -> None:
         assert b.receives(commands.Basic.Nack).delivery_tag == 2 + lost
         # And it is not kept for ever.
         cluster.settle()
-        assert not any(map(list, cluster["a"].mirroring._refusals.values()))
+        assert not any(map(list, cluster["a"].mirroring.from_afar.refusals.values()))
     assert b.counts("ha") == (1, 0)
 
 
@@ -878,7 +878,7 @@ def test_a_refusal_outlives_the_leader(publisher: str, handed_over: bool) -> Non
     for node in "bc" if not handed_over else "abc":
         mirroring = cluster[node].mirroring
         copies = [copy.mirror.refusals for copy in mirroring.copies.by_queue.values()]
-        assert not any(map(list, (*mirroring._refusals.values(), *copies))), node
+        assert not any(map(list, (*mirroring.from_afar.refusals.values(), *copies))), node
 
 
 def test_a_new_leader_that_hears_last_of_it_says_what_it_had_as_a_mirror() -> None:

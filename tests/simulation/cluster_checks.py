@@ -523,7 +523,7 @@ def check_nothing_left(cluster: Cluster) -> None:
                 f"E13: {name} has a copy of {copy.key[2]}, {record}"
             )
             assert not copy.mirror._slices and not copy.mirror._waiting
-        for queue_id in node.mirroring._origins:
+        for queue_id in node.mirroring.from_afar.origins:
             assert queue_id in records, f"E13: {name} keeps origins of a queue that is gone"
         assert not node.host._awaited, f"E13: {name} waits for queues"
         assert not node.host._held, f"E13: {name} holds publishes back"

@@ -899,9 +899,8 @@ class History(Faults):
         checks.check_nothing_left(self.cluster)
         for name in self.cluster.alive:
             mirroring = self.cluster[name].mirroring
-            assert (
-                not mirroring._led and not mirroring.copies.by_queue and not mirroring._origins
-            ), name
+            left = (mirroring._led, mirroring.copies.by_queue, mirroring.from_afar.origins)
+            assert not any(left), name
             assert not mirroring._former_copies
         self.seen["publishes"] += len(self.publishes)
         self.seen["confirmed"] += sum(p.confirmed_at is not None for p in self.publishes.values())
