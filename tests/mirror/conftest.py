@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from etcd_server import EtcdServer, find_etcd
+from metadata_cluster import Cluster
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +31,17 @@ def own_etcd(tmp_path: Path) -> Iterator[EtcdServer]:
 @pytest.fixture
 def prefix(request: pytest.FixtureRequest) -> str:
     return f"/warren/{request.node.nodeid}"
+
+
+@pytest.fixture
+def in_cluster(prefix: str) -> Callable[..., None]:
+    """Run a scenario with a cluster on an etcd."""
+
+    def run(server: EtcdServer, scenario: Callable[[Cluster], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with AsyncExitStack() as stack:
+                await scenario(Cluster(prefix, stack, server))
+
+        asyncio.run(whole())
+
+    return run
