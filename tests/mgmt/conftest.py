@@ -41,3 +41,19 @@ def channel(broker: Broker) -> Iterator[BlockingChannel]:
     """With confirms."""
     with open_channel(broker) as channel:
         yield channel
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[tuple[Broker, Broker]]:
+    with Broker(http_port=0) as source, Broker(http_port=0) as target:
+        yield source, target
+
+
+@pytest.fixture
+def pair(brokers: tuple[Broker, Broker]) -> Iterator[tuple[Broker, Broker]]:
+    """Two brokers without queues."""
+    yield brokers
+    for broker in brokers:
+        for vhost in broker.call(lambda node: [*node.vhosts]):
+            broker.delete_vhost(vhost)
+        broker.add_vhost("/")

@@ -6,15 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from exporting import CONTENT_HEADER, export, rows_of, wish
-from stored_node import NAMES, ORDERS, StoredNode, fill
+from exporting import export, rows_of, wish
+from stored_node import NAMES, ORDERS, StoredNode
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Write
@@ -48,26 +46,6 @@ from warren.spark_export.snapshot.plan import QueueSelector
 from warren.spark_export.snapshot.snapshot import create, list_snapshots
 
 DAY_S = 86_400
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a node that has stopped; for those who only read."""
-    directory = tmp_path_factory.mktemp("store")
-    fill(directory, CONTENT_HEADER).stop()
-    return directory
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[StoredNode]:
-    node = StoredNode(tmp_path / "node", CONTENT_HEADER)
-    yield node
-    node.die()
-
-
-@pytest.fixture
-def destination(tmp_path: Path) -> Path:
-    return tmp_path / "export"
 
 
 def files_in(directory: Path) -> dict[str, int]:
@@ -164,9 +142,6 @@ def test_directories_of_long_names_are_short_and_different() -> None:
     for path in paths:
         assert all(len(part.encode()) <= 255 for part in path.split("/"))
     assert partition_directory("a/b", "c=d", None).startswith("vhost=a%2Fb/queue=c%3Dd/date=__")
-
-
-# Again
 
 
 def test_an_export_that_is_whole_is_left_as_it_is(store: Path, destination: Path) -> None:
@@ -313,26 +288,6 @@ def test_what_was_begun_with_other_options_is_not_gone_on_with(
         begin(store, destination, "full", wish())
 
 
-def test_an_increment_that_was_begun_goes_on_with_the_base_it_had(
-    store: Path, destination: Path
-) -> None:
-    for name in ("1", "2"):
-        export(store, destination, name, wish())
-    plan = begin(store, destination, "more", wish(since="1"))
-    assert not isinstance(plan, Manifest)
-    for since in ("2", None):
-        with pytest.raises(OptionRefused, match="begun with other options"):
-            begin(store, destination, "more", wish(since=since))
-    for since in ("1", "latest"):
-        assert begin(store, destination, "more", wish(since=since)) == plan
-    full = begin(store, destination, "full", wish())
-    assert not isinstance(full, Manifest)
-    with pytest.raises(OptionRefused, match="begun with other options"):
-        begin(store, destination, "full", wish(since="latest"))
-    for one in (plan, full):
-        one.snapshot.release()
-
-
 def test_a_file_of_a_unit_that_went_is_written_again(store: Path, destination: Path) -> None:
     def lose(task: object) -> None:
         for path in destination.rglob("part-*"):
@@ -350,9 +305,6 @@ def test_a_file_of_a_unit_that_went_is_written_again(store: Path, destination: P
         export(store, destination, "full", wish(), fail)
     manifest = export(store, destination, "full", wish())
     assert not list(verify(destination, manifest)) and manifest.rows == 205
-
-
-# Verifying
 
 
 def test_files_that_are_not_what_was_written_are_found(store: Path, destination: Path) -> None:
@@ -375,99 +327,6 @@ def test_files_that_are_not_what_was_written_are_found(store: Path, destination:
     ]
 
 
-# Increments
-
-
-def test_increments_have_what_came_since_and_nothing_twice(
-    node: StoredNode, destination: Path
-) -> None:
-    store = node.directory.path
-    bodies = []
-
-    def publish(count: int) -> None:
-        for _ in range(count):
-            bodies.append(b"%d" % len(bodies))
-            node.publish(bodies[-1], ORDERS)
-        node.flush()
-
-    publish(50)
-    export(store, destination, "1", wish())
-    publish(7)
-    node.remove(ORDERS, 0, 10)
-    node.flush()
-    second = export(store, destination, "2", wish(since="latest"))
-    assert (second.since, second.rows) == ("1", 7)
-    nothing = export(store, destination, "3", wish(since="2"))
-    assert (nothing.since, nothing.rows, nothing.files) == ("2", 0, ())
-    node.remove(ORDERS, 0, 57)
-    publish(3)
-    last = export(store, destination, "4", wish(since="latest"))
-    assert last.rows == 3
-    links = chain(destination, find_manifest(destination, None))
-    assert [link.export for link in links] == ["1", "2", "3", "4"]
-    assert [row["body"] for row in rows_of(destination, links)] == bodies
-    assert [one.export for one in list_manifests(destination)] == ["1", "2", "3", "4"]
-
-
-def test_an_increment_from_an_older_snapshot_lets_nothing_come_twice(
-    node: StoredNode, destination: Path
-) -> None:
-    store = node.directory.path
-    node.publish(b"first", ORDERS)
-    node.flush()
-    older = create(store, QueueSelector())
-    node.publish(b"second", ORDERS)
-    node.flush()
-    export(store, destination, "1", wish())
-    assert export(store, destination, "2", wish(since="1", snapshot=older.directory)).rows == 0
-    assert export(store, destination, "3", wish(since="2")).rows == 0
-    older.release()
-
-
-def test_exports_that_are_each_others_base_have_no_beginning(
-    store: Path, destination: Path
-) -> None:
-    manifest = export(store, destination, "1", wish())
-    for name, since in (("1", "3"), ("2", "1"), ("3", "2")):
-        write_manifest(destination, replace(manifest, export=name, since=since))
-    with pytest.raises(StoreRefused, match="3 has no beginning"):
-        chain(destination, read_manifest(destination, "3"))
-
-
-def test_a_queue_that_was_made_since_is_in_the_increment(
-    node: StoredNode, destination: Path
-) -> None:
-    store = node.directory.path
-    node.publish(b"first", ORDERS)
-    node.flush()
-    export(store, destination, "1", wish())
-    # The same name, another queue: positions of the one say nothing about the other.
-    node.metadata.transact([Write(("queue", "/", "orders"), QueueRecord(False, {}, 0x900))])
-    index = node.storage.open(0x900, durable=True)
-    node.queues[0x900], node.positions[0x900] = index, index.first_position()
-    node.publish(b"second", 0x900)
-    node.flush()
-    manifest = export(store, destination, "2", wish(since="1"))
-    assert [row["body"] for row in rows_of(destination, [manifest])] == [b"second"]
-
-
-def test_increments_go_on_with_the_same_node_and_not_with_a_time(
-    store: Path, node: StoredNode, destination: Path
-) -> None:
-    export(store, destination, "1", wish())
-    with pytest.raises(StoreRefused, match="not of"):
-        export(node.directory.path, destination, "2", wish(since="1"))
-    timed = parse_options({"endingTimestamp": "2030-01-01"})
-    with pytest.raises(OptionRefused, match="exclude each other"):
-        export(store, destination, "2", wish(since="1", options=timed))
-    export(store, destination, "timed", wish(options=timed))
-    with pytest.raises(OptionRefused, match="certain time"):
-        export(store, destination, "2", wish(since="timed"))
-    with pytest.raises(StoreRefused, match="no export 'x'"):
-        export(store, destination, "2", wish(since="x"))
-    assert list_snapshots(store) == list_snapshots(node.directory.path) == []
-
-
 def test_a_time_leaves_out_what_is_not_of_it(node: StoredNode, destination: Path) -> None:
     for day in range(3):
         node.publish(b"day %d" % day, ORDERS)
@@ -476,9 +335,6 @@ def test_a_time_leaves_out_what_is_not_of_it(node: StoredNode, destination: Path
     times = {"startingTimestamp": "2023-11-15", "endingTimestamp": "2023-11-16"}
     manifest = export(node.directory.path, destination, "day", wish(options=parse_options(times)))
     assert [row["body"] for row in rows_of(destination, [manifest])] == [b"day 1"]
-
-
-# What is refused, and what is damaged
 
 
 def test_a_destination_in_the_data_directory_is_refused(node: StoredNode, tmp_path: Path) -> None:
