@@ -39,7 +39,7 @@ TESTS = Path(__file__).parent
 NAMED_BY = {
     "spark": {"SparkSession"},
     "cluster": {"RunningCluster", "EtcdServer", "find_etcd"},
-    "browser": {"chromium"},
+    "browser": {"CHROMIUM"},
 }
 """A module of tests has a mark when one of these names is in it."""
 

@@ -68,7 +68,7 @@ def test_each_process_begins_to_collect_elsewhere_and_collects_all(
     ("module", "mark"),
     [
         ("core/exchanges/test_topic.py", None),
-        ("system/test_web_ui.py", "browser"),
+        ("system/web_ui/test_web_ui.py", "browser"),
         ("system/test_coming_back.py", "cluster"),
         ("mirror/test_etcd.py", "cluster"),
         ("spark/source/test_source.py", "spark"),
