@@ -31,6 +31,7 @@ from warren.core.queues.placement import Placement
 from warren.core.resources.alarms import Alarms
 from warren.core.scheduling.periodic import Periodic
 from warren.etcd_access import etcd_client
+from warren.mgmt.waiting import done, through
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.ending import end_tasks
 from warren.mirror.definitions.etcd import EtcdClient, EtcdError
@@ -448,7 +449,7 @@ class Cluster:
         except EtcdError as error:
             return NotForgotten(503, str(error))
         await written(self.metadata, leftovers.of_forgotten(self.metadata, name))
-        await self.mirroring.quorum_members.remove_everywhere(name)
+        await through(self.mirroring.quorum_members.remove_everywhere(name))
         return None
 
     async def drain(self) -> None:
@@ -632,9 +633,7 @@ def _taken_along(own_definitions: list[Stored], node_name: str) -> list[Write]:
 async def written(metadata: MetadataStore, writes: list[Write]) -> None:
     """Write these to the shared definitions; returns when they are durable."""
     if writes:
-        reached = asyncio.Event()
-        metadata.transact(writes).then(reached.set)
-        await reached.wait()
+        await done(metadata.transact(writes))
 
 
 def _link_certificates(options: SslOptions | None) -> LinkCertificates | None:
