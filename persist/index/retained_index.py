@@ -134,12 +134,19 @@ class RetainedIndex(QueueIndex):
 
     def arrived_at(self, position: int) -> float | None:
         """When it was acknowledged."""
+        noted = self._unwritten.get(position)
+        if noted is not None:
+            return self._context.wall_us(noted[0].expires_at) / 1e6
         entry = self.entries.find(position)
         return None if entry is None else entry.expires_us / 1e6
 
     def end_of_old(self, start: int, end: int, since: float) -> int:
         """Behind the first messages in [start, end) that were acknowledged before then; some of
         them, where they are many."""
+        # One that is filled in may be below others that are written.
+        end = min((at for at in self._unwritten if start <= at < end), default=end)
+        if end == start:
+            return start
         number, first = divmod(start, SEGMENT_MASK + 1)
         segment = self.entries.segments.get(number)
         base = start - first

@@ -26,6 +26,7 @@ from warren.core.messages.message import Envelope, Message
 from warren.core.queues.retention import SLICE, WAITING_MAX, Retention
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import run
+from warren.persist.index.index_entries import SEGMENT_MASK
 from warren.persist.log.journal import BATCH_BYTES_MAX
 from warren.persist.log.store_context import StorageSizes
 
@@ -540,3 +541,20 @@ def test_messages_that_are_filled_in_count_once_towards_the_limit(node: Retainin
         node.rest()
         trim(log, limits, node.clock.wall_time())
     assert log.length == len(retained(log)) == 8
+
+
+def test_what_is_filled_in_and_not_written_yet_is_as_old_as_it_says(node: RetainingNode) -> None:
+    """A mirror that is sent what it lacks would drop it, and never take it again."""
+    log, limits = node.log, StreamLimits(age_max_s=100)
+    first = log.next_position
+    # The last one is in another segment than those before.
+    for numbers in ((0, 2), (1, 3, SEGMENT_MASK + 2)):
+        messages = [Message(ENVELOPE, b"%d" % number, first + number) for number in numbers]
+        times = [node.clock.wall_time() - 10 * number % 40 for number in numbers]
+        log.fill(messages, [NOT_HANDED] * len(numbers), times, lambda: None)
+        assert trim(log, limits, node.clock.wall_time()) == pytest.approx(100.0, abs=41.0)
+        if 0 in numbers:
+            node.rest()
+    node.rest()
+    assert trim(log, limits, node.clock.wall_time()) is not None
+    assert (log.length, log.trimmed_below) == (5, 0)
