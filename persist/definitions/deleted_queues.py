@@ -53,9 +53,10 @@ def storage_ids(record: object) -> set[int]:
 
 
 def own_storage(record: object, node: str) -> set[int]:
-    """The one of these that a node has, if it has the queue or a copy."""
+    """Those of these that a node has, if it has the queue or a copy: one for the messages, and the
+    queue's own id for those that were acknowledged and are retained."""
     if isinstance(record, QueueRecord) and (record.leader == node or node in record.stores):
-        return storage_ids(record) & {record.storage_id(node)}
+        return storage_ids(record) & {record.storage_id(node), record.queue_id}
     return set()
 
 

@@ -127,12 +127,13 @@ class TestDeletedQueuesOfAMember:
         replica.close()
 
     def test_only_storages_of_this_node_are_noted(self, tmp_path: Path) -> None:
+        """What a mirror retains goes by the id of the queue, and not by that of its copy."""
         replica = self.filled(tmp_path)
         replica.save(6, [self.saved(name, None) for name in ("led", "mirrored", "other")])
         replica.close()
         replica = self.opened(tmp_path)
         assert replica.load() is not None
-        assert replica.deleted_queues.noted == {0x100, 0x300}
+        assert replica.deleted_queues.noted == {0x100, 0x200, 0x300}
         replica.deleted_queues.forget({0x100})
         replica.close()
         replica = self.opened(tmp_path)
