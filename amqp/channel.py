@@ -20,16 +20,11 @@ from warren.amqp.confirms import ChannelConfirms
 from warren.amqp.consumer import ChannelConsumer, delivery_frames
 from warren.amqp.errors import NO_IDS, PUBLISH_IDS, FrameError, UnexpectedFrame
 from warren.amqp.frames import BODY as BODY_FRAME
-from warren.amqp.frames import END, FrameHeads
+from warren.amqp.frames import END, FRAME_US, FrameHeads
 from warren.amqp.frames import HEADER as HEADER_FRAME
 from warren.amqp.handlers import HANDLERS
 from warren.amqp.methods import Method, encode_method, make
-from warren.amqp.publishing import (
-    QUEUE_US,
-    QUEUES_AT_ONCE,
-    Route,
-    publish_to_many,
-)
+from warren.amqp.publishing import QUEUE_US, QUEUES_AT_ONCE, Route, publish_to_many
 from warren.amqp.settling import (
     FEW,
     LOOKS_PER_US,
@@ -309,6 +304,7 @@ class Channel:
             raise self._unexpected_content()
         self._body_left -= len(payload)
         if self._body_left > 0:
+            self.connection.node.turns.spend(FRAME_US)
             # A message that is too large is refused when it is complete, but not kept until then.
             if payload and self._body_size <= self._size_max:
                 self._body += payload

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from pamqp import commands
 
@@ -29,13 +29,13 @@ from warren.amqp.blocking import PAUSE, Blocking
 from warren.amqp.channel import Channel, Content
 from warren.amqp.errors import (
     NO_IDS,
-    PUBLISH_IDS,
     ChannelError,
     ConnectionForced,
     FatalFrameError,
     FrameError,
     TooManyChannels,
     UnexpectedFrame,
+    method_ids,
     offender,
     reply_to,
     short_text,
@@ -44,6 +44,7 @@ from warren.amqp.frames import (
     BODY,
     FRAME_END,
     FRAME_MIN_SIZE,
+    FRAME_US,
     HEAD,
     HEADER,
     HEARTBEAT,
@@ -89,6 +90,7 @@ from warren.core.errors import (
     InternalFault,
     NotAllowed,
 )
+from warren.core.exchanges.routing import LARGE_TABLE, table_us
 from warren.core.field import Table
 from warren.core.log_line import log_event
 from warren.core.messages.message import Message
@@ -115,6 +117,7 @@ LITTLE_US = 50
 
 READ_US = 500
 """The least cost counted for reading on: a connection that had to wait has mostly sent much."""
+
 METHODS_A_TURN = 100
 """Methods served before others have their turn, not counting publishes served by `publish_stream`;
 some milliseconds even of queue.declare."""
@@ -341,7 +344,7 @@ class Connection:
         """Serve the complete frames in `data` from `pos` on; returns the offset of the rest."""
         end = len(data)
         channels = self.channels
-        turns = self.node.turns
+        turns, alarms = self.node.turns, self.node.alarms
         # A connection waits only if it has itself caused more than a little cost in this turn.
         left_us = turns.left_us - LITTLE_US
         methods_left = METHODS_A_TURN
@@ -379,29 +382,30 @@ class Connection:
                     elif index == _BASIC_ACK and size == 13:
                         delivery_tag, bits = _TAG_AND_BITS.unpack_from(data, pos + 11)
                         channel.ack(delivery_tag, bits & 1 == 1)
+                    elif size > LARGE_TABLE and self._gives_way():
+                        return pos
                     else:
                         self._channel_method(channel, data[pos + 7 : stop])
                 elif kind == BODY:
-                    if self.node.alarms.raised and self.blocking.holds_back(
-                        channel, channel.header
-                    ):
+                    if alarms.raised and self.blocking.holds_back(channel, channel.header):
                         return pos
                     channel.content_body(data[pos + 7 : stop])
                 elif kind == HEADER:
                     header = data[pos + 7 : stop]
-                    if self.node.alarms.raised and self.blocking.holds_back(channel, header):
+                    if alarms.raised and self.blocking.holds_back(channel, header):
+                        return pos
+                    if size > LARGE_TABLE and self._gives_way():
                         return pos
                     channel.content_header(header)
                 else:
                     self._frame(kind, number, data[pos + 7 : stop])
             except BrokerError as error:
-                self._refuse(number, error, _method_ids(kind, data, pos))
+                self._refuse(number, error, method_ids(kind, data, pos))
             pos = stop + 1
             if kind == METHOD:
                 methods_left -= 1
-                if not methods_left and pos < end:
-                    self.wait_for_turn()
-            if turns.left_us <= 0 and turns.left_us < left_us:
+            spent = turns.left_us <= 0 and turns.left_us < left_us
+            if spent or (not methods_left and pos < end):
                 self.wait_for_turn()
             if self._pauses:
                 return pos
@@ -409,6 +413,7 @@ class Connection:
     def _frame(self, kind: int, number: int, payload: bytes) -> None:
         """Serve a frame of channel 0 or of a channel that is not open, or of an unknown type."""
         state = self.state
+        self.node.turns.spend(FRAME_US)
         if state is State.CLOSED or state is State.FAILED:
             return
         if kind == HEARTBEAT:
@@ -437,7 +442,7 @@ class Connection:
             raise FrameError(MALFORMED_TEXT) from error
         except MalformedMethod as error:
             raise FrameError(f"cannot decode {binary_text(payload)}") from error
-        self.node.turns.spend(METHOD_US)
+        self.node.turns.spend(METHOD_US + table_us(len(payload)))
         waiting = channel.receive(method)
         if waiting is not None:
             self.go_through(waiting, channel, (method.index >> 16, method.index & 0xFFFF))
@@ -658,7 +663,7 @@ class Connection:
             self._fail(f"unexpected {method.name}")
 
     def _start_ok(self, method: commands.Connection.StartOk) -> None:
-        self.client_properties = _as_table(method.client_properties)
+        self.client_properties = cast(Table, method.client_properties)
         self.capabilities = capabilities_of(self.client_properties)
         self._authentication = Authentication(method.mechanism, self.node, self.settings, self.peer)
         self.mechanism = method.mechanism
@@ -879,6 +884,13 @@ class Connection:
             self.pause("work")
             self.node.turns.soon_for_client(self.clock.guarded(self._go_on_working))
 
+    def _gives_way(self) -> bool:
+        """Whether a frame that takes long to decode has to wait, because the turn is over."""
+        over = self.node.turns.over
+        if over:
+            self.wait_for_turn()
+        return over
+
     def _go_on_working(self) -> None:
         # So few connections go on in one turn, and those that send little find their place.
         self.node.turns.spend(READ_US)
@@ -901,16 +913,3 @@ class Connection:
             self._receive(b"")
         if not self._pauses:
             self._shell.resume_reading()
-
-
-def _method_ids(kind: int, data: bytes, pos: int) -> tuple[int, int]:
-    """Class and method id of a frame; those of basic.publish for a content frame."""
-    if kind == METHOD and len(data) >= pos + 11:
-        ids: tuple[int, int] = struct.unpack_from(">HH", data, pos + 7)
-        return ids
-    return PUBLISH_IDS
-
-
-def _as_table(value: Any) -> Table:
-    table: Table = value
-    return table

@@ -5,8 +5,10 @@ Errors that only the wire can cause are defined here too: broken frames, methods
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
+from warren.amqp.frames import METHOD
 from warren.core.errors import (
     AccessRefused,
     BrokerError,
@@ -92,6 +94,14 @@ def offender(error: BrokerError, method: tuple[int, int]) -> tuple[int, int]:
     if isinstance(error, FrameError | InternalFault | TooManyChannels | ConnectionForced):
         return NO_IDS
     return method
+
+
+def method_ids(kind: int, data: bytes, pos: int) -> tuple[int, int]:
+    """Class and method id of the frame at `pos`; those of basic.publish for a content frame."""
+    if kind == METHOD and len(data) >= pos + 11:
+        ids: tuple[int, int] = struct.unpack_from(">HH", data, pos + 7)
+        return ids
+    return PUBLISH_IDS
 
 
 def short_text(text: str) -> str:

@@ -27,6 +27,10 @@ END = b"\xce"
 OVERHEAD = 8
 """Octets of a frame besides its payload."""
 
+FRAME_US = 2
+"""The cost of a frame besides what it leads to, in the microseconds of
+`core/scheduling/turns.py`."""
+
 FRAME_MIN_SIZE = 4096
 """Section 4.2.3: both peers must accept frames of 4096 octets before anything is negotiated."""
 

@@ -36,7 +36,7 @@ from warren.core.errors import BrokerError
 from warren.core.messages.message import Envelope
 from warren.core.messages.stock import Stock
 from warren.core.queues.queue import Queue
-from warren.core.scheduling.turns import Unfinished
+from warren.core.scheduling.turns import TURN_US, Unfinished
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
@@ -238,6 +238,9 @@ def _recognise(
     method = data[pos : stop + 1]
     route = known.get(method)
     if route is None:
+        if connection.node.turns.left_us < -TURN_US:
+            # Routes that cost this much must not be found in one turn for all that is gathered.
+            return None
         try:
             route = connection.routes.resolve(method)
         except (BrokerError, Unfinished):

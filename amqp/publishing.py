@@ -23,6 +23,7 @@ from warren.core.access.access_control import User
 from warren.core.erlang_text import binary_text
 from warren.core.errors import AccessRefused, PreconditionFailed, Unsupported
 from warren.core.exchanges.exchange import Exchange, TopicExchange
+from warren.core.exchanges.routing import table_us
 from warren.core.field import KIND_NAMES, to_text
 from warren.core.messages.message import Envelope
 from warren.core.messages.settlement import (
@@ -265,6 +266,7 @@ class PublishRoutes:
             )
         copies: tuple[str, ...] = ()
         if properties.may_have_copies(header, facts):
+            self._node.turns.spend(table_us(len(header)))
             header, copies = _copies(header)
             self._check_copies(route, copies)
         return Envelope(

@@ -19,7 +19,8 @@ class Binding:
     """Equal and hashed by what identifies it; its arguments must not be changed.
 
     `fingerprint` stands for the arguments wherever a text must: in keys of the metadata store and
-    in addresses of the HTTP API. It is empty without arguments and the same on every node.
+    in addresses of the HTTP API. It is empty without arguments and the same on every node. To make
+    it takes long for large arguments, so give it if it is known.
     """
 
     __slots__ = (
@@ -39,13 +40,16 @@ class Binding:
         destination: str,
         routing_key: str,
         arguments: Table,
+        known_fingerprint: str | None = None,
     ) -> None:
         self.source = source
         self.destination_kind: DestinationKind = destination_kind
         self.destination = destination
         self.routing_key = routing_key
         self.arguments = arguments
-        self.fingerprint = fingerprint(arguments)
+        self.fingerprint = (
+            fingerprint(arguments) if known_fingerprint is None else known_fingerprint
+        )
         self._hash = hash(self._identity())
 
     def __eq__(self, other: object) -> bool:

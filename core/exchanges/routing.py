@@ -18,14 +18,21 @@ from warren.core.exchanges.exchange import Exchange, Headers, PropertyText
 
 DEFAULT_EXCHANGE = ""
 
-QUEUES_PER_US = 4
-"""Queues that are found in a microsecond."""
+BINDINGS_PER_US = 4
+"""Bindings that are followed in a microsecond."""
 
 EXCHANGES_PER_US = 2
 """Exchanges on the way that are asked in a microsecond."""
 
 KEYS_PER_US = 2
 """Routing keys that are looked up in a microsecond."""
+
+
+LARGE_TABLE = 2048
+"""Octets of a field table that cost nothing: few tables have more."""
+
+TABLE_OCTETS_PER_US = 8
+"""Octets of a field table, beyond those, that are decoded in a microsecond."""
 
 
 class Routed(NamedTuple):
@@ -58,13 +65,14 @@ def route(
     """
     queues: dict[str, None] = {}
     by_key_only = True
-    cost_us = 0
+    cost_us = followed = 0
     seen = {exchange.name}
     pending = [exchange]
     # `pending` grows while it is walked: breadth first, near queues before far ones.
     for current in pending:
         if current.name == DEFAULT_EXCHANGE:
             queues.update((key, None) for key in routing_keys if queue_exists(key))
+            followed += len(routing_keys)
             continue
         by_key_only = by_key_only and current.by_key_only
         found_exchanges: list[str] = []
@@ -75,6 +83,7 @@ def route(
         cost_us += current.match_us + len(keys) // KEYS_PER_US
         # Many keys often lead to the very same bindings.
         for bindings in {id(bindings): bindings for bindings in answers}.values():
+            followed += len(bindings)
             for binding in bindings:
                 matched = True
                 if binding.destination_kind == "queue":
@@ -88,5 +97,10 @@ def route(
             if found is not None:
                 seen.add(name)
                 pending.append(found)
-    cost_us += len(queues) // QUEUES_PER_US + len(pending) // EXCHANGES_PER_US
+    cost_us += followed // BINDINGS_PER_US + len(pending) // EXCHANGES_PER_US
     return Routed(tuple(queues), by_key_only, cost_us, pending)
+
+
+def table_us(octets: int) -> int:
+    """The cost of decoding a field table, or a header or method with little else in it."""
+    return max(0, octets - LARGE_TABLE) // TABLE_OCTETS_PER_US

@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from warren.core.errors import BrokerError
-from warren.core.field import to_json
+from warren.core.field import Field, Table, to_json
 from warren.core.messages.message import Message
 from warren.core.patterns.matcher import TooSlow
 from warren.core.patterns.pattern import InvalidPattern, compile_pattern
@@ -68,7 +68,16 @@ class MessageState(StrEnum):
 class Subject:
     """A message, as a filter looks at it. `now_s` is the time of day."""
 
-    __slots__ = ("_codec", "_json", "_now_s", "_properties", "message", "state")
+    __slots__ = (
+        "_codec",
+        "_headers",
+        "_json",
+        "_now_s",
+        "_properties",
+        "_shown",
+        "message",
+        "state",
+    )
 
     def __init__(
         self, message: Message, state: MessageState, codec: ContentCodec, now_s: float
@@ -78,6 +87,8 @@ class Subject:
         self._codec = codec
         self._now_s = now_s
         self._properties: dict[str, Any] | None = None
+        self._headers: Table | None = None
+        self._shown: dict[str, Any] = {}
         self._json: Any = _UNREAD
 
     @property
@@ -85,6 +96,35 @@ class Subject:
         if self._properties is None:
             self._properties = to_json(self._codec.as_table(self.message.envelope.header))
         return self._properties
+
+    def plain_property(self, name: str) -> Any:
+        """A property other than the headers, which are not decoded for it; `MISSING` if absent."""
+        octets = self._codec.property_text(self.message.envelope.header, name)
+        if octets is None:
+            return MISSING
+        if name in _OCTETS_AS_NUMBERS:
+            return octets[0]
+        if name == "timestamp":
+            return int(octets)
+        return to_json({name: Field("S", octets)})[name]
+
+    def header(self, name: str) -> Any:
+        """A header as JSON has it; `MISSING` if absent.
+
+        The headers are decoded only if the octets of the name occur in them: decoding takes 10 ms
+        if they are large.
+        """
+        if name in self._shown:
+            return self._shown[name]
+        header = self.message.envelope.header
+        if self._headers is None:
+            if name.encode("utf-8", "replace") not in header:
+                return MISSING
+            self._headers = self._codec.headers(header)
+        field = self._headers.get(name)
+        value = MISSING if field is None else to_json({"": field})[""]
+        self._shown[name] = value
+        return value
 
     @property
     def json(self) -> Any:
@@ -96,8 +136,8 @@ class Subject:
     @property
     def age_s(self) -> float | _Missing:
         """Seconds since the publisher's timestamp."""
-        timestamp = self.properties.get("timestamp")
-        return MISSING if timestamp is None else self._now_s - float(timestamp)
+        timestamp = self.plain_property("timestamp")
+        return MISSING if timestamp is MISSING else self._now_s - float(timestamp)
 
 
 class _Missing:
@@ -209,6 +249,8 @@ _PROPERTIES = (
     "cluster_id",
 )
 
+_OCTETS_AS_NUMBERS = frozenset(("delivery_mode", "priority"))
+
 _FIELDS: dict[str, Read] = {
     "position": lambda subject: subject.message.position,
     "state": lambda subject: subject.state.value,
@@ -230,14 +272,14 @@ FIELDS = (*_FIELDS, *_PROPERTIES, *_TREES)
 
 
 def _property(name: str) -> Read:
-    return lambda subject: subject.properties.get(name, MISSING)
+    return lambda subject: subject.plain_property(name)
 
 
 def _expiration(subject: Subject) -> Any:
     """The expiration as a number. AMQP has it as a text of digits, which as such would be compared
     digit by digit."""
-    text = subject.properties.get("expiration", "")
-    return int(text) if text.isdecimal() else MISSING
+    text = subject.plain_property("expiration")
+    return int(text) if text is not MISSING and text.isdecimal() else MISSING
 
 
 _FIELDS |= {name: _property(name) for name in _PROPERTIES}
@@ -342,6 +384,9 @@ class _Parser:
             raise self._expected(f"one of the fields {', '.join(FIELDS)}")
         self._next += 1
         steps = self._path()
+        if name == "headers" and steps and isinstance(steps[0], str):
+            header, below = steps[0], steps[1:]
+            return name, lambda subject: _walked(subject.header(header), below)
         return name, lambda subject: _walked(tree(subject), steps)
 
     def _path(self) -> list[str | int]:

@@ -447,7 +447,7 @@ class Queue:
     def remove_consumers(self, consumers: Collection[Consumer]) -> Event | None:
         """`remove_consumer` for many: each looks at all consumers of the queue."""
         gone = frozenset(consumers)
-        self.subscriptions.remove_all(gone)
+        self._vhost.turns.spend(self.subscriptions.remove_all(gone))
         self._unsubscribed(gone)
         return None
 

@@ -52,7 +52,7 @@ from warren.core.exchanges.exchange import (
     make_exchange,
 )
 from warren.core.exchanges.removal import Removal
-from warren.core.exchanges.routing import DEFAULT_EXCHANGE, Routed, route
+from warren.core.exchanges.routing import DEFAULT_EXCHANGE, Routed, route, table_us
 from warren.core.field import KIND_NAMES, Table, from_plain, to_plain, to_text
 from warren.core.log_line import log_event
 from warren.core.messages.firehose import TRACE_EXCHANGE
@@ -98,9 +98,10 @@ FEW = 20
 
 DECLARE_US = 100
 LEVEL_US = 4
-BIND_US = 40
+BIND_US, ARGUMENT_US = 40, 5
 DELETE_US = 20
-"""What it costs to declare a queue or exchange, each level of a queue, to bind, to delete."""
+"""The cost of declaring a queue or exchange, of each level of a queue, of a binding and of each of
+its arguments, of deleting."""
 
 QUEUE_ID_BITS = 54
 """Random bits that tell queues apart on disk, deleted ones included."""
@@ -464,7 +465,7 @@ class VirtualHost:
         source.check_binding(binding)
         if binding in source.bindings:
             return self._store.transact([])
-        self.turns.spend(BIND_US)
+        self.turns.spend(BIND_US + ARGUMENT_US * len(binding.arguments))
         key = self._binding_key(binding)
         record = BindingRecord(to_plain(binding.arguments))
         # A binding survives a restart if both its ends do.
@@ -524,7 +525,7 @@ class VirtualHost:
     ) -> tuple[Queue, ...]:
         """The queues for a message with these keys and this header. Raises `Unfinished`."""
         routed = self.routed(exchange, routing_keys, header)
-        self.turns.spend(routed.cost_us)
+        self.turns.spend(routed.cost_us + table_us(len(header)))
         return self._queues(routed.queues)
 
     def routed(self, exchange: Exchange, routing_keys: Sequence[str], header: bytes) -> Routed:
@@ -726,13 +727,10 @@ class VirtualHost:
             self._forget_binding(key)
             return
         assert isinstance(record, BindingRecord)
-        _, _, source, kind, destination, routing_key, _ = key
+        _, _, source, kind, destination, routing_key, fingerprint = key
+        arguments = from_plain(record.arguments)
         binding = Binding(
-            source,
-            cast(DestinationKind, kind),
-            destination,
-            routing_key,
-            from_plain(record.arguments),
+            source, cast(DestinationKind, kind), destination, routing_key, arguments, fingerprint
         )
         with self._skipping(key):
             self.exchange(source).check_binding(binding)

@@ -20,7 +20,7 @@ from warren.mgmt.http.endpoint import Endpoint, JsonLines
 from warren.mgmt.http.errors import ApiError, BadRequest, from_broker
 from warren.mgmt.http.listing import Row
 from warren.mgmt.http.request import ApiRequest
-from warren.mgmt.http.slices import chunks
+from warren.mgmt.http.slices import Breather, chunks
 from warren.mgmt.messages.looking import (
     Found,
     Place,
@@ -41,7 +41,7 @@ SHOWN_BYTES = 64 << 10
 """Octets of a body on a page, unless `truncate` says otherwise."""
 
 ROWS_AT_ONCE = 8
-"""Messages made into rows, or JSON, before the time is checked again."""
+"""Rows made into JSON before the time is checked again."""
 
 WHOLE_BODY = 1 << 40
 """More octets than any body has."""
@@ -200,8 +200,11 @@ async def message_rows(
     held = {one.message for one in found if one.state is MessageState.UNACKED}
     holders = _holders(request, held) if held else {}
     rows: list[Row] = []
-    async for some in chunks(found, ROWS_AT_ONCE):
-        rows += [_message_row(request, source, one, truncate) for one in some]
+    breather = Breather()
+    for one in found:
+        # Large headers alone take 10 ms or more.
+        await breather.breathe()
+        rows.append(_message_row(request, source, one, truncate))
     until: dict[Message, float] = {}
     if isinstance(source, Queue) and any(one.state is MessageState.WAITING for one in found):
         until = source.waiting_messages()

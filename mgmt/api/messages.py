@@ -42,12 +42,6 @@ go, and 64 MiB of it would stop the event loop for a second."""
 GET_BYTES_MAX = 32 << 20
 """Octets of the payloads of one answer, several copies of which are in memory at a time."""
 
-GET_SLICE_BYTES = 256 << 10
-"""Octets turned into text before the time is checked again: a fraction of a slice."""
-
-ROW_BYTES = 8 << 10
-"""The cost of a message beside its body, as a number of octets that take as long."""
-
 _MANDATORY = b"\1"
 PUBLISH_REFUSED = "rejected Unable to publish message. Check queue limits."
 GET_ENCODING_UNKNOWN = "Unsupported encoding. Please use auto or base64."
@@ -302,9 +296,10 @@ async def _fetched(
     """
     breather = Breather()
     rows: list[Row] = []
-    octets = worked = 0
-    await breather.breathe()
+    octets = 0
     while len(got) < count and octets < GET_BYTES_MAX:
+        # Large headers alone take 10 ms or more.
+        await breather.breathe()
         message = await fetch()
         if message is None:
             break
@@ -312,10 +307,6 @@ async def _fetched(
         shown = len(message.body) if truncate is None else min(len(message.body), truncate)
         rows.append(row(message))
         octets += shown + len(message.envelope.header)
-        worked += shown + ROW_BYTES
-        if worked >= GET_SLICE_BYTES:
-            worked = 0
-            await breather.breathe()
     return rows
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from warren.mgmt.ctl.call import Call
 from warren.mgmt.ctl.declaration import argument, command
-from warren.mgmt.ctl.errors import CtlError, Exit
+from warren.mgmt.ctl.errors import CtlError, Exit, WrongUsage
 from warren.mgmt.ctl.formats import Answer, Document, Table
 
 COUNTS = ("recorded", "followed", "passed_over", "nameless", "lost", "too_slow", "file_bytes")
@@ -14,6 +14,8 @@ COUNTS = ("recorded", "followed", "passed_over", "nameless", "lost", "too_slow",
 
 @command("trace", "Show the life of a message, as far as it was recorded.", argument("message_id"))
 def trace(call: Call, message_id: str) -> Answer:
+    if not message_id:
+        raise WrongUsage("message ID cannot be empty string.")
     call.announce(f"The life of message {message_id} in vhost {call.vhost} ...")
     life = call.client.get("trace", call.vhost, message_id)
     if not life["records"]:

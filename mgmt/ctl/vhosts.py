@@ -71,6 +71,8 @@ def checked_columns(
 
 @command("set_vhost_tags", "Set tags of a virtual host.", argument("name"), several("tags"))
 def set_vhost_tags(call: Call, name: str, tags: tuple[str, ...]) -> Answer:
+    if not name:
+        raise WrongUsage("virtual host name cannot be empty string.")
     call.announce(f'Setting tags for virtual host "{name}" to [{", ".join(tags)}] ...')
     _change(call, name, tags=",".join(tags))
     return None

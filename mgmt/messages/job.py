@@ -26,6 +26,7 @@ from warren.core.messages.succession import Succession
 from warren.core.node import Node
 from warren.core.queues.queue import Queue
 from warren.core.queues.retention import Retention
+from warren.core.vhosts.burials import HEADER_OCTETS_PER_US
 from warren.mgmt.messages.looking import Found, Place, Search, look, parse_place
 from warren.mgmt.messages.plan import Action, Plan, seconds
 from warren.mgmt.messages.sources import replayed_from, source_of, why_no_replay
@@ -348,7 +349,13 @@ class Job:
 
     async def _found(self, message: Message) -> Target:
         """Where the message goes. Raises `Stays`."""
-        return await through(self._node.turns.answer(lambda: self._find(message)))
+        return await through(self._find_in_turn(message))
+
+    async def _find_in_turn(self, message: Message) -> Target:
+        turns = self._node.turns
+        await turns.pause()
+        turns.spend(len(message.envelope.header) // HEADER_OCTETS_PER_US)
+        return await turns.answer(lambda: self._find(message))
 
     def _report(self, message: Message, target: Target | None) -> None:
         """Tell the observer what is about to be done with the message."""

@@ -38,7 +38,7 @@ UNACKED_MAX = 20_000
 in one turn of the loop, because each turn changes them; that takes a few milliseconds."""
 
 FOUND_BYTES = 8 << 20
-"""Octets of bodies at which one call ends, because its whole answer is in memory."""
+"""Octets of bodies and headers at which one call ends: its whole answer is in memory."""
 
 
 class Place(NamedTuple):
@@ -116,7 +116,8 @@ async def look(node: Node, queue: Source, search: Search) -> Looked:
     found: list[Found] = []
     looked_at = octets = 0
     deadline = time.monotonic() + SCAN_S
-    async for chunk in _chunks(queue, held, search):
+    breather = Breather()
+    async for chunk in _chunks(queue, held, search, breather):
         for place, message, state in chunk:
             full = len(found) >= search.limit or octets >= FOUND_BYTES
             if full or looked_at >= SCAN_COUNT or (time.monotonic() > deadline and looked_at):
@@ -127,7 +128,11 @@ async def look(node: Node, queue: Source, search: Search) -> Looked:
                 continue
             if search.test(Subject(whole, state, node.codec, node.clock.wall_time())):
                 found.append(Found(place, whole, state))
-                octets += len(whole.body)
+                octets += len(whole.body) + len(whole.envelope.header)
+            # A filter may decode the headers, which takes 10 ms if they are large.
+            await breather.breathe()
+            if queue.deleted:
+                return Looked(found, looked_at, None)
     return Looked(found, looked_at, None)
 
 
@@ -162,7 +167,7 @@ async def _held(node: Node, queue: Queue, levels: int) -> list[list[_Held]]:
 
 
 async def _chunks(
-    queue: Source, held: Sequence[list[_Held]], search: Search
+    queue: Source, held: Sequence[list[_Held]], search: Search, breather: Breather
 ) -> AsyncIterator[list[Found]]:
     """The messages of the queue in order, in chunks, read in slices of time."""
     numbers = list(range(len(queue.levels)))
@@ -171,7 +176,6 @@ async def _chunks(
     start = search.start
     if start is not None:
         del numbers[: numbers.index(start.level)]
-    breather = Breather()
     await breather.breathe()
     for number in numbers:
         position = start.position if start is not None and start.level == number else None
@@ -244,8 +248,15 @@ def _peeked(level: MirroredLevel, start: int, end: int) -> list[Message]:
 
 
 def _merged(level: int, ready: Sequence[Message], held: Sequence[_Held]) -> list[Found]:
-    found = [Found(Place(level, one.position), one, MessageState.READY) for one in ready]
+    found = [Found(Place(level, one.position), _copy(one), MessageState.READY) for one in ready]
     if held:
         found += [Found(Place(level, one.position), one.message, one.state) for one in held]
         found.sort(key=lambda one: one.place)
     return found
+
+
+def _copy(message: Message) -> Message:
+    """A ready message as it is now: its queue may page the body out while the search goes on."""
+    return Message(
+        message.envelope, message.body, message.position, message.expires_at, message.redelivered
+    )

@@ -78,7 +78,6 @@ def test_what_was_got_is_given_back_when_something_fails(
 
 def test_getting_lets_other_work_have_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "SLICE_S", 0.0)
-    body = bytes(messages.GET_SLICE_BYTES)
     envelope = Envelope("", "q", b"", False, 0, None)
     turns: list[int] = []
 
@@ -91,14 +90,14 @@ def test_getting_lets_other_work_have_its_turn(monkeypatch: pytest.MonkeyPatch) 
         got: list[Message] = []
 
         async def fetch() -> Message:
-            return Message(envelope, body, len(got), None)
+            return Message(envelope, b"", len(got), None)
 
         watcher = asyncio.create_task(watch(got))
         await messages._fetched(got, fetch, lambda message: {}, 4, None)
         watcher.cancel()
 
     asyncio.run(get())
-    assert {2, 3} <= set(turns)
+    assert {1, 2, 3} <= set(turns), "each message may have large headers"
 
 
 def test_messages_over_http_count_for_the_node_and_the_vhost(broker: Broker) -> None:

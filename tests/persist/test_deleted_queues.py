@@ -139,7 +139,7 @@ class TestDeletedQueuesOfAMember:
         replica = self.opened(tmp_path)
         loaded = replica.load()
         assert loaded is not None and loaded.revision == 6
-        assert replica.deleted_queues.noted == {0x300}
+        assert replica.deleted_queues.noted == {0x200, 0x300}
         replica.close()
 
     def test_what_the_cluster_had_and_has_no_more_was_deleted(self, tmp_path: Path) -> None:
