@@ -324,6 +324,7 @@ class Cluster:
 
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and connect to them."""
+        node.global_parameters.name_cluster(node.cluster_name)
         tell_others(node, self._node_name, self.post, self.calls)
         ClientNews(node.vhost_limits.elsewhere, self.post, self.calls)
         Ownerless(self.metadata, self._is_first, bindings_to_queues_of(node))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 from warren.core.access.access_control import User
@@ -27,7 +28,7 @@ from warren.core.definitions.validation import (
 from warren.core.field import NESTED_TOO_DEEP, nested_too_deep
 from warren.core.policies.policy import Policies
 from warren.core.policies.policy_set import Policy
-from warren.core.ports import Commit, Key, MetadataStore, Precondition, Write
+from warren.core.ports import Commit, Conflict, Key, MetadataStore, Precondition, Write
 
 CLUSTER_NAME = "cluster_name"
 INTERNAL_CLUSTER_ID = "internal_cluster_id"
@@ -199,6 +200,16 @@ class GlobalParameters:
         for key, record, _ in self._store.records(("global_parameter",)):
             assert isinstance(record, GlobalParameterRecord)
             yield key[1], record.value
+
+    def name_cluster(self, name: str) -> None:
+        """Give the cluster a name unless it has one: all nodes are to say the same."""
+        key: Key = ("global_parameter", CLUSTER_NAME)
+        if self._store.get(key) is None:
+            # Another node may be faster.
+            with suppress(Conflict):
+                self._store.transact(
+                    [Write(key, GlobalParameterRecord(name))], [Precondition(key, 0)]
+                )
 
     def cluster_id(self, random_bytes: Callable[[int], bytes]) -> str:
         """The identity of the cluster, made up when it has none yet."""

@@ -58,7 +58,10 @@ def test_cluster_status_shows_all_nodes(cluster: RunningCluster) -> None:
     for section in ("versions", "maintenance_status", "listeners"):
         assert sorted(said[section]) == names, section
     assert (said["ram_nodes"], said["partitions"], said["alarms"]) == ([], {}, [])
+    # Federation goes by the name: it is the same at all nodes before anybody gives one.
+    assert said["cluster_name"] in names
     text = ctl(b, "cluster_status")
+    assert f"Cluster name: {said['cluster_name']}" in text
     assert f"Node: {a.name}, interface: 127.0.0.1, port: {a.amqp_port}, protocol: amqp" in text
     assert f"Node: {b.name}, status: not under maintenance" in text
     ctl(a, "set_cluster_name", "burrow")
