@@ -52,12 +52,15 @@ def storage_ids(record: object) -> set[int]:
     return {record.queue_id, *record.stores.values()} - {0}
 
 
-def own_storage(record: object, node: str) -> set[int]:
+def own_storage(record: object, node: str, retaining: Collection[int] = ()) -> set[int]:
     """Those of these that a node has, if it has the queue or a copy: one for the messages, and the
-    queue's own id for those that were acknowledged and are retained."""
-    if isinstance(record, QueueRecord) and (record.leader == node or node in record.stores):
-        return storage_ids(record) & {record.storage_id(node), record.queue_id}
-    return set()
+    queue's own id for those that were acknowledged, if it is among the `retaining` queues."""
+    if not isinstance(record, QueueRecord):
+        return set()
+    ids = {record.storage_id(node)} if record.leader == node or node in record.stores else set()
+    if record.queue_id in retaining:
+        ids.add(record.queue_id)
+    return storage_ids(record) & ids
 
 
 def first_level(storage_id: int) -> int:
@@ -75,11 +78,14 @@ class DeletedQueues:
 
     `former` are ids that definitions had when the node stopped. In a cluster other nodes delete
     queues while this one is down, and their deletion is known by their absence since.
+
+    `retaining` are queues of which the storage has messages that were acknowledged.
     """
 
     def __init__(self, submit: Callable[[Puts], Commit]) -> None:
         self.noted: set[int] = set()
         self.former: set[int] = set()
+        self.retaining: set[int] = set()
         self._submit = submit
 
     def __contains__(self, queue_id: int) -> bool:
@@ -92,6 +98,7 @@ class DeletedQueues:
 
     def forget(self, queue_ids: Collection[int]) -> None:
         """The storage has nothing of these queues any more."""
+        self.retaining.difference_update(queue_ids)
         if queue_ids:
             self._submit([(note_key(queue_id), None) for queue_id in queue_ids])
 

@@ -194,7 +194,8 @@ class LmdbReplica:
     def _own_storage(self, key: bytes, value: bytes) -> set[int]:
         """The storage that a definition of a queue gives this node."""
         try:
-            return own_storage(decode_replicated(key, value).record, self._node)
+            record = decode_replicated(key, value).record
+            return own_storage(record, self._node, self.deleted_queues.retaining)
         except DamagedMetadata:
             return set()
 

@@ -261,6 +261,8 @@ class Storage:
 
         To be called when the definition of the queue has been handed to the store of definitions.
         """
+        if retained:
+            self._deleted_queues.retaining.add(first_level(queue_id))
         if durable:
             kept = self.unclaimed.take(queue_id) or self._unreachable.take(queue_id)
             if kept is None and (kept := self._emptied.pop(queue_id, None)) is not None:

@@ -129,6 +129,7 @@ class TestDeletedQueuesOfAMember:
     def test_only_storages_of_this_node_are_noted(self, tmp_path: Path) -> None:
         """What a mirror retains goes by the id of the queue, and not by that of its copy."""
         replica = self.filled(tmp_path)
+        replica.deleted_queues.retaining |= {0x200, 0x900}
         replica.save(6, [self.saved(name, None) for name in ("led", "mirrored", "other")])
         replica.close()
         replica = self.opened(tmp_path)
