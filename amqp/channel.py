@@ -116,7 +116,6 @@ class Channel:
         "_held_cancels",
         "_limited",
         "_lowest_unacked",
-        "_method",
         "_size_max",
         "_sources_max",
         "_timeout_timer",
@@ -141,6 +140,7 @@ class Channel:
         "limited_unacked",
         "number",
         "prefetch",
+        "publish_method",
         "published",
         "redelivered",
         "reply_consumer",
@@ -155,7 +155,7 @@ class Channel:
         self.number = number
         # Content on its way in
         self.expects = METHOD
-        self._method = b""
+        self.publish_method = b""
         self._header = b""
         self._body_size = 0
         self._body_left = 0
@@ -275,7 +275,7 @@ class Channel:
 
     def begin_publish(self, method: bytes) -> None:
         """Take the whole method frame of a publish; its content must follow."""
-        self._method = method
+        self.publish_method = method
         self.expects = HEADER
 
     def content_header(self, header: bytes) -> None:
@@ -297,7 +297,7 @@ class Channel:
             self.expects = BODY
         else:
             self.expects = METHOD
-            self.publish(self._method, header, b"")
+            self.publish(self.publish_method, header, b"")
 
     def content_body(self, payload: bytes) -> None:
         if self.expects is not BODY:
@@ -318,7 +318,7 @@ class Channel:
             payload, self._body = cast(bytes, self._body), bytearray()
         if self._body_size > self._size_max:
             raise self._too_large(self._body_size)
-        self.publish(self._method, self._header, payload)
+        self.publish(self.publish_method, self._header, payload)
 
     @property
     def header(self) -> bytes:
@@ -332,7 +332,7 @@ class Channel:
         if routes is None or self.expects is METHOD:
             return ()
         try:
-            return routes.addressed(routes.route(self._method), header, b"")[0]
+            return routes.addressed(routes.route(self.publish_method), header, b"")[0]
         except (BrokerError, Unfinished):
             return ()
 

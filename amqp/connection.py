@@ -83,14 +83,8 @@ from warren.amqp.publishing import MALFORMED_TEXT, PublishRoutes
 from warren.amqp.state import HANDLERS, NEXT, State, Transition
 from warren.core.access.access_control import LoginRefused, User
 from warren.core.erlang_text import binary_text
-from warren.core.errors import (
-    BrokerError,
-    ChannelFault,
-    CommandInvalid,
-    InternalFault,
-    NotAllowed,
-)
-from warren.core.exchanges.routing import LARGE_TABLE, table_us
+from warren.core.errors import BrokerError, ChannelFault, CommandInvalid, InternalFault, NotAllowed
+from warren.core.exchanges.routing import table_us
 from warren.core.field import Table
 from warren.core.log_line import log_event
 from warren.core.messages.message import Message
@@ -114,6 +108,9 @@ METHOD_US = 30
 
 LITTLE_US = 50
 """The cost that a connection may cause, after the turn is over, before it has to wait."""
+
+LARGE_OCTETS = 4096
+"""A method or header with more octets may hold a table that takes long to decode."""
 
 READ_US = 500
 """The least cost counted for reading on: a connection that had to wait has mostly sent much."""
@@ -342,8 +339,7 @@ class Connection:
 
     def _read_frames(self, data: bytes, pos: int) -> int:
         """Serve the complete frames in `data` from `pos` on; returns the offset of the rest."""
-        end = len(data)
-        channels = self.channels
+        end, channels = len(data), self.channels
         turns, alarms = self.node.turns, self.node.alarms
         # A connection waits only if it has itself caused more than a little cost in this turn.
         left_us = turns.left_us - LITTLE_US
@@ -382,7 +378,7 @@ class Connection:
                     elif index == _BASIC_ACK and size == 13:
                         delivery_tag, bits = _TAG_AND_BITS.unpack_from(data, pos + 11)
                         channel.ack(delivery_tag, bits & 1 == 1)
-                    elif size > LARGE_TABLE and self._gives_way():
+                    elif size > LARGE_OCTETS and self._gives_way(channel, b""):
                         return pos
                     else:
                         self._channel_method(channel, data[pos + 7 : stop])
@@ -394,7 +390,7 @@ class Connection:
                     header = data[pos + 7 : stop]
                     if alarms.raised and self.blocking.holds_back(channel, header):
                         return pos
-                    if size > LARGE_TABLE and self._gives_way():
+                    if size > LARGE_OCTETS and self._gives_way(channel, header):
                         return pos
                     channel.content_header(header)
                 else:
@@ -413,7 +409,8 @@ class Connection:
     def _frame(self, kind: int, number: int, payload: bytes) -> None:
         """Serve a frame of channel 0 or of a channel that is not open, or of an unknown type."""
         state = self.state
-        self.node.turns.spend(FRAME_US)
+        if kind != METHOD:
+            self.node.turns.spend(FRAME_US)
         if state is State.CLOSED or state is State.FAILED:
             return
         if kind == HEARTBEAT:
@@ -884,9 +881,13 @@ class Connection:
             self.pause("work")
             self.node.turns.soon_for_client(self.clock.guarded(self._go_on_working))
 
-    def _gives_way(self) -> bool:
-        """Whether a frame that takes long to decode has to wait, because the turn is over."""
+    def _gives_way(self, channel: Channel, header: bytes) -> bool:
+        """Whether a method, or this header, has to wait: it takes long to decode, and the turn is
+        over."""
+        assert self.routes is not None
         over = self.node.turns.over
+        if over and header:
+            over = self.routes.reads_headers(channel.publish_method, header)
         if over:
             self.wait_for_turn()
         return over

@@ -9,7 +9,7 @@ from pamqp import commands
 from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.errors import AccessRefused
-from warren.core.exchanges.binding import Binding
+from warren.core.exchanges.binding import MANY_ARGUMENTS, Binding
 from warren.core.scheduling.waiting import decided, outliving, taken
 from warren.core.vhosts.equivalence import check_exchange_equivalent
 from warren.core.vhosts.topology_access import check_binding, check_exchange, refuse_default
@@ -82,6 +82,8 @@ async def delete(channel: Channel, method: commands.Exchange.Delete) -> None:
 
 async def bind(channel: Channel, method: commands.Exchange.Bind) -> None:
     binding = _binding(channel, method)
+    if len(binding.arguments) > MANY_ARGUMENTS:
+        await channel.connection.node.turns.pause()
     await taken(lambda: channel.vhost.bind(binding, channel.connection))
     channel.reply_durably(None if method.nowait else make(commands.Exchange.BindOk))
 

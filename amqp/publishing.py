@@ -146,6 +146,11 @@ class PublishRoutes:
         """
         return self.known().get(method) or self.resolve(method)
 
+    def reads_headers(self, method: bytes, header: bytes) -> bool:
+        """Whether routing a publish takes a look at its headers, which may be many."""
+        route = self.known().get(method)
+        return route is None or route.queues is None or b"CC" in header
+
     def resolve(self, method: bytes) -> Route:
         """`route` for a frame that is not in `known`."""
         route = self.route_of(method[ARGUMENTS_AT:-1])

@@ -9,7 +9,7 @@ from pamqp import commands
 from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.errors import NotFound, no_queue
-from warren.core.exchanges.binding import Binding
+from warren.core.exchanges.binding import MANY_ARGUMENTS, Binding
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import check_named_by_client
 from warren.core.scheduling.waiting import decided, outliving, taken
@@ -35,6 +35,8 @@ async def declare(channel: Channel, method: commands.Queue.Declare) -> None:
 
 async def bind(channel: Channel, method: commands.Queue.Bind) -> None:
     binding = _binding(channel, method)
+    if len(binding.arguments) > MANY_ARGUMENTS:
+        await channel.connection.node.turns.pause()
     await taken(lambda: channel.vhost.bind(binding, channel.connection))
     channel.reply_durably(None if method.nowait else make(commands.Queue.BindOk))
 

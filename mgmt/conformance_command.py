@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from warren.compat_tests.broker import parse_url
 from warren.extras import install_command
 
 
@@ -23,6 +24,10 @@ def conformance(url: str, management: str | None, pytest_args: tuple[str, ...]) 
 
     PYTEST_ARGS are passed on, such as -k NAME or -m "not slow".
     """
+    try:
+        parse_url(url)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     try:
         from warren.compat_tests.runner import run
     except ImportError as error:

@@ -14,6 +14,9 @@ from warren.core.field import Field, Table
 
 DestinationKind: TypeAlias = Literal["queue", "exchange"]
 
+MANY_ARGUMENTS = 500
+"""With more arguments than that, a binding is read in one turn and stored in another."""
+
 
 class Binding:
     """Equal and hashed by what identifies it; its arguments must not be changed.

@@ -28,7 +28,7 @@ KEYS_PER_US = 2
 """Routing keys that are looked up in a microsecond."""
 
 
-LARGE_TABLE = 2048
+SMALL_TABLE = 256
 """Octets of a field table that cost nothing: few tables have more."""
 
 TABLE_OCTETS_PER_US = 8
@@ -103,4 +103,4 @@ def route(
 
 def table_us(octets: int) -> int:
     """The cost of decoding a field table, or a header or method with little else in it."""
-    return max(0, octets - LARGE_TABLE) // TABLE_OCTETS_PER_US
+    return max(0, octets - SMALL_TABLE) // TABLE_OCTETS_PER_US

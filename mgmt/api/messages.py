@@ -24,6 +24,7 @@ from warren.core.messages.settlement import PENDING, REJECTED, PublishConfirms
 from warren.core.messages.stock import Stock
 from warren.core.queues.queue import Fetched, Queue
 from warren.mgmt.api.exchanges import exchange_of
+from warren.mgmt.api.looking import in_slices
 from warren.mgmt.api.queues import queue_of
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
@@ -280,7 +281,7 @@ async def _when_settled(queue: Queue, rows: list[Row]) -> AsyncIterator[list[Row
     if not queue.is_here:
         with suppress(BrokerError):
             await through(queue.counts())
-    return _in_slices(rows)
+    return in_slices(rows)
 
 
 async def _fetched(
@@ -308,14 +309,6 @@ async def _fetched(
         rows.append(row(message))
         octets += shown + len(message.envelope.header)
     return rows
-
-
-async def _in_slices(rows: list[Row]) -> AsyncIterator[list[Row]]:
-    """The rows one by one, for an answer that is encoded while it is sent."""
-    breather = Breather()
-    for row in rows:
-        await breather.breathe()
-        yield [row]
 
 
 def _whole(value: Any) -> int:

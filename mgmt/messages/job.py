@@ -31,7 +31,7 @@ from warren.mgmt.messages.looking import Found, Place, Search, look, parse_place
 from warren.mgmt.messages.plan import Action, Plan, seconds
 from warren.mgmt.messages.sources import replayed_from, source_of, why_no_replay
 from warren.mgmt.messages.targets import Find, Stays, Target, targets
-from warren.mgmt.waiting import through
+from warren.mgmt.waiting import reached, through
 
 BATCH = 50
 """Messages taken out at once, in about a millisecond."""
@@ -296,10 +296,7 @@ class Job:
         """Count for a dry run what the job would do."""
         for one in found:
             if self.plan.action is not Action.DELETE:
-                try:
-                    await self._found(one.message)
-                except Stays as stays:
-                    self._stays(str(stays))
+                if await self._found(one.message) is None:
                     continue
             self.done += 1
             if len(self.samples) < SAMPLES:
@@ -313,11 +310,10 @@ class Job:
         ways: dict[Place, Target | None] = {}
         for place, message, state in found:
             assert state is MessageState.READY
-            deletes = self.plan.action is Action.DELETE
-            try:
-                ways[place] = None if deletes else await self._found(message)
-            except Stays as stays:
-                self._stays(str(stays))
+            if self.plan.action is Action.DELETE:
+                ways[place] = None
+            elif (target := await self._found(message)) is not None:
+                ways[place] = target
         if self.plan.action in (Action.COPY, Action.REPLAY):
             for place, message, _ in found:
                 if (target := ways.get(place)) is not None:
@@ -347,15 +343,25 @@ class Job:
         await self._until_stopped(noted)
         return not noted.cancelled() and noted.result()
 
-    async def _found(self, message: Message) -> Target:
-        """Where the message goes. Raises `Stays`."""
-        return await through(self._find_in_turn(message))
-
-    async def _find_in_turn(self, message: Message) -> Target:
+    async def _found(self, message: Message) -> Target | None:
+        """Where the message goes; None if it stays, which is counted."""
         turns = self._node.turns
-        await turns.pause()
+        if turns.over:
+            await reached(turns.pause())
         turns.spend(len(message.envelope.header) // HEADER_OCTETS_PER_US)
-        return await turns.answer(lambda: self._find(message))
+        found = await through(turns.answer(lambda: self._find_or_why_not(message)))
+        if isinstance(found, Target):
+            return found
+        self._stays(found)
+        return None
+
+    def _find_or_why_not(self, message: Message) -> Target | str:
+        """Where the message goes, or why it stays. A coroutine that has waited may raise no `Stays`
+        (`core.scheduling.waiting.run`)."""
+        try:
+            return self._find(message)
+        except Stays as stays:
+            return str(stays)
 
     def _report(self, message: Message, target: Target | None) -> None:
         """Tell the observer what is about to be done with the message."""

@@ -347,3 +347,8 @@ def test_duplicate_is_told_and_changes_nothing(ctl_node: CtlNode, channel: Block
             "duplicate once",
         ]
         assert life(ctl_node, "m15")["queues"] == {"once": "acknowledged"}
+
+
+def test_the_life_of_a_message_without_an_id_is_refused(ctl_node: CtlNode) -> None:
+    refused = ctl_node("trace", "")
+    assert refused.code == 64 and "message ID cannot be empty string." in refused.err

@@ -29,6 +29,13 @@ def test_default_queue_type_is_kept(ctl_node: CtlNode) -> None:
     assert row(ctl_node, "typed")[2:4] == ["[x, y]", "classic"]
 
 
+def test_tags_of_a_virtual_host_without_a_name_are_refused(ctl_node: CtlNode) -> None:
+    for tags in ((), ("a",)):
+        refused = ctl_node("set_vhost_tags", "", *tags)
+        assert refused.code == 64
+        assert "virtual host name cannot be empty string." in refused.err
+
+
 def test_tracing_is_turned_on_and_off_and_the_rest_stays(ctl_node: CtlNode) -> None:
     ctl_node("add_vhost", "traced", "--description", "watched")
     on = ctl_node("trace_on", "-p", "traced")

@@ -115,6 +115,40 @@ def test_an_exchange_whose_bindings_are_found_in_turns_gets_all_in_order(
     assert bodies(api, "target") == NUMBERS and not bodies(api)
 
 
+def test_messages_stay_whose_bindings_are_looked_for_in_turns_without_success(
+    broker: Broker, api: ApiClient, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic, "WIDE", 0)
+    monkeypatch.setattr(topic, "NODES_A_TURN", 1)
+    fill(channel)
+    fill(channel, "target", [])
+    for pattern in ("#.a", "b.#.a"):
+        channel.queue_bind("target", "amq.topic", pattern)
+    job = do(broker, api, "move", to_exchange="amq.topic", routing_key="b.c.d")
+    assert job["left"] == [{"reason": "no queue takes it", "messages": len(NUMBERS)}]
+    assert bodies(api) == NUMBERS
+
+
+def test_a_job_on_large_headers_ends_a_turn_with_each_message(
+    broker: Broker, api: ApiClient, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if each header had taken a whole turn.
+    monkeypatch.setattr(jobs, "HEADER_OCTETS_PER_US", 0.001)
+    paused: list[Any] = []
+    wait = jobs.reached
+
+    async def reached(awaited: Any) -> None:
+        paused.append(awaited)
+        await wait(awaited)
+
+    monkeypatch.setattr(jobs, "reached", reached)
+    fill(channel)
+    fill(channel, "target", [])
+    job = do(broker, api, "move", to_exchange="", routing_key="target")
+    assert job["done"] == len(NUMBERS) and len(paused) >= len(NUMBERS) - 1
+    assert bodies(api, "target") == NUMBERS and not bodies(api)
+
+
 def test_a_dry_run_counts_and_shows_a_few(broker: Broker, api: ApiClient, channel: Any) -> None:
     fill(channel)
     fill(channel, "target", [])

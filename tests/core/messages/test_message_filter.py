@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.amqp.properties import AmqpContentCodec, encode_properties
-from warren.core.field import from_json
+from warren.core.field import Table, from_json
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_filter import (
     LENGTH_MAX,
@@ -213,3 +213,41 @@ def test_a_pattern_that_takes_too_long_is_refused_when_it_has() -> None:
     with pytest.raises(FilterTooSlow, match="takes too long"):
         for _ in range(1000):
             test(Subject(slow, MessageState.READY, AmqpContentCodec(), NOW_S))
+
+
+class CountingCodec(AmqpContentCodec):
+    """Counts how often headers are decoded."""
+
+    def __init__(self) -> None:
+        self.decoded = 0
+
+    def headers(self, header: bytes) -> Table:
+        self.decoded += 1
+        return super().headers(header)
+
+
+@pytest.mark.parametrize(
+    ("text", "decoded"),
+    [
+        (
+            'content_type = "application/json" and age > 1h and expiration > 1 and not type exists',
+            0,
+        ),
+        ("headers.none exists or headers.none.below = 1", 0),
+        ("headers.try = 3 and headers.urgent and headers.none = 1", 1),
+        ("headers.x-death[0].queue = 'orders' and headers.x-death[0].reason = 'rejected'", 1),
+    ],
+)
+def test_headers_are_decoded_only_if_their_octets_have_the_name(text: str, decoded: int) -> None:
+    codec = CountingCodec()
+    parse_filter(text)(Subject(subject().message, MessageState.READY, codec, NOW_S))
+    assert codec.decoded == decoded
+
+
+def test_properties_have_the_values_that_are_shown() -> None:
+    given = {"delivery_mode": 2, "priority": 7, "timestamp": 5, "type": "\u00fc", "app_id": ""}
+    one = subject(**given)
+    for name, value in given.items():
+        assert one.plain_property(name) == value == one.properties[name]
+    for name, value in HEADERS.items():
+        assert one.header(name) == value == one.properties["headers"][name]
