@@ -104,7 +104,7 @@ class UpperLayer(Protocol):
 
 
 class Nobody:
-    """The `UpperLayer` of a member that has ended: nobody hears of it any more."""
+    """The `UpperLayer` of a member that has ended: what the member reports is dropped."""
 
     has_begun = False
 

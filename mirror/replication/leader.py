@@ -338,7 +338,7 @@ class Leader:
         self._awaited.end(refuse=refuse)
 
     def let_go(self) -> None:
-        """Nobody asks it for anything any more: what it was part of can be freed."""
+        """Cut the references to the queue: this leader has ended, and memory can be freed."""
         self.levels.clear()
         self._effects = NoEffects()
 

@@ -17,7 +17,8 @@ from warren.mirror.replication.refusals import Refusals
 
 
 class PublishesFromAfar:
-    """Knows that of all queues of this node: of mirrored ones, up to where; of each, refusals."""
+    """Per queue of this node: up to which number it has the publishes of each origin (mirrored
+    queues only), and which publishes it has refused."""
 
     def __init__(self, led: Mapping[int, LedQueue]) -> None:
         self.origins: dict[int, dict[str, int]] = {}
@@ -37,14 +38,15 @@ class PublishesFromAfar:
         return origins.get(origin, None if SOME_ORIGINS in origins else 0)
 
     def note_origin(self, queue_id: int, origin: str, number: int) -> None:
-        """All that another node has published up to this number is written down."""
+        """The queue has everything that another node has published up to this number."""
         led = self._led.get(queue_id)
         if led is not None:
             self.origins[queue_id][origin] = number
             led.leader.origin(origin, number)
 
     def note_refused(self, queue_id: int, origin: str, number: int) -> None:
-        """A publish of another node is not in the queue: that node is to hear so, whoever leads."""
+        """The queue has refused a publish of another node. That node is told, also by a later
+        leader."""
         self.refusals.setdefault(queue_id, Refusals()).note(origin, (number,))
         led = self._led.get(queue_id)
         if led is not None:
