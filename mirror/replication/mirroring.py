@@ -615,11 +615,11 @@ class Mirroring:
         if deleted:
             self._carriers[led.carrier].delete_group(queue.queue_id)
             self._formers.remove_card(led.storage_id)
+            # The queue object deletes its messages before that.
+            self._clock.call_soon(lambda: _part(queue, led))
         else:
             self._keep_what_was_led(led)
-        # The queue object ends now; its messages may not.
-        queue.backing = MemoryQueue()
-        led.leader.let_go()
+            _part(queue, led)
 
     def _keep_what_was_led(self, led: LedQueue) -> None:
         """Make it a former copy: another node leads now, and may want a mirror here."""
@@ -896,30 +896,16 @@ class Mirroring:
 
     def membership_lost(self, led: LedQueue, reason: str) -> None:
         """Another node takes the lead, or will in a moment; if not, go on with a new group."""
-        queue = led.queue
-        log_event(
-            log,
-            logging.WARNING,
-            "leader_left_alone",
-            queue=queue.name,
-            vhost=queue.vhost_name,
-            reason=reason,
-        )
+        _, vhost, name = led.key
+        log_event(log, logging.WARNING, "leader_left_alone", queue=name, vhost=vhost, reason=reason)
         if not led.leader.fenced:
             self._fence(led)
             self._clock.call_later(RECLAIM_S, lambda: self._reclaim(led))
 
     def superseded(self, led: LedQueue, by: str) -> None:
-        queue = led.queue
+        _, vhost, name = led.key
         if not led.leader.fenced:
-            log_event(
-                log,
-                logging.WARNING,
-                "leader_superseded",
-                queue=queue.name,
-                vhost=queue.vhost_name,
-                by=by,
-            )
+            log_event(log, logging.WARNING, "leader_superseded", queue=name, vhost=vhost, by=by)
             self._fence(led)
 
     def _fence(self, led: LedQueue) -> None:
@@ -941,6 +927,12 @@ class Mirroring:
         led = self._led.get(queue_id)
         if led is not None and epoch == led.leader.epoch:
             led.leader.has(node, batch)
+
+
+def _part(queue: Queue, led: LedQueue) -> None:
+    """A queue object that has ended and its leader let go of each other: both can be freed."""
+    queue.backing = MemoryQueue()
+    led.leader.let_go()
 
 
 def _begin(work: Waiting[None]) -> None:

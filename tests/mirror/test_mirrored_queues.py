@@ -208,8 +208,15 @@ def test_a_deleted_queue_leaves_no_copy(cluster: Cluster) -> None:
     mirrored(cluster, "ha")
     a = cluster["a"].connects()
     a.opens_channel(1)
+    a.publishes("ha", b"one")
+    a.publishes("ha", b"two")
+    cluster.clock.advance(1)
+    (led,) = cluster["a"].mirroring._led.values()
+    stored = led.leader.levels[0].inner
+    assert stored.length == 2
     a.sends(commands.Queue.Delete, queue="ha")
-    a.receives(commands.Queue.DeleteOk)
+    assert a.receives(commands.Queue.DeleteOk).message_count == 2
+    assert stored.length == 0
     cluster.clock.advance(2)
     for node in "abc":
         assert not cluster[node].mirroring.copies.by_queue
