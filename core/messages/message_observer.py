@@ -13,8 +13,11 @@ from warren.core.messages.message import Envelope, Message
 
 
 class TracedClient(NamedTuple):
-    """The client that published, or was handed something: connection name, channel number, user,
-    and whether it is at another node than the queue, which tells of the delivery, too."""
+    """The client that published, or was handed something: connection name, channel number, user.
+
+    `is_elsewhere`: the client is at another node than the queue, and both nodes report the
+    delivery.
+    """
 
     connection: str
     channel: int

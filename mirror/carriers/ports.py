@@ -103,7 +103,7 @@ class UpperLayer(Protocol):
     def stopped(self, reason: StopReason) -> None: ...
 
 
-class Nobody:
+class NoUpperLayer:
     """The `UpperLayer` of a member that has ended: what the member reports is dropped."""
 
     has_begun = False

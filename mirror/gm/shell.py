@@ -14,7 +14,7 @@ from warren.core.definitions.records import GroupRecord, QueueRecord, group_key
 from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
 from warren.core.scheduling.waiting import Event
 from warren.mirror.carriers.batch import NOTHING, Position
-from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, Nobody, UpperLayer
+from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, NoUpperLayer, UpperLayer
 from warren.mirror.gm.base import NEW, STOPPED
 from warren.mirror.gm.effects import (
     Demonitor,
@@ -105,7 +105,7 @@ class GroupMember:
         They need not be in the record known here: the member may have just been letting one in.
         """
         self._shell.forget(self)
-        self.become(Nobody())
+        self.become(NoUpperLayer())
         gone = _GONE.pack(self.queue_id, self.member.me.incarnation)
         for node in self._shell.post.peers():
             self._shell.post.send(node, Kind.MEMBER_GONE, gone)

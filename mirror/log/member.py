@@ -14,7 +14,7 @@ from warren.mirror.carriers.ports import (
     PRESUMED,
     MemberId,
     Members,
-    Nobody,
+    NoUpperLayer,
     StopReason,
     UpperLayer,
 )
@@ -156,7 +156,7 @@ class LogMember:
         if self.is_stopped:
             return
         self.is_stopped = True
-        self._upper = Nobody()
+        self._upper = NoUpperLayer()
         self._effects.forget(self)
         told = [*self._sessions] if self.leads else [self._record.leader]
         for node in told:
