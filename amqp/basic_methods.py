@@ -15,6 +15,7 @@ from warren.amqp.verdict import Verdict
 from warren.core.errors import NotAllowed, PreconditionFailed, Unsupported
 from warren.core.field import Table
 from warren.core.messages.message import Message
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import PRIORITY, check_consumer
 from warren.core.queues.queue_type import CLASSIC, STREAM
@@ -104,7 +105,7 @@ def get(channel: Channel, method: commands.Basic.Get) -> Waiting[None] | None:
     channel.check("queue", name, "read")
     queue = channel.vhost.queue(name)
     queue.check_access(channel.connection)
-    if not queue.is_here or queue.is_withheld:
+    if not isinstance(queue, LocalQueue) or queue.is_withheld:
         return _get_later(channel, queue, method.no_ack)
     message = queue.get(method.no_ack, channel.traced_as())
     if message is None and queue.is_withheld:

@@ -28,6 +28,7 @@ from warren.core.messages.message import Message
 from warren.core.policies.parameters import CLUSTER_NAME, GlobalParameters, Parameters
 from warren.core.policies.policy import Policies
 from warren.core.ports import Clock, Commit, ContentCodec, Key, MetadataStore, Write
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.local_queues import LocalQueues
 from warren.core.queues.placement import OneNode, Placement
 from warren.core.queues.queue import Queue
@@ -118,7 +119,7 @@ class Node:
         # Channels that have ended, and have not given back yet what they had.
         self.giving_back: dict[Holding, None] = {}
         # Who knows what clients of other nodes have got from a queue.
-        self.other_clients: list[Callable[[Queue], Iterable[Message]]] = []
+        self.other_clients: list[Callable[[LocalQueue], Iterable[Message]]] = []
         self.counts = NodeCounts()
         self._throttle = LoginThrottle()
         self.started_at = clock.wall_time()
@@ -384,7 +385,7 @@ class Node:
         self.counts.channels_closed += 1
         self.vhost_limits.elsewhere.channels(client, -1)
 
-    def unacked_of(self, queue: Queue) -> list[Message]:
+    def unacked_of(self, queue: LocalQueue) -> list[Message]:
         """The pending messages of a queue: out for acknowledgement, wherever the channels are, dead
         and not buried yet, returned and waiting, or taken out by an operator."""
         vhost = self.vhosts.get(queue.vhost_name)

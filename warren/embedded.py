@@ -40,6 +40,7 @@ from warren.core.node import Node
 from warren.core.patterns.matcher import Matcher
 from warren.core.patterns.pattern import compile_pattern
 from warren.core.ports import Commit
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_type import STREAM
 from warren.core.resources.alarms import Resource
@@ -226,7 +227,7 @@ class Broker:
         """The counts of a queue now; None if it does not exist."""
 
         def look(node: Node) -> QueueState | None:
-            queue = node.vhosts[vhost].queues.get(name)
+            queue = _queue_of(node, vhost, name)
             if queue is None:
                 return None
             return QueueState(len(queue), queue.unacked, queue.consumer_total)
@@ -276,7 +277,7 @@ class Broker:
         """
 
         def look(node: Node) -> list[QueuedMessage]:
-            found = node.vhosts[vhost].queues.get(queue)
+            found = _queue_of(node, vhost, queue)
             if found is None:
                 raise LookupError(f"there is no queue {queue!r} in virtual host {vhost!r}")
             return [
@@ -510,6 +511,13 @@ def _connections(node: Node, name: str | None = None) -> list[Connection]:
         if isinstance(client, Connection)
         and (name is None or client_name(client.client_properties) == name)
     ]
+
+
+def _queue_of(node: Node, vhost: str, name: str) -> LocalQueue | None:
+    """The queue of this name; an embedded broker is one node, and has all its queues."""
+    queue = node.vhosts[vhost].queues.get(name)
+    assert queue is None or isinstance(queue, LocalQueue)
+    return queue
 
 
 def _queued(message: Message) -> QueuedMessage:

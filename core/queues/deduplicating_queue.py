@@ -15,16 +15,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from warren.core.backing.backing_queue import MirroredLevel
 from warren.core.backing.windowed_queue import RECALL_COUNT, WindowedQueue
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
-from warren.core.ports import ContentCodec
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.messages_in_hand import MessagesInHand
 from warren.core.queues.moving import Moving, Unanswered
-from warren.core.queues.queue import Queue
+from warren.core.queues.queue import DeclaredQueue, Queue
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_owner import LocalQueueOwner
 from warren.core.scheduling.waiting import run
 
 DEATHS: Final = "x-death"
@@ -58,7 +60,7 @@ class Unsafe:
         self.publishers: list[tuple[PublishConfirms, int]] = []
 
 
-class DeduplicatingQueue(Queue, PublishConfirms):
+class DeduplicatingQueue(LocalQueue, PublishConfirms):
     """Its backing queue is a `WindowedQueue`. `duplicates` counts what it dropped."""
 
     __slots__ = (
@@ -72,9 +74,13 @@ class DeduplicatingQueue(Queue, PublishConfirms):
     )
 
     def __init__(
-        self, *args: Any, backing: WindowedQueue, codec: ContentCodec, **named: Any
+        self,
+        vhost: LocalQueueOwner[Queue, LocalQueue],
+        declared: DeclaredQueue,
+        settings: QueueSettings,
+        backing: WindowedQueue,
     ) -> None:
-        self._codec = codec
+        self._codec = vhost.codec
         self._window = backing
         self._last_number = 0
         self._unsafe: dict[int, Unsafe] = {}
@@ -82,7 +88,7 @@ class DeduplicatingQueue(Queue, PublishConfirms):
         self.duplicates = 0
         # What was published before all ids were recalled; None when they are.
         self._early: deque[Early] | None = None
-        super().__init__(*args, backing=backing, **named)
+        super().__init__(vhost, declared, settings, backing)
         if backing.recall():
             self._early = deque()
             run(self._recall(), lambda result: result())

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from warren.core.definitions.records import QueueRecord
-from warren.core.field import Table
 from warren.core.queues.moving import Moving
-from warren.core.queues.queue import Queue
+from warren.core.queues.queue import DeclaredQueue, Queue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import QueueOwner
 
@@ -39,9 +38,7 @@ class Placement(Protocol):
     def remote_queue(
         self,
         vhost: QueueOwner[Queue],
-        name: str,
-        record: QueueRecord,
-        arguments: Table,
+        declared: DeclaredQueue,
         settings: QueueSettings,
     ) -> Queue:
         """The object that stands for a queue that another node has."""
@@ -76,12 +73,10 @@ class OneNode:
     def remote_queue(
         self,
         vhost: QueueOwner[Queue],
-        name: str,
-        record: QueueRecord,
-        arguments: Table,
+        declared: DeclaredQueue,
         settings: QueueSettings,
     ) -> Queue:
-        raise AssertionError(f"queue {name!r} is nowhere else")
+        raise AssertionError(f"queue {declared.name!r} is nowhere else")
 
     def move_in(self, queue: Queue, moving: Moving) -> None:
         raise AssertionError(f"queue {queue.name!r} was nowhere else")

@@ -15,7 +15,8 @@ from warren.core.scheduling.waiting import Event
 Q = TypeVar("Q")
 """The queues of the virtual host."""
 
-Q_contra = TypeVar("Q_contra", contravariant=True)
+L_contra = TypeVar("L_contra", contravariant=True)
+"""Those that this node has."""
 
 
 class DeathReason(StrEnum):
@@ -25,14 +26,14 @@ class DeathReason(StrEnum):
     DELIVERY_LIMIT = "delivery_limit"
 
 
-class DeadLetters(Protocol[Q_contra]):
+class DeadLetters(Protocol[L_contra]):
     """Publishes what died in a queue to its dead letter exchange."""
 
-    def died(self, queue: Q_contra, count: int, reason: DeathReason) -> None:
+    def died(self, queue: L_contra, count: int, reason: DeathReason) -> None:
         """Count messages that are not to be published."""
         ...
 
-    def bury(self, queue: Q_contra, messages: Sequence[Message], reason: DeathReason) -> None:
+    def bury(self, queue: L_contra, messages: Sequence[Message], reason: DeathReason) -> None:
         """These pending messages of the queue died, the oldest first.
 
         `Queue.buried` is told when their dead letters are safe.
@@ -40,21 +41,21 @@ class DeadLetters(Protocol[Q_contra]):
         ...
 
     def bury_unkept(
-        self, queue: Q_contra, message: Message, reason: DeathReason, done: Callable[[], None]
+        self, queue: L_contra, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
         """A message died before the queue took it. `done` is called when its dead letter is safe,
         which may be at once."""
         ...
 
-    def all_buried(self, queue: Q_contra) -> Event:
+    def all_buried(self, queue: L_contra) -> Event:
         """Happens when nothing of the queue is left to bury."""
         ...
 
-    def queue_ends(self, queue: Q_contra) -> None:
+    def queue_ends(self, queue: L_contra) -> None:
         """The queue is about to be deleted, and its messages with it; the dead ones are not."""
         ...
 
-    def queue_moves(self, queue: Q_contra) -> None:
+    def queue_moves(self, queue: L_contra) -> None:
         """Another object is about to stand for the queue, in which the dead ones die again."""
         ...
 
@@ -75,15 +76,8 @@ class QueueOwner(Protocol[Q]):
     def codec(self) -> ContentCodec: ...
 
     @property
-    def burials(self) -> DeadLetters[Q]: ...
-
-    @property
     def observer(self) -> MessageObserver | None:
         """The observer of what clients publish."""
-        ...
-
-    def queue_unused(self, queue: Q) -> None:
-        """The queue has lost its last user and is to be deleted."""
         ...
 
     async def end_queue(self, queue: Q, check: Callable[[], None]) -> None:
@@ -94,10 +88,21 @@ class QueueOwner(Protocol[Q]):
         """The object that stands for the queue now; None when it was deleted."""
         ...
 
-    def follow_retention(self, queue: Q) -> None:
-        """Have the queue retain acknowledged messages as its settings say."""
-        ...
-
     def renew_queue(self, queue: Q) -> None:
         """The leader of the queue, at another node, has forgotten us: begin anew with it."""
+        ...
+
+
+class LocalQueueOwner(QueueOwner[Q], Protocol[Q, L_contra]):
+    """What a queue that this node has asks besides."""
+
+    @property
+    def burials(self) -> DeadLetters[L_contra]: ...
+
+    def queue_unused(self, queue: L_contra) -> None:
+        """The queue has lost its last user and is to be deleted."""
+        ...
+
+    def follow_retention(self, queue: L_contra) -> None:
+        """Have the queue retain acknowledged messages as its settings say."""
         ...

@@ -8,16 +8,17 @@ business of its level (`quorum_level.py`), and what becomes of dead ones that of
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from warren.core.backing.backing_queue import ReturningQueue
 from warren.core.errors import ResourceLocked, Unsupported
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
-from warren.core.ports import ContentCodec
 from warren.core.queues.consumers import NO_LIMIT, Consumer
-from warren.core.queues.queue import Queue
-from warren.core.queues.queue_owner import DeathReason
+from warren.core.queues.local_queue import LocalQueue
+from warren.core.queues.queue import DeclaredQueue, Queue
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_owner import DeathReason, LocalQueueOwner
 from warren.core.queues.quorum_level import QuorumLevel
 from warren.core.queues.redelivery import CountedEnvelopes
 from warren.core.queues.subscriptions import QuorumSubscriptions, Subscriptions
@@ -38,22 +39,28 @@ REASONS: Final = {
 NUMBERS: Final = {reason: number for number, reason in REASONS.items()}
 
 
-class QuorumQueue(Queue):
+class QuorumQueue(LocalQueue):
     """`level` keeps the counts: the backing queue itself, or what a leader's level is around."""
 
     __slots__ = ("_counted", "_kept", "_kept_bytes", "_refusing", "level")
 
     subscriptions: QuorumSubscriptions
 
-    def __init__(self, *args: Any, level: QuorumLevel, codec: ContentCodec, **named: Any) -> None:
+    def __init__(
+        self,
+        vhost: LocalQueueOwner[Queue, LocalQueue],
+        declared: DeclaredQueue,
+        settings: QueueSettings,
+        level: QuorumLevel,
+    ) -> None:
         self.level = level
-        self._counted = CountedEnvelopes(codec)
+        self._counted = CountedEnvelopes(vhost.codec)
         # Whether it has been too long, and is not short enough yet.
         self._refusing = False
         # The dead that stay until they are safe elsewhere: their positions and octets.
         self._kept: dict[int, int] = {}
         self._kept_bytes = 0
-        super().__init__(*args, backing=level, **named)
+        super().__init__(vhost, declared, settings, level)
 
     @property
     def one_by_one(self) -> bool:

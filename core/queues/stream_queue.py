@@ -7,7 +7,7 @@ acknowledgement gives credit and says nothing else. The messages are in `stream_
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from warren.core.backing.stream_log import StreamLog
 from warren.core.errors import Unsupported
@@ -18,8 +18,11 @@ from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, Settlement
 from warren.core.ports import ContentCodec
 from warren.core.queues.consumers import Blocked, Consumer
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.messages_in_hand import MessagesInHand
-from warren.core.queues.queue import Fetched, Queue
+from warren.core.queues.queue import DeclaredQueue, Fetched, Queue
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_owner import LocalQueueOwner
 from warren.core.queues.seeking import offset_at
 from warren.core.queues.stream_arguments import STREAM_OFFSET, Begin, stream_offset
 from warren.core.queues.subscriptions import Subscriptions
@@ -99,7 +102,7 @@ class EmptyHand(MessagesInHand):
         raise Unsupported(f"messages stay in a stream: {self._queue.described}")
 
 
-class StreamingQueue(Queue):
+class StreamingQueue(LocalQueue):
     """`log` is its backing queue. `unacked` stays 0: what a client has is in the stream all the
     same, and counts for the client alone."""
 
@@ -114,9 +117,15 @@ class StreamingQueue(Queue):
         "log",
     )
 
-    def __init__(self, *args: Any, log: StreamLog, codec: ContentCodec, **named: Any) -> None:
+    def __init__(
+        self,
+        vhost: LocalQueueOwner[Queue, LocalQueue],
+        declared: DeclaredQueue,
+        settings: QueueSettings,
+        log: StreamLog,
+    ) -> None:
         self.log = log
-        self._envelopes = OffsetEnvelopes(codec)
+        self._envelopes = OffsetEnvelopes(vhost.codec)
         # The offset at which each reader is.
         self._cursors: dict[Consumer, int] = {}
         # Readers that have all there is.
@@ -126,7 +135,7 @@ class StreamingQueue(Queue):
         self._trim_is_due = False
         # When the first piece is too old; None until one can be.
         self._trim_deadline: Deadline | None = None
-        super().__init__(*args, backing=log, **named)
+        super().__init__(vhost, declared, settings, log)
         log.on_committed = self._more_is_committed
 
     # Publishing

@@ -33,6 +33,7 @@ from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import MessageObserver
 from warren.core.messages.succession import Succession
 from warren.core.ports import Clock, ContentCodec, Timer
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_owner import DeathReason
 from warren.core.scheduling.turns import TURN_US, Turns, Unfinished
@@ -106,7 +107,7 @@ class _Dead:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: LocalQueue,
         messages: Iterable[Message],
         reason: DeathReason,
         done: Callable[[], None] | None,
@@ -139,15 +140,15 @@ class Burials:
         self._succession = Succession(clock, turns, lambda name: routes.queues.get(name))
         self._line: deque[_Dead] = deque()
         # Of queues that have too many on the way: how many those are, and who waits.
-        self._on_the_way: dict[Queue, int] = {}
-        self._stalled: dict[Queue, deque[_Dead]] = {}
+        self._on_the_way: dict[LocalQueue, int] = {}
+        self._stalled: dict[LocalQueue, deque[_Dead]] = {}
         # The dead of each queue that are not buried yet, and those it is to be told of.
-        self._unburied: dict[Queue, dict[Message, None]] = {}
-        self._buried: dict[Queue, list[Message]] = {}
+        self._unburied: dict[LocalQueue, dict[Message, None]] = {}
+        self._buried: dict[LocalQueue, list[Message]] = {}
         # Happens when nothing of a queue is left to bury.
-        self._awaited: dict[Queue, Event] = {}
+        self._awaited: dict[LocalQueue, Event] = {}
         # Dead letters that must arrive and that no queue has taken.
-        self._kept: dict[Queue, list[_Dead]] = {}
+        self._kept: dict[LocalQueue, list[_Dead]] = {}
         self._keeping: Timer | None = None
         self._kept_again_s = KEPT_AGAIN_FIRST_S
         self._held = False
@@ -161,11 +162,11 @@ class Burials:
         waits = self._line and not self._held
         return not (waits or len(self._succession) or self._buried)
 
-    def of_queue(self, queue: Queue) -> Iterator[Message]:
+    def of_queue(self, queue: LocalQueue) -> Iterator[Message]:
         """The dead of a queue that are not buried yet; they are pending in its backing queue."""
         yield from self._unburied.get(queue, ())
 
-    def died(self, queue: Queue, count: int, reason: DeathReason) -> None:
+    def died(self, queue: LocalQueue, count: int, reason: DeathReason) -> None:
         settings = queue.settings
         if settings.dead_letter_exchange is None:
             strategy = "disabled"
@@ -173,7 +174,7 @@ class Burials:
             strategy = "at_least_once" if settings.keeps_dead else "at_most_once"
         self._counts.dead[Death(settings.type, strategy, reason)] += count
 
-    def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
+    def bury(self, queue: LocalQueue, messages: Sequence[Message], reason: DeathReason) -> None:
         if queue.settings.delays is None:
             self.died(queue, len(messages), reason)
         self._turns.spend(DEATH_US)
@@ -182,31 +183,31 @@ class Burials:
         self._work()
 
     def bury_unkept(
-        self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
+        self, queue: LocalQueue, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
         self.died(queue, 1, reason)
         self._turns.spend(DEATH_US)
         self._line.append(_Dead(queue, (message,), reason, done))
         self._work()
 
-    def all_buried(self, queue: Queue) -> Event:
+    def all_buried(self, queue: LocalQueue) -> Event:
         if queue in self._buried or not self._only_kept(queue):
             return self._awaited.setdefault(queue, Event())
         return HAPPENED
 
-    def queue_ends(self, queue: Queue) -> None:
+    def queue_ends(self, queue: LocalQueue) -> None:
         for dead in self._waiting(queue):
             # Bodies that only the store of the queue has are read before that goes.
             dead.messages = deque(queue.backing.load(dead.messages))
         self._forget(queue)
 
-    def queue_moves(self, queue: Queue) -> None:
+    def queue_moves(self, queue: LocalQueue) -> None:
         for dead in self._waiting(queue):
             dead.messages.clear()
         self._stalled.pop(queue, None)
         self._forget(queue)
 
-    def _waiting(self, queue: Queue) -> list[_Dead]:
+    def _waiting(self, queue: LocalQueue) -> list[_Dead]:
         """The dead of the queue that are not published yet."""
         if queue not in self._unburied:
             return []
@@ -292,7 +293,7 @@ class Burials:
                 self._arrived(queue)
             self._turns.spend(TURN_US)
 
-    def _is_stalled(self, queue: Queue) -> bool:
+    def _is_stalled(self, queue: LocalQueue) -> bool:
         """Whether too many are on the way; also while others of the queue wait for that."""
         most = INSISTED_ON_MAX if queue.settings.keeps_dead else ON_THE_WAY_MAX
         return queue in self._stalled or self._on_the_way.get(queue, 0) >= most
@@ -342,7 +343,7 @@ class Burials:
             self._keep(dead, message, done)
 
     def _send_on(
-        self, queue: Queue, delayed: str, message: Message, done: Callable[[], None]
+        self, queue: LocalQueue, delayed: str, message: Message, done: Callable[[], None]
     ) -> None:
         """Route a message whose delay is over; one that no queue takes is dropped."""
         exchange = self._routes.exchanges.get(delayed)
@@ -390,7 +391,7 @@ class Burials:
         assert dead.done is not None
         dead.done()
 
-    def _only_kept(self, queue: Queue) -> bool:
+    def _only_kept(self, queue: LocalQueue) -> bool:
         """Whether nothing of the queue is on its way."""
         return len(self._unburied.get(queue, ())) == len(self._kept.get(queue, ()))
 
@@ -401,7 +402,7 @@ class Burials:
             self._line.extend(dead)
         self._work()
 
-    def _keeper(self, queue: Queue, message: Message) -> Callable[[], None]:
+    def _keeper(self, queue: LocalQueue, message: Message) -> Callable[[], None]:
         """The callback for when a message that the queue keeps is buried."""
         self._on_the_way[queue] = self._on_the_way.get(queue, 0) + 1
 
@@ -423,7 +424,7 @@ class Burials:
 
         return buried
 
-    def _arrived(self, queue: Queue) -> None:
+    def _arrived(self, queue: LocalQueue) -> None:
         left = self._on_the_way.pop(queue, 1) - 1
         if left:
             self._on_the_way[queue] = left
@@ -441,7 +442,7 @@ class Burials:
             if queue not in self._unburied:
                 self._happened(queue)
 
-    def _forget(self, queue: Queue) -> None:
+    def _forget(self, queue: LocalQueue) -> None:
         """Tell the queue nothing more of its dead: it is gone, or another object stands for it."""
         self._unburied.pop(queue, None)
         self._buried.pop(queue, None)
@@ -449,7 +450,7 @@ class Burials:
             self._given_up(dead)
         self._happened(queue)
 
-    def _happened(self, queue: Queue) -> None:
+    def _happened(self, queue: LocalQueue) -> None:
         awaited = self._awaited.pop(queue, None)
         if awaited is not None:
             awaited.happen()

@@ -11,14 +11,15 @@ only the keys that say where it is and how it is mirrored count (`Policies.queue
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from warren.core.backing.backing_queue import BackingQueue
 from warren.core.exchanges.delay import delay_ms
 from warren.core.messages.message import Envelope, Message
-from warren.core.ports import ContentCodec
-from warren.core.queues.queue import Queue
-from warren.core.queues.queue_owner import DeathReason
+from warren.core.queues.local_queue import LocalQueue
+from warren.core.queues.queue import DeclaredQueue, Queue
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_owner import DeathReason, LocalQueueOwner
 
 UNDER_WAY_MAX = 2000
 UNDER_WAY_BYTES_MAX = 16 << 20
@@ -46,17 +47,23 @@ class TakingQueue(BackingQueue, Protocol):
         ...
 
 
-class DelayQueue(Queue):
+class DelayQueue(LocalQueue):
     """The queue behind one exchange of type `x-delayed-message`."""
 
     __slots__ = ("_codec", "_under_way", "_under_way_bytes")
 
-    def __init__(self, *args: Any, codec: ContentCodec, **named: Any) -> None:
-        self._codec = codec
+    def __init__(
+        self,
+        vhost: LocalQueueOwner[Queue, LocalQueue],
+        declared: DeclaredQueue,
+        settings: QueueSettings,
+        backing: TakingQueue,
+    ) -> None:
+        self._codec = vhost.codec
         # Messages that were taken out and have not arrived, and the octets of their bodies.
         self._under_way = 0
         self._under_way_bytes = 0
-        super().__init__(*args, **named)
+        super().__init__(vhost, declared, settings, backing)
 
     # Publishing
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from warren.core.backing.backing_queue import RETAINED_LEVEL, BackingQueue, BackingSpec
 from warren.core.backing.due_queue import due_queue
@@ -12,12 +12,11 @@ from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.backing.retained_log import retained_log
 from warren.core.backing.stream_log import stream_log
 from warren.core.backing.windowed_queue import WindowedQueue
-from warren.core.definitions.records import QueueRecord
-from warren.core.field import Table
 from warren.core.queues.deduplicating_queue import DeduplicatingQueue
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
+from warren.core.queues.queue import DeclaredQueue, Queue
 from warren.core.queues.queue_arguments import QueueSettings
-from warren.core.queues.queue_owner import QueueOwner
+from warren.core.queues.queue_owner import LocalQueueOwner
 from warren.core.queues.queue_type import QUORUM, STREAM
 from warren.core.queues.quorum_level import LastingEnvelopes, quorum_level
 from warren.core.queues.quorum_queue import QuorumQueue
@@ -29,69 +28,47 @@ from warren.core.vhosts.delay_queue import DelayQueue
 class Makings(NamedTuple):
     """The parts of which a virtual host makes its queues."""
 
-    vhost: QueueOwner[Queue]
+    vhost: LocalQueueOwner[Queue, LocalQueue]
     new_backing_queue: Callable[[BackingSpec], BackingQueue]
     lasting: LastingEnvelopes
 
 
-class DeclaredQueue(NamedTuple):
-    """A queue that is to be: its definition, and the connection that it belongs to, if any."""
-
-    name: str
-    record: QueueRecord
-    exclusive_owner: object | None
-    arguments: Table
-
-    def named(self, settings: QueueSettings) -> dict[str, Any]:
-        """The arguments with which every queue is made."""
-        return {
-            "durable": self.record.durable,
-            "auto_delete": self.record.auto_delete,
-            "exclusive_owner": self.exclusive_owner,
-            "arguments": self.arguments,
-            "queue_id": self.record.queue_id,
-            "settings": settings,
-        }
-
-
 def made_queue(
-    makings: Makings, of: DeclaredQueue, settings: QueueSettings, spec: BackingSpec
-) -> Queue:
-    """The queue that was declared so; `spec` says where its messages are."""
+    makings: Makings, declared: DeclaredQueue, settings: QueueSettings, storage_id: int
+) -> LocalQueue:
+    """The queue that was declared so; the storage knows its messages by `storage_id`."""
     vhost, new_backing_queue, lasting = makings
-    codec = vhost.codec
-    name, declared = of.name, of.named(settings)
+    survives = declared.record.durable and declared.exclusive_owner is None
+    spec = BackingSpec(storage_id, survives, settings.queue_mode)
 
     def new_level(level: int) -> BackingQueue:
         return new_backing_queue(spec.of_level(level, settings.remembers_ids))
 
     if settings.type is QUORUM:
         members = quorum_level(new_level(0), lasting)
-        return QuorumQueue(vhost, name, level=members, codec=codec, **declared)
+        return QuorumQueue(vhost, declared, settings, members)
     if settings.type is STREAM:
         clock = vhost.clock
         log = stream_log(new_level(0), clock.call_soon, clock.wall_time)
-        return StreamingQueue(vhost, name, log=log, codec=codec, **declared)
+        return StreamingQueue(vhost, declared, settings, log)
     if settings.delays is not None:
         due = due_queue(new_level(0), vhost.turns.let_go)
-        return DelayQueue(vhost, name, backing=due, codec=codec, **declared)
+        return DelayQueue(vhost, declared, settings, due)
     if settings.deduplication_window is not None:
-        windowed = WindowedQueue(settings.deduplication_window, new_level, codec)
-        return DeduplicatingQueue(vhost, name, backing=windowed, codec=codec, **declared)
-    backing: BackingQueue
+        windowed = WindowedQueue(settings.deduplication_window, new_level, vhost.codec)
+        return DeduplicatingQueue(vhost, declared, settings, windowed)
     if settings.max_priority is None:
-        backing = new_level(0)
-    else:
-        backing = PriorityQueue(settings.max_priority, new_level)
-    return Queue(vhost, name, backing=backing, **declared)
+        return LocalQueue(vhost, declared, settings, new_level(0))
+    backing = PriorityQueue(settings.max_priority, new_level)
+    return LocalQueue(vhost, declared, settings, backing)
 
 
-def follow_retention(makings: Makings, queue: Queue) -> None:
+def follow_retention(makings: Makings, queue: LocalQueue) -> None:
     """Have a queue retain what its settings say, or nothing any more.
 
     Its log stays open until the queue is gone: it may be wanted again, and is empty until then.
     """
-    limits = queue.settings.retention if queue.survives and queue.is_here else None
+    limits = queue.settings.retention if queue.survives else None
     if limits is not None and queue.retained is None:
         queue.retained = _retention(makings, queue)
     queue.retention = None if limits is None else queue.retained
@@ -101,7 +78,7 @@ def follow_retention(makings: Makings, queue: Queue) -> None:
         queue.retained.cease()
 
 
-def _retention(makings: Makings, queue: Queue) -> Retention:
+def _retention(makings: Makings, queue: LocalQueue) -> Retention:
     clock = makings.vhost.clock
     spec = BackingSpec(queue.queue_id + RETAINED_LEVEL, durable=True, mode="default", retained=True)
     log = retained_log(makings.new_backing_queue(spec), clock.call_soon)

@@ -71,10 +71,10 @@ from warren.core.ports import (
     Write,
 )
 from warren.core.queues import queue_arguments
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.local_queues import LocalQueues
 from warren.core.queues.placement import Placement
-from warren.core.queues.queue import Queue
-from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue import DeclaredQueue, Queue
 from warren.core.queues.queue_type import CLASSIC, QUORUM, majority_of, with_default_type
 from warren.core.queues.quorum_level import LastingEnvelopes
 from warren.core.scheduling.turns import Turns
@@ -87,7 +87,7 @@ from warren.core.vhosts.exclusive_queues import NOBODY, ExclusiveQueues
 from warren.core.vhosts.histories import Histories
 from warren.core.vhosts.node_counts import NodeCounts
 from warren.core.vhosts.observation import Observation, Topology
-from warren.core.vhosts.queue_making import DeclaredQueue, Makings, follow_retention, made_queue
+from warren.core.vhosts.queue_making import Makings, follow_retention, made_queue
 from warren.core.vhosts.reply_to import REPLY_TO_PREFIX, Replies
 
 log = logging.getLogger("warren.vhost")
@@ -311,6 +311,10 @@ class VirtualHost:
             raise no_queue(name, self.name)
         return queue
 
+    def queues_here(self) -> Iterator[LocalQueue]:
+        """The queues that this node has."""
+        return (queue for queue in self.queues.values() if isinstance(queue, LocalQueue))
+
     def check_queue_limit(self, name: str) -> None:
         """Raise `PreconditionFailed` when the virtual host may have no further queue."""
         self._limits.check_queue(self.name, name, len(self.queues) - len(self.delayed))
@@ -435,12 +439,12 @@ class VirtualHost:
         if owned:
             self._in_background(self.ending.queues(owned))
 
-    def queue_unused(self, queue: Queue) -> None:
+    def queue_unused(self, queue: LocalQueue) -> None:
         """`QueueOwner`: an auto-delete or expired queue goes."""
         if not queue.deleted:
             self._in_background(self._end_unused(queue))
 
-    async def _end_unused(self, queue: Queue) -> None:
+    async def _end_unused(self, queue: LocalQueue) -> None:
         def check() -> None:
             queue.check_unused()
 
@@ -570,7 +574,7 @@ class VirtualHost:
     def _count_past_queue(self, queue: Queue) -> None:
         """Keep counting the messages that passed through a queue that is going, as of its type."""
         kind = queue.settings.type
-        if queue.is_here and kind is not CLASSIC:
+        if isinstance(queue, LocalQueue) and kind is not CLASSIC:
             past = self._counts.past_of_type
             past[kind] = past.get(kind, NOTHING).plus(queue.stats())
 
@@ -701,7 +705,7 @@ class VirtualHost:
         current = self.queues.get(queue.name) if queue.deleted else queue
         return current if current is not None and current.queue_id == queue.queue_id else None
 
-    def follow_retention(self, queue: Queue) -> None:
+    def follow_retention(self, queue: LocalQueue) -> None:
         """`QueueOwner`: what the queue is to retain may have changed."""
         follow_retention(self._makings, queue)
 
@@ -780,10 +784,15 @@ class VirtualHost:
     def _add_queue(self, name: str, record: QueueRecord) -> None:
         arguments = from_plain(record.arguments)
         settings = self._settings(name, arguments)
+        declared = DeclaredQueue(name, record, None, arguments)
         if self._placement.is_here(record):
-            queue = self._queue_here(name, record, arguments, settings)
+            if record.exclusive:
+                connection = self._exclusive.owner_of_new(record.queue_id)
+                declared = declared._replace(exclusive_owner=connection)
+            storage_id = self._placement.storage_id(record)
+            queue: Queue = made_queue(self._makings, declared, settings, storage_id)
         else:
-            queue = self._placement.remote_queue(self, name, record, arguments, settings)
+            queue = self._placement.remote_queue(self, declared, settings)
         self.observation.queue_is_here(queue)
         self.queues[name] = queue
         queue.mirrored = bool(record.mirrors)
@@ -792,20 +801,11 @@ class VirtualHost:
         if owner is not None:
             self._exclusive.add(owner, name, queue)
         self.topology.generation += 1
-        if queue.is_here:
+        if isinstance(queue, LocalQueue):
             self._local_queues.add(queue)
             queue.keep_limits()
         if owner is NOBODY:
             self.delete_queues([queue])
-
-    def _queue_here(
-        self, name: str, record: QueueRecord, arguments: Table, settings: QueueSettings
-    ) -> Queue:
-        owner = self._exclusive.owner_of_new(record.queue_id) if record.exclusive else None
-        storage_id = self._placement.storage_id(record)
-        spec = BackingSpec(storage_id, record.durable and owner is None, settings.queue_mode)
-        declared = DeclaredQueue(name, record, owner, arguments)
-        return made_queue(self._makings, declared, settings, spec)
 
     def _end_queue(self, queue: Queue) -> None:
         del self.queues[queue.name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warren.core.backing.backing_queue import BackingQueueStatus
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.stream_queue import StreamingQueue
 from warren.mgmt.http.listing import Row
 
@@ -15,7 +15,7 @@ OF_ERLANG: Row = {
 """RabbitMQ's figures of the Erlang process of a queue, which Warren's queues do not have."""
 
 
-def offsets(queue: Queue, node: str) -> Row:
+def offsets(queue: LocalQueue, node: str) -> Row:
     """A stream's readers, all at its node, and the offsets of its first and its next message."""
     row: Row = {"readers": {node: queue.consumer_total}}
     if isinstance(queue, StreamingQueue):
@@ -46,7 +46,7 @@ def backing_status(status: BackingQueueStatus) -> Row:
     }
 
 
-def retained(queue: Queue, *, since: bool = False) -> Row:
+def retained(queue: LocalQueue, *, since: bool = False) -> Row:
     """The acknowledged messages that the queue retains.
 
     `since` adds the time of the oldest, for which an entry on disk may have to be read.

@@ -22,7 +22,7 @@ from warren.core.backing.priority_queue import level_number
 from warren.core.definitions.records import QueueRecord
 from warren.core.definitions.validation import is_integer, is_number
 from warren.core.messages.message import Message
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.resources.memory_monitor import Absolute, Fraction, Limit, share
 from warren.log_output import change_level, reopen_files
 from warren.mgmt.api.changes import audit
@@ -297,8 +297,8 @@ async def unacknowledged(request: ApiRequest) -> Any:
     queues = [
         queue
         for vhost in node.vhosts.values()
-        for queue in vhost.queues.values()
-        if queue.is_here and queue.durable and queue.unacked
+        for queue in vhost.queues_here()
+        if queue.durable and queue.unacked
     ]
     rows: list[dict[str, Any]] = []
     breather = Breather()
@@ -323,7 +323,7 @@ def _queue_ids(body: dict[str, Any]) -> set[int] | None:
         raise BadRequest("queue_ids should be a list of hexadecimal numbers") from error
 
 
-def _storage_id(request: ApiRequest, queue: Queue) -> int:
+def _storage_id(request: ApiRequest, queue: LocalQueue) -> int:
     stored = request.node.metadata.get(("queue", queue.vhost_name, queue.name))
     if stored is None or not isinstance(stored.record, QueueRecord):
         return queue.queue_id
@@ -331,7 +331,7 @@ def _storage_id(request: ApiRequest, queue: Queue) -> int:
 
 
 def _unacknowledged_rows(
-    queue: Queue, storage_id: int, messages: Iterable[Message]
+    queue: LocalQueue, storage_id: int, messages: Iterable[Message]
 ) -> Iterator[dict[str, Any]]:
     backing = queue.backing
     levels: dict[int, list[int]] = {}

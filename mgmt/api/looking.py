@@ -13,9 +13,9 @@ from warren.core.errors import BrokerError
 from warren.core.messages.message import Message
 from warren.core.messages.message_filter import MessageState, Subject, parse_filter
 from warren.core.queues.consumers import Consumer
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.retention import Retention
-from warren.mgmt.api.queues import ListedQueue, leader_of, queue_of
+from warren.mgmt.api.listed_queue import ListedQueue, leader_of, queue_of
 from warren.mgmt.http.endpoint import Endpoint, JsonLines
 from warren.mgmt.http.errors import ApiError, BadRequest, from_broker
 from warren.mgmt.http.listing import Row
@@ -49,7 +49,7 @@ ORDERS = ("oldest", "newest")
 async def list_messages(request: ApiRequest) -> Any:
     """One page of messages. `next` is where the next page begins, null at the end."""
     listed = _readable(request)
-    if not listed.queue.is_here:
+    if not isinstance(listed.queue, LocalQueue):
         # Refuse a bad request here: a refusal by the leader would look like a failing leader.
         _search(request, None, LIMIT, LIMIT_MAX)
         page = await _asked_of_leader(request, listed)
@@ -84,7 +84,7 @@ async def _exported(request: ApiRequest) -> AsyncIterator[list[Row]]:
     start = request.query("from") or None
     while left > 0:
         listed = _readable(request)
-        if listed.queue.is_here:
+        if isinstance(listed.queue, LocalQueue):
             page = await _page(
                 request, listed.queue, LIMIT_MAX, start=start, most=left, shown=WHOLE_BODY
             )
@@ -130,7 +130,7 @@ async def _asked_of_leader(request: ApiRequest, listed: ListedQueue, **changed: 
 
 async def _page(
     request: ApiRequest,
-    queue: Queue,
+    queue: LocalQueue,
     limit: int,
     *,
     start: str | None = None,
@@ -162,7 +162,7 @@ async def _page(
     return answer
 
 
-async def _source(request: ApiRequest, queue: Queue) -> Source:
+async def _source(request: ApiRequest, queue: LocalQueue) -> Source:
     """The source that the request asks for: the messages in the queue, or those that it has
     retained so far. Raises `BadRequest`."""
     if not request.query_flag("retained"):
@@ -211,7 +211,7 @@ async def message_rows(
         await breather.breathe()
         rows.append(_message_row(request, source, one, truncate))
     until: dict[Message, float] = {}
-    if isinstance(source, Queue) and any(one.state is MessageState.WAITING for one in found):
+    if isinstance(source, LocalQueue) and any(one.state is MessageState.WAITING for one in found):
         until = source.waiting_messages()
     now = request.node.clock.now()
     for row, one in zip(rows, found, strict=True):

@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from warren.core.errors import AccessRefused, BrokerError
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import STREAM
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api.changes import audit
+from warren.mgmt.api.listed_queue import ListedQueue, leader_of, queue_of
 from warren.mgmt.api.looking import SHOWN_BYTES, message_rows
-from warren.mgmt.api.queues import ListedQueue, leader_of, queue_of
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound, from_broker
 from warren.mgmt.http.listing import Row, answer_row, answer_rows
@@ -69,7 +70,7 @@ async def _begin(
     vhost, queue = listed
     name = again.key.name if again is not None else None
     _check(request, vhost, queue, plan)
-    if not queue.is_here:
+    if not isinstance(queue, LocalQueue):
         body = msgspec.to_builtins(plan)
         return dict(await _asked_of_leader(request, listed, body, name))
     queue.check_access(None)

@@ -24,8 +24,8 @@ from warren.core.messages.settlement import PENDING, REJECTED, PublishConfirms
 from warren.core.messages.stock import Stock
 from warren.core.queues.queue import Fetched, Queue
 from warren.mgmt.api.exchanges import exchange_of
+from warren.mgmt.api.listed_queue import queue_of
 from warren.mgmt.api.looking import in_slices
-from warren.mgmt.api.queues import queue_of
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.listing import Row

@@ -400,7 +400,7 @@ def vhost_bytes(managed: ManagedNode, name: str) -> int:
     """Octets in memory of the bodies of ready messages in a virtual host."""
     now = managed.node.clock.now()
     vhost = managed.node.vhosts[name]
-    return sum([queue.backing.status(now).ram_bytes for queue in vhost.queues.values() if queue])
+    return sum([queue.backing.status(now).ram_bytes for queue in vhost.queues_here()])
 
 
 async def get_memory(request: ApiRequest) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from warren.amqp.connection import Connection
 from warren.amqp.names import checked_new_name, clean_name
@@ -16,6 +16,7 @@ from warren.core.errors import BrokerError, PreconditionFailed
 from warren.core.field import from_json, to_json
 from warren.core.ports import Commit
 from warren.core.queues.deduplicating_queue import DeduplicatingQueue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import CLASSIC, QUORUM, STREAM
 from warren.core.vhosts.topology_access import check_queue
@@ -25,6 +26,7 @@ from warren.mgmt.api import stats_json
 from warren.mgmt.api.backing_status import OF_ERLANG, backing_status, offsets, retained
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.consumers import consumer_row
+from warren.mgmt.api.listed_queue import ListedQueue, leader_of, led_here, queue_of
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
 from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound
 from warren.mgmt.http.lazy_list import LazyList
@@ -57,16 +59,6 @@ OF_NODES = "/nodes-queues"
 """The path at which other nodes, and only they, ask for rows of queues that this node has."""
 
 
-class ListedQueue(NamedTuple):
-    vhost: VirtualHost
-    queue: Queue
-
-
-def leader_of(request: ApiRequest, listed: ListedQueue) -> str:
-    """The node that leads the queue."""
-    return quorum_members.leader_of(request.managed, listed.queue)
-
-
 class QueueRows:
     """Makes the JSON of queues for one request."""
 
@@ -82,7 +74,7 @@ class QueueRows:
 
     def row(self, listed: ListedQueue) -> Row:
         """The row of a list, with all its columns."""
-        _, queue = listed
+        queue = led_here(listed)
         passed, lengths = self._shown(queue)
         status = queue.backing.status(self._node.clock.now())
         stats = passed.message_stats()
@@ -133,15 +125,16 @@ class QueueRows:
         """The row with `disable_stats`."""
         row = self.basics(listed)
         if self._request.query_flag("enable_queue_totals"):
-            ready, unacked = listed.queue.backing.length, listed.queue.unacked
-            row["messages"] = ready + unacked + listed.queue.set_aside[0]
+            queue = led_here(listed)
+            ready, unacked = queue.backing.length, queue.unacked
+            row["messages"] = ready + unacked + queue.set_aside[0]
             row["messages_ready"] = ready
             row["messages_unacknowledged"] = unacked
         return row
 
     def full_row(self, listed: ListedQueue) -> Row:
         """The row of a single queue, with its consumers."""
-        vhost, queue = listed
+        vhost, queue = listed.vhost, led_here(listed)
         return {
             **self.row(listed),
             "consumer_details": [
@@ -232,7 +225,7 @@ class QueueRows:
             return {}
         return {"mirror_ring": [{"node": node, "state": str(standing)} for node, standing in ring]}
 
-    def _shown(self, queue: Queue) -> tuple[stats_json.Shown, stats_json.Shown]:
+    def _shown(self, queue: LocalQueue) -> tuple[stats_json.Shown, stats_json.Shown]:
         """Figures for message stats and for lengths: each of them has samples of its own range."""
         track = self._statistics.queues
         current = figures.queue_figures(queue)
@@ -259,7 +252,7 @@ class QueueRows:
             "effective_policy_definition": dict(applied.definition),
         }
 
-    def _state(self, queue: Queue) -> Row:
+    def _state(self, queue: LocalQueue) -> Row:
         changed_at = self._statistics.queues.changed_at(queue)
         now = self._node.clock.now()
         if self._request.managed.paused:
@@ -271,7 +264,7 @@ class QueueRows:
             since = changed_at + stats_json.wall_offset_s(self._request)
         return {"state": "running", "idle_since": _moment(since)}
 
-    def _consumers(self, queue: Queue) -> Row:
+    def _consumers(self, queue: LocalQueue) -> Row:
         capacity = self._statistics.capacity(queue)
         tag = next((c.tag for c in queue.consumers if c.exclusive), None)
         active = queue.active_consumer
@@ -291,14 +284,14 @@ class QueueRows:
             }
         return row
 
-    def _consumers_of_quorum(self, queue: Queue) -> Row:
+    def _consumers_of_quorum(self, queue: LocalQueue) -> Row:
         """The consumers of a quorum queue, of which none is exclusive."""
         row = self._consumers(queue)
         row["single_active_consumer_ctag"] = row.pop("single_active_consumer_tag")
         del row["exclusive_consumer_tag"]
         return row
 
-    def _octets(self, queue: Queue) -> Row:
+    def _octets(self, queue: LocalQueue) -> Row:
         """The octets of a quorum queue: all of its messages are on disk."""
         ready_bytes = queue.backing.ready_bytes
         dead, dead_bytes = queue.set_aside
@@ -317,7 +310,7 @@ class QueueRows:
             row["message_bytes_unacknowledged"] = unacked_bytes
         return row
 
-    def _where(self, queue: Queue, status: BackingQueueStatus) -> Row:
+    def _where(self, queue: LocalQueue, status: BackingQueueStatus) -> Row:
         """How many messages and octets are in memory, on disk and unacknowledged."""
         ready_bytes = queue.backing.ready_bytes
         in_memory = self._request.managed.storage is None
@@ -453,13 +446,11 @@ def _local_listing(request: ApiRequest) -> Listing[ListedQueue]:
         keys={
             "name": lambda listed: listed.queue.name,
             "vhost": lambda listed: listed.vhost.name,
-            "messages": lambda listed: (
-                listed.queue.backing.length + listed.queue.unacked + listed.queue.set_aside[0]
-            ),
-            "messages_ready": lambda listed: listed.queue.backing.length,
-            "messages_unacknowledged": lambda listed: listed.queue.unacked,
-            "consumers": lambda listed: listed.queue.consumer_total,
-            "message_bytes_ready": lambda listed: listed.queue.backing.ready_bytes,
+            "messages": lambda listed: led_here(listed).stock().messages,
+            "messages_ready": lambda listed: led_here(listed).backing.length,
+            "messages_unacknowledged": lambda listed: led_here(listed).unacked,
+            "consumers": lambda listed: led_here(listed).consumer_total,
+            "message_bytes_ready": lambda listed: led_here(listed).backing.ready_bytes,
             "durable": lambda listed: listed.queue.durable,
             "auto_delete": lambda listed: listed.queue.auto_delete,
             "type": lambda listed: str(listed.queue.settings.type),
@@ -480,15 +471,6 @@ async def list_queues(request: ApiRequest) -> Any:
 
 async def list_queues_of_vhost(request: ApiRequest) -> Any:
     return await answer(request, _queues_of(request, [request.vhost()]), _listing(request))
-
-
-def queue_of(request: ApiRequest) -> ListedQueue:
-    """The queue in the path. Raises `ObjectNotFound`."""
-    vhost = request.vhost()
-    queue = vhost.queues.get(request.name("queue"))
-    if queue is None:
-        raise ObjectNotFound()
-    return ListedQueue(vhost, queue)
 
 
 async def get_queue(request: ApiRequest) -> Any:

@@ -24,7 +24,7 @@ from warren.core.messages.message_filter import MessageState, Subject, Test, par
 from warren.core.messages.stock import Stock
 from warren.core.messages.succession import Succession
 from warren.core.node import Node
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.retention import Retention
 from warren.core.vhosts.burials import HEADER_OCTETS_PER_US
 from warren.mgmt.messages.looking import Found, Place, Search, look, parse_place
@@ -90,7 +90,7 @@ class Job:
     def __init__(
         self,
         node: Node,
-        queue: Queue,
+        queue: LocalQueue,
         plan: Plan,
         user: User | None,
         *,

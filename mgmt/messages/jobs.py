@@ -24,7 +24,7 @@ from warren.core.errors import BrokerError
 from warren.core.log_line import log_event, log_fault
 from warren.core.messages.message_filter import InvalidFilter
 from warren.core.node import Node
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.mgmt.messages.job import Job, JobState
 from warren.mgmt.messages.plan import InvalidPlan, Plan, parse_plan
 from warren.mgmt.waiting import taken
@@ -85,12 +85,12 @@ class MessageJobs:
             found.append(Kept(key, value["queue"], plan, value.get("done", 0)))
         return found
 
-    def new_name(self, queue: Queue, plan: Plan) -> str:
+    def new_name(self, queue: LocalQueue, plan: Plan) -> str:
         moment = int(self._node.clock.wall_time() * 1000)
         return f"{plan.action} {queue.name} {moment}-{next(self._numbers)}"
 
     async def begin(
-        self, name: str, queue: Queue, plan: Plan, user: User | None, *, done: int = 0
+        self, name: str, queue: LocalQueue, plan: Plan, user: User | None, *, done: int = 0
     ) -> None:
         """Begin a job on a queue that this node leads. `done` counts what it did before, if it is
         started again. Raises `TooManyJobs`."""

@@ -16,11 +16,11 @@ from warren.core.backing.backing_queue import MirroredLevel
 from warren.core.messages.message import PAGED_OUT, Message
 from warren.core.messages.message_filter import MessageState, Subject, Test
 from warren.core.node import Node
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.retention import Retention
 from warren.mgmt.http.slices import Breather, first_sorted
 
-Source: TypeAlias = Queue | Retention
+Source: TypeAlias = LocalQueue | Retention
 """What a search reads: the messages of a queue, or those that it has retained."""
 
 PEEK_COUNT = 64
@@ -111,7 +111,12 @@ async def look(node: Node, queue: Source, search: Search) -> Looked:
     held: list[list[_Held]] = [[] for _ in levels]
     # `unacked` of a stream is 0: messages that its readers have are still in the stream.
     is_held = queue.unacked or queue.waiting
-    if search.unacked and is_held and isinstance(queue, Queue) and not leaves_out_unacked(queue):
+    if (
+        search.unacked
+        and is_held
+        and isinstance(queue, LocalQueue)
+        and not leaves_out_unacked(queue)
+    ):
         held = await _held(node, queue, len(levels))
     found: list[Found] = []
     looked_at = octets = 0
@@ -149,7 +154,7 @@ def leaves_out_unacked(queue: Source) -> bool:
     return queue.unacked + queue.waiting > UNACKED_MAX
 
 
-async def _held(node: Node, queue: Queue, levels: int) -> list[list[_Held]]:
+async def _held(node: Node, queue: LocalQueue, levels: int) -> list[list[_Held]]:
     """The messages of each level that are not ready, by position."""
     held: list[list[_Held]] = [[] for _ in range(levels)]
     breather = Breather()

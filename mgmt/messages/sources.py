@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from warren.core.errors import PreconditionFailed
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.retention import Retention
 from warren.core.queues.stream_queue import StreamingQueue
@@ -10,7 +11,7 @@ from warren.mgmt.messages.looking import Source
 from warren.mgmt.messages.plan import Action, Plan
 
 
-def source_of(queue: Queue, plan: Plan) -> Source:
+def source_of(queue: LocalQueue, plan: Plan) -> Source:
     """Raises `PreconditionFailed` for a replay of a queue that has nothing to replay."""
     if plan.action is not Action.REPLAY:
         return queue
@@ -20,7 +21,7 @@ def source_of(queue: Queue, plan: Plan) -> Source:
     return source
 
 
-def replayed_from(queue: Queue) -> StreamingQueue | Retention | None:
+def replayed_from(queue: LocalQueue) -> StreamingQueue | Retention | None:
     """What a replay of this queue reads; None if it neither is a stream nor retains messages."""
     return queue if isinstance(queue, StreamingQueue) else queue.retention
 

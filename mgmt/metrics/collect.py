@@ -13,7 +13,7 @@ from warren import __version__
 from warren.amqp.channel import Channel
 from warren.core.messages.message_stats import NOTHING, MessageStats
 from warren.core.queues.deduplicating_queue import DeduplicatingQueue
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue_type import QueueType
 from warren.core.vhosts.node_counts import Death
 from warren.core.vhosts.vhost import VirtualHost
@@ -168,7 +168,7 @@ class Collector:
     async def queue_groups(self, *, per_object: bool) -> list[Rows]:
         managed, now = self._managed, self._now
 
-        def values(item: tuple[VirtualHost, Queue]) -> Values:
+        def values(item: tuple[VirtualHost, LocalQueue]) -> Values:
             queue = item[1]
             return (*families.queue_coarse(queue), *families.queue_full(managed, queue, now))
 
@@ -224,7 +224,7 @@ class Collector:
         consumers = sum([len(channel.consumers) for channel in channels])
         # Queues of other nodes in the cluster are reported by those.
         vhosts = self._node.vhosts.values()
-        queues = sum([queue.is_here for vhost in vhosts for queue in vhost.queues.values()])
+        queues = sum([1 for vhost in vhosts for _ in vhost.queues_here()])
         totals = (len(self._node.clients), len(channels), consumers, queues)
         return [Rows(families.TOTALS, [("", totals)]), *await self._global(channels, consumers)]
 
@@ -345,15 +345,10 @@ class Collector:
         vhosts = self._node.vhosts
         return [vhosts[name] for name in sorted(vhosts) if self._only is None or name in self._only]
 
-    def _queues(self) -> list[tuple[VirtualHost, Queue]]:
-        return [
-            (vhost, queue)
-            for vhost in self._chosen_vhosts()
-            for queue in vhost.queues.values()
-            if queue.is_here
-        ]
+    def _queues(self) -> list[tuple[VirtualHost, LocalQueue]]:
+        return [(vhost, queue) for vhost in self._chosen_vhosts() for queue in vhost.queues_here()]
 
-    def _queues_of_type(self, kind: QueueType) -> list[tuple[VirtualHost, Queue]]:
+    def _queues_of_type(self, kind: QueueType) -> list[tuple[VirtualHost, LocalQueue]]:
         return [item for item in self._queues() if item[1].settings.type is kind]
 
     def _channels(self) -> list[Channel]:
@@ -397,7 +392,7 @@ def _type_label(kind: QueueType) -> str:
     return labels({"protocol": "amqp091", "queue_type": kind.module})
 
 
-def _queue_labels(item: tuple[VirtualHost, Queue]) -> str:
+def _queue_labels(item: tuple[VirtualHost, LocalQueue]) -> str:
     return labels({"vhost": item[0].name, "queue": item[1].name})
 
 

@@ -10,7 +10,7 @@ import math
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
 from warren.core.messages.message_stats import MessageStats
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics.exposition import Metric, Values
 from warren.mgmt.quorum_members import operations, term_of
@@ -207,12 +207,12 @@ NO_SUM = {"queue_head_message_timestamp", "queue_consumer_capacity"}
 """Metrics whose sum means nothing."""
 
 
-def queue_coarse(queue: Queue) -> Values:
+def queue_coarse(queue: LocalQueue) -> Values:
     ready, unacked = queue.backing.length, queue.unacked
     return (ready, unacked, ready + unacked + queue.set_aside[0], 0)
 
 
-def queue_full(managed: ManagedNode, queue: Queue, now: float) -> Values:
+def queue_full(managed: ManagedNode, queue: LocalQueue, now: float) -> Values:
     status = queue.backing.status(now)
     stats = queue.stats()
     ready_bytes = queue.backing.ready_bytes
@@ -257,7 +257,7 @@ RAFT = (
 )
 
 
-def raft(managed: ManagedNode, queue: Queue) -> Values:
+def raft(managed: ManagedNode, queue: LocalQueue) -> Values:
     index = operations(queue)
     return (term_of(managed, queue), 0, index, index, index, 0)
 

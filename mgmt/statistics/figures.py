@@ -6,7 +6,7 @@ from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
 from warren.core.exchanges.exchange import Exchange
 from warren.core.messages.message_stats import MessageStats
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.mgmt.statistics.history import Figures
 from warren.mgmt.statistics.track import Kind
 
@@ -46,7 +46,7 @@ EXCHANGE = ("publish_in", "publish_out")
 CONNECTION = OCTETS
 
 
-def queue_figures(queue: Queue) -> Figures:
+def queue_figures(queue: LocalQueue) -> Figures:
     ready, unacked = queue.backing.length, queue.unacked
     length = ready + unacked + queue.set_aside[0]
     return (*queue.stats(), length, ready, unacked, *queue.ways_out.counts())
@@ -60,7 +60,7 @@ def connection_figures(connection: Connection) -> Figures:
     return (connection.received_octets, connection.sent_octets)
 
 
-def queue_activity(queue: Queue) -> float:
+def queue_activity(queue: LocalQueue) -> float:
     """A number that changes with any activity, for the length counts by an irrational share."""
     moved = (
         queue.published
@@ -73,7 +73,7 @@ def queue_activity(queue: Queue) -> float:
     return moved + LENGTH_SHARE * queue.backing.length
 
 
-def queue_key(queue: Queue) -> tuple[str, str, int]:
+def queue_key(queue: LocalQueue) -> tuple[str, str, int]:
     """The key of a queue; a later queue of the same name has another key."""
     return (queue.vhost_name, queue.name, queue.queue_id)
 

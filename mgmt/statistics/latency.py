@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from warren.amqp.consumer import ChannelConsumer, DeliveringChannel
 from warren.core.node import Node
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.metrics.exposition import Metric, head, labels, number
 
@@ -79,11 +79,11 @@ class Watch:
         self._since = 0.0
         self._delivery: _Delivery | None = None
 
-    def look(self, queue: Queue, now: float) -> None:
+    def look(self, queue: LocalQueue, now: float) -> None:
         self._look_at_queue(queue, now)
         self._look_at_delivery(queue, now)
 
-    def _look_at_queue(self, queue: Queue, now: float) -> None:
+    def _look_at_queue(self, queue: LocalQueue, now: float) -> None:
         head = queue.backing.undelivered_from
         if self._position is not None and head > self._position:
             self.time_in_queue.observe(now - self._since)
@@ -95,7 +95,7 @@ class Watch:
             # The watched message has not been published yet.
             self._since = now
 
-    def _look_at_delivery(self, queue: Queue, now: float) -> None:
+    def _look_at_delivery(self, queue: LocalQueue, now: float) -> None:
         watched = self._delivery
         if watched is not None:
             if watched.tag in watched.channel.unacked:
@@ -117,7 +117,7 @@ class Latencies:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._watches: dict[Queue, Watch] = {}
+        self._watches: dict[LocalQueue, Watch] = {}
         self._wanted_until = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -144,8 +144,8 @@ class Latencies:
 
     async def _look(self) -> None:
         """Look at the queues that are watched, and start to watch others that have messages."""
-        watches: dict[Queue, Watch] = {}
-        queues = [q for vhost in self._node.vhosts.values() for q in vhost.queues.values()]
+        watches: dict[LocalQueue, Watch] = {}
+        queues = list(self._node.local_queues)
         async for chunk in chunks(queues, 256):
             now = self._node.clock.now()
             for queue in chunk:

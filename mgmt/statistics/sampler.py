@@ -23,7 +23,7 @@ from warren.amqp.connection import Connection
 from warren.core.log_line import log_fault
 from warren.core.messages.message_stats import MessageStats
 from warren.core.node import Node
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.machine import Machine
@@ -119,7 +119,7 @@ class Statistics:
         self.exchanges = Track(figures.EXCHANGES, self._detail)
         self.channels = Track(figures.CHANNELS, self._detail)
         self.connections = Track(figures.CONNECTIONS, self._detail)
-        self._capacity: dict[Queue, float] = {}
+        self._capacity: dict[LocalQueue, float] = {}
         self._totals: dict[VirtualHost, Figures] = {}
         self._answered: WeakKeyDictionary[VirtualHost, Figures] = WeakKeyDictionary()
         self._vhosts: dict[VirtualHost, tuple[Recent, History]] = {}
@@ -205,7 +205,7 @@ class Statistics:
         self._look_at_clocks()
         vhosts = list(node.vhosts.values())
         connections = node_connections(node)
-        queues = [queue for vhost in vhosts for queue in vhost.queues.values() if queue.is_here]
+        queues = [queue for vhost in vhosts for queue in vhost.queues_here()]
         exchanges = [exchange for vhost in vhosts for exchange in vhost.exchanges.values()]
         channels = [channel for one in connections for channel in one.channels.values()]
         await self.queues.sample(now, queues)
@@ -263,12 +263,12 @@ class Statistics:
         of_tracks = sum([history.octets for track in tracks for history in track.histories()])
         return of_tracks + sum([history.octets for _, history in self._vhosts.values()])
 
-    def capacity(self, queue: Queue) -> float:
+    def capacity(self, queue: LocalQueue) -> float:
         """The share of the time in which a consumer could have taken a message at once."""
         known = self._capacity.get(queue)
         return _could_deliver(queue) if known is None else known
 
-    async def _capacities(self, queues: list[Queue]) -> dict[Queue, float]:
+    async def _capacities(self, queues: list[LocalQueue]) -> dict[LocalQueue, float]:
         before, now = self._capacity, {}
         async for chunk in chunks(queues, 256):
             for queue in chunk:
@@ -287,7 +287,7 @@ class Statistics:
         known = self._totals.get(vhost)
         if known is None or self._counted_at_once(vhost):
             total = _VhostTotal(vhost)
-            total.add_queues(vhost.queues.values())
+            total.add_queues(vhost.queues_here())
             connections = node_connections(self._node)
             total.add_connections(connections)
             total.add_channels(_channels_of(vhost, connections))
@@ -366,7 +366,7 @@ class Statistics:
 
     async def _add_up(self, vhost: VirtualHost) -> Figures:
         total = _VhostTotal(vhost)
-        async for queues in chunks(list(vhost.queues.values()), 512):
+        async for queues in chunks(list(vhost.queues_here()), 512):
             total.add_queues(queues)
         everyone = node_connections(self._node)
         async for connections in chunks(everyone):
@@ -385,7 +385,7 @@ class _VhostTotal:
         self._stats = vhost.past_channels
         self._received, self._sent = vhost.past_received, vhost.past_sent
 
-    def add_queues(self, queues: Iterable[Queue]) -> None:
+    def add_queues(self, queues: Iterable[LocalQueue]) -> None:
         for queue in queues:
             self._ready += queue.backing.length
             self._unacked += queue.unacked
@@ -421,6 +421,6 @@ def _channels_of(vhost: VirtualHost, connections: Iterable[Connection]) -> list[
     ]
 
 
-def _could_deliver(queue: Queue) -> float:
+def _could_deliver(queue: LocalQueue) -> float:
     """1 if a message would find a consumer now, else 0."""
     return float(bool(queue.consumers) and (bool(queue.ring.top) or not queue.backing.length))

@@ -15,7 +15,7 @@ from warren.amqp.connection import Connection
 from warren.amqp.consumer import ChannelConsumer
 from warren.core.messages.message import Message
 from warren.core.node import Node
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.mgmt.http.slices import chunks
 
 AT_ONCE = 20_000
@@ -36,11 +36,11 @@ class UnackedOctets:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._wanted: dict[Queue, float] = {}
+        self._wanted: dict[LocalQueue, float] = {}
         # For each queue that was asked for: the messages found, and their octets.
-        self._found: dict[Queue, tuple[int, int]] = {}
+        self._found: dict[LocalQueue, tuple[int, int]] = {}
 
-    def of(self, queue: Queue) -> int | None:
+    def of(self, queue: LocalQueue) -> int | None:
         """The octets; None if there are very many messages and no round has added them up yet."""
         if not queue.unacked:
             return 0
@@ -71,7 +71,7 @@ class UnackedOctets:
                         found[queue] = (count + 1, octets + message.body_bytes)
         self._found = found
 
-    def _held(self, wanted: Collection[Queue]) -> Iterator[list[Message]]:
+    def _held(self, wanted: Collection[LocalQueue]) -> Iterator[list[Message]]:
         """The messages that clients hold: here channel by channel, then those of other nodes."""
         for channel in list(_channels(self._node)):
             yield list(channel.unacked.values())
@@ -79,7 +79,7 @@ class UnackedOctets:
             for queue in wanted:
                 yield list(others(queue))
 
-    def _at_once(self, queue: Queue) -> int | None:
+    def _at_once(self, queue: LocalQueue) -> int | None:
         if queue.unacked > AT_ONCE:
             return None
         elsewhere = chain.from_iterable([others(queue) for others in self._node.other_clients])

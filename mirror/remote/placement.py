@@ -9,11 +9,11 @@ from random import Random
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.errors import InternalFault
-from warren.core.field import Table
 from warren.core.messages.settlement import PENDING, REJECTED
 from warren.core.ports import Key, MetadataStore
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.moving import Moving, Unanswered
-from warren.core.queues.queue import Queue
+from warren.core.queues.queue import DeclaredQueue, Queue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import QueueOwner
 from warren.core.queues.queue_type import majority_of
@@ -108,18 +108,16 @@ class ClusterPlacement:
     def remote_queue(
         self,
         vhost: QueueOwner[Queue],
-        name: str,
-        record: QueueRecord,
-        arguments: Table,
+        declared: DeclaredQueue,
         settings: QueueSettings,
     ) -> Queue:
-        return self._remote_queues.queue(vhost, name, record, arguments, settings)
+        return self._remote_queues.queue(vhost, declared, settings)
 
     def move_in(self, queue: Queue, moving: Moving) -> None:
-        if not queue.is_here:
-            assert isinstance(queue, RemoteQueue)
+        if isinstance(queue, RemoteQueue):
             queue.go_on(moving)
             return
+        assert isinstance(queue, LocalQueue)
         queue.move_in(moving.consumers)
         origin = self._remote_queues.origin
         received = self._mirroring.from_afar.received_from(queue.queue_id, origin)
@@ -139,7 +137,7 @@ class ClusterPlacement:
         )
 
     async def placed(self, queue: Queue) -> None:
-        if queue.is_here:
+        if isinstance(queue, LocalQueue):
             await self._mirroring.mirrored(queue)
 
     def _publish(self, queue: Queue, publish: Unanswered) -> None:

@@ -17,7 +17,7 @@ from warren.core.messages.message import Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.node import Node
 from warren.core.ports import Timer
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.scheduling.waiting import Event
 from warren.mirror.messages.calls import Calls, NodeDown
 from warren.mirror.messages.cargo import Unpacker
@@ -144,12 +144,12 @@ class QueueHost:
             _, number, blocked, _ = _unpack(_CONSUMER_STATE, payload)
             session.set_blocked(number, bool(blocked))
 
-    def _is_stale(self, queue: Queue, payload: bytes) -> bool:
+    def _is_stale(self, queue: LocalQueue, payload: bytes) -> bool:
         """Whether the publishes were sent in an earlier epoch of the queue."""
         _, epoch = _unpack(PUBLISH_HEAD, payload)
         return epoch < self._mirroring.epoch_of(queue)
 
-    def _stays(self, queue: Queue) -> None:
+    def _stays(self, queue: LocalQueue) -> None:
         for node, payload in self._held.pop(queue.queue_id, ()):
             if node not in self._post.peers():
                 # The node's link is down, which is about to be reported: it sends them again.
@@ -272,7 +272,7 @@ class QueueHost:
             awaited = self._awaited[queue_id] = _Awaited(timer)
         return awaited
 
-    def _queue_here(self, queue: Queue) -> None:
+    def _queue_here(self, queue: LocalQueue) -> None:
         awaited = self._awaited.pop(queue.queue_id, None)
         if awaited is None:
             return
@@ -297,7 +297,7 @@ class QueueHost:
                 report = PublishedReport(max(numbers, default=0), numbers)
                 self._post.send(node, Kind.PUBLISHED, _QUEUE.pack(queue_id), pack_report(report))
 
-    def _queue_gone(self, queue: Queue) -> None:
+    def _queue_gone(self, queue: LocalQueue) -> None:
         """The queue was deleted; the nodes that used it learn so from the definitions."""
         self._held.pop(queue.queue_id, None)
         for sessions in self._sessions.values():
@@ -308,7 +308,7 @@ class QueueHost:
 
     # Sessions
 
-    def _unacked_of(self, queue: Queue) -> Iterator[Message]:
+    def _unacked_of(self, queue: LocalQueue) -> Iterator[Message]:
         for sessions in self._sessions.values():
             session = sessions.get(queue.queue_id)
             if session is not None:

@@ -18,7 +18,7 @@ from warren.core.messages.message import NOBODY, Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.queues.consumers import Blocked, ConsumedQueue, Consumer
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.mirror.messages.cargo import (
     AGAIN,
     CONFIRM,
@@ -114,7 +114,7 @@ class _Got:
 
     __slots__ = ("limited", "queue")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: LocalQueue) -> None:
         self.queue = queue
         self.limited = False
 
@@ -152,7 +152,7 @@ class RemoteClient(PublishConfirms):
     """
 
     def __init__(
-        self, queue: Queue, effects: Effects, numbers: Iterator[int], node: str = ""
+        self, queue: LocalQueue, effects: Effects, numbers: Iterator[int], node: str = ""
     ) -> None:
         self.queue = queue
         self._node = node

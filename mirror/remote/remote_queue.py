@@ -25,10 +25,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from warren.core import errors
-from warren.core.backing.memory_queue import MemoryQueue
-from warren.core.definitions.records import QueueRecord
 from warren.core.errors import BrokerError, NotFound, no_queue
-from warren.core.field import Table, to_plain
+from warren.core.field import to_plain
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import (
@@ -38,10 +36,11 @@ from warren.core.messages.settlement import (
     PublishConfirms,
     Settlement,
 )
+from warren.core.messages.stock import Stock
 from warren.core.ports import Timer
 from warren.core.queues.consumers import NO_LIMIT, Blocked, Consumer
 from warren.core.queues.moving import Moving, Unanswered
-from warren.core.queues.queue import Fetched, Queue
+from warren.core.queues.queue import DeclaredQueue, Fetched, Queue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import QueueOwner
 from warren.core.scheduling.waiting import Event, run
@@ -110,11 +109,12 @@ class RemoteQueue(Queue):
         self,
         queues: RemoteQueues,
         vhost: QueueOwner[Queue],
-        name: str,
-        record: QueueRecord,
-        arguments: Table,
+        declared: DeclaredQueue,
         settings: QueueSettings,
     ) -> None:
+        record = declared.record
+        owner = ELSEWHERE if record.exclusive else None
+        super().__init__(vhost, declared._replace(exclusive_owner=owner), settings)
         self._queues = queues
         self.leader = record.leader
         self.epoch = record.epoch
@@ -140,17 +140,7 @@ class RemoteQueue(Queue):
         # Numbers of the consumers whose deliveries the leader was asked to hold, until it answers.
         self._returning: set[int] = set()
         self._gone = QueueEnd()
-        super().__init__(
-            vhost,
-            name,
-            durable=record.durable,
-            auto_delete=record.auto_delete,
-            exclusive_owner=ELSEWHERE if record.exclusive else None,
-            arguments=arguments,
-            settings=settings,
-            backing=MemoryQueue(),
-            queue_id=record.queue_id,
-        )
+        self.consumers = []
         self.ring = TellingRing(self.consumer_changed)
         self.mirrored = bool(record.mirrors)
         if not queues.is_up(self.leader):
@@ -158,6 +148,9 @@ class RemoteQueue(Queue):
 
     def __len__(self) -> int:
         return self.ready
+
+    def stock(self) -> Stock:
+        return Stock(self.ready, 0)
 
     @property
     def refuses_when_full(self) -> bool:
@@ -395,6 +388,12 @@ class RemoteQueue(Queue):
 
     def deliver(self) -> None:
         """Does nothing: the leader delivers."""
+
+    def pause_delivery(self) -> None:
+        """Does nothing: the leader puts back what comes, in its order, before it delivers more."""
+
+    def resume_delivery(self) -> None:
+        """Does nothing, like `pause_delivery`."""
 
     def ack(self, messages: Collection[Message]) -> None:
         self.acked += len(messages)

@@ -6,10 +6,8 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from warren.core.definitions.records import QueueRecord
-from warren.core.field import Table
 from warren.core.ports import Clock
-from warren.core.queues.queue import Queue
+from warren.core.queues.queue import DeclaredQueue, Queue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import QueueOwner
 from warren.mirror.links.ports import Part
@@ -60,14 +58,12 @@ class RemoteQueues:
     def queue(
         self,
         vhost: QueueOwner[Queue],
-        name: str,
-        record: QueueRecord,
-        arguments: Table,
+        declared: DeclaredQueue,
         settings: QueueSettings,
     ) -> RemoteQueue:
         """A new object that stands for a queue that another node leads."""
-        queue = RemoteQueue(self, vhost, name, record, arguments, settings)
-        self._queues[record.queue_id] = queue
+        queue = RemoteQueue(self, vhost, declared, settings)
+        self._queues[queue.queue_id] = queue
         return queue
 
     def forget(self, queue: RemoteQueue) -> None:

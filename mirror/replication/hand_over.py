@@ -24,7 +24,7 @@ from warren.core.errors import NotFound
 from warren.core.field import from_plain
 from warren.core.patterns.pattern import compile_pattern
 from warren.core.ports import Clock, Key
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue_type import CLASSIC, QueueType, type_of
 from warren.core.scheduling.waiting import Waiting, run
 from warren.mirror.messages.calls import Calls, NodeDown
@@ -158,7 +158,7 @@ class HandOvers:
         # When queues that were held for too long may be held again.
         self._again_at: dict[int, float] = {}
         # Called when a queue that was to be handed over stays here.
-        self.on_stay: Callable[[Queue], None] = lambda queue: None
+        self.on_stay: Callable[[LocalQueue], None] = lambda queue: None
 
     def serve(self) -> None:
         """Answer the questions of other nodes."""

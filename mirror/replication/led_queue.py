@@ -14,7 +14,7 @@ import msgspec
 from warren.core.definitions.records import QueueRecord
 from warren.core.log_line import log_event
 from warren.core.ports import Clock, Key
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.scheduling.waiting import Event
 from warren.mirror.carriers.batch import epoch_and_batch
 from warren.mirror.carriers.ports import (
@@ -94,7 +94,7 @@ class LedQueue:
     def __init__(
         self,
         key: Key,
-        queue: Queue,
+        queue: LocalQueue,
         epoch: int,
         node: str,
         clock: Clock,

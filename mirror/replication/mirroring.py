@@ -33,6 +33,7 @@ from warren.core.field import from_plain
 from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.core.ports import Clock, Commit, Key, MetadataStore
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import majority_of, type_of
 from warren.core.scheduling.waiting import Event, Waiting, run
@@ -255,10 +256,9 @@ class Mirroring:
 
     def _record(self, queue: Queue) -> QueueRecord | None:
         """The definition of the queue; None if it was deleted."""
-        key: Key = ("queue", queue.vhost_name, queue.name)
-        return self._definitions.record_of(key, queue.queue_id)
+        return self._definitions.record_of(("queue", queue.vhost_name, queue.name), queue.queue_id)
 
-    async def mirrored(self, queue: Queue) -> None:
+    async def mirrored(self, queue: LocalQueue) -> None:
         """Return when a queue of this node has its mirrors, or has waited for `MIRRORS_S`."""
         led = self._led.get(queue.queue_id)
         if led is not None and not led.is_complete(self._running()):
@@ -267,7 +267,7 @@ class Mirroring:
             self._clock.call_later(MIRRORS_S, placed.happen)
             await placed
 
-    def when_mirrors_have_all(self, queue: Queue, done: Callable[[bool], None]) -> None:
+    def when_mirrors_have_all(self, queue: LocalQueue, done: Callable[[bool], None]) -> None:
         """Call back when all that is in the queue now is safe here and at every mirror.
 
         With False when this node does not lead the queue any more.
@@ -288,7 +288,7 @@ class Mirroring:
 
     async def act(self, queue: Queue, *, synchronise: bool) -> None:
         """Have the leader, wherever it is, synchronise mirrors or stop that. Raises its refusal."""
-        if not queue.is_here:
+        if not isinstance(queue, LocalQueue):
             record = self._record(queue)
             if record is None:
                 raise no_queue(queue.name, queue.vhost_name)
@@ -303,20 +303,20 @@ class Mirroring:
             raise NotFound(f"queue {queue_id} is not at node '{self._name}'")
         await self.act(self._node.local_queues[queue_id], synchronise=synchronise)
 
-    def synchronise(self, queue: Queue) -> None:
+    def synchronise(self, queue: LocalQueue) -> None:
         """Send every mirror that is not in sync what it lacks. Raises `PreconditionFailed`."""
         led = self._led_or_refuse(queue)
         record = self._definitions.record_of(led.key, led.queue.queue_id)
         if record is not None:
             led.synchronise(record)
 
-    def cancel_synchronisation(self, queue: Queue) -> None:
+    def cancel_synchronisation(self, queue: LocalQueue) -> None:
         """End the synchronisation of every mirror. Raises `PreconditionFailed`."""
         led = self._led_or_refuse(queue)
         for mirror in list(led.leader.mirrors):
             led.leader.cancel_sync(mirror)
 
-    def _led_or_refuse(self, queue: Queue) -> LedQueue:
+    def _led_or_refuse(self, queue: LocalQueue) -> LedQueue:
         led = self._led.get(queue.queue_id)
         described = f"queue '{queue.name}' in vhost '{queue.vhost_name}'"
         if led is None:
@@ -331,10 +331,10 @@ class Mirroring:
 
     # Queues this node leads
 
-    def _queue_here(self, queue: Queue) -> None:
+    def _queue_here(self, queue: LocalQueue) -> None:
         self._has_queue(queue, was_there=False)
 
-    def _has_queue(self, queue: Queue, *, was_there: bool) -> None:
+    def _has_queue(self, queue: LocalQueue, *, was_there: bool) -> None:
         key: Key = ("queue", queue.vhost_name, queue.name)
         self._by_key[key] = queue.queue_id
         copy = self.copies.take(queue.queue_id)
@@ -354,7 +354,7 @@ class Mirroring:
             if known is not None:
                 self._renumberings[queue.queue_id] = known
 
-    def _promoted(self, queue: Queue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
+    def _promoted(self, queue: LocalQueue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
         """The mirror of this node leads now: its group, its positions and what it knew go on."""
         self.from_afar.refusals[queue.queue_id] = copy.mirror.refusals
         led = self._new_led(queue, key, record, copy.carrier)
@@ -425,7 +425,7 @@ class Mirroring:
         self._reconcile(led.queue)
 
     def _new_led(
-        self, queue: Queue, key: Key, record: QueueRecord, carrier: CarrierKind
+        self, queue: LocalQueue, key: Key, record: QueueRecord, carrier: CarrierKind
     ) -> LedQueue:
         led = LedQueue(
             key, queue, record.epoch, self._name, self._clock, self._definitions, self, carrier
@@ -452,7 +452,7 @@ class Mirroring:
         self._led[queue.queue_id] = led
         return led
 
-    def _lead(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
+    def _lead(self, queue: LocalQueue, key: Key, record: QueueRecord) -> LedQueue:
         """Begin to mirror a queue of this node."""
         wanted = self._wanted(queue)
         carrier = CarrierKind.of(record) if record.mirrors else wanted.carrier
@@ -593,7 +593,7 @@ class Mirroring:
         queue.set_lacks_copies(False)
         queue.hand_out()
 
-    def _queue_gone(self, queue: Queue) -> None:
+    def _queue_gone(self, queue: LocalQueue) -> None:
         """A queue of this node was deleted, or another node leads it now."""
         key: Key = ("queue", queue.vhost_name, queue.name)
         if self._by_key.get(key) == queue.queue_id:
@@ -656,7 +656,7 @@ class Mirroring:
         self.set_flow(led, False)
         led.await_mirrors(())
 
-    def _wanted(self, queue: Queue) -> Wanted:
+    def _wanted(self, queue: LocalQueue) -> Wanted:
         return self._wanted_of(("queue", queue.vhost_name, queue.name))
 
     def _wanted_of(self, key: Key) -> Wanted:
@@ -672,7 +672,7 @@ class Mirroring:
         applied = self._node.policies.applied(vhost, name, "queue", kind)
         return Wanted.of(applied.definition, self._sync_limits)
 
-    def _reconcile(self, queue: Queue) -> None:
+    def _reconcile(self, queue: LocalQueue) -> None:
         """See to it that the queue has the mirrors its policy wants."""
         if queue.exclusive_owner is not None or queue.deleted or self._stopping:
             return
@@ -929,7 +929,7 @@ class Mirroring:
             led.leader.has(node, batch)
 
 
-def _part(queue: Queue, led: LedQueue) -> None:
+def _part(queue: LocalQueue, led: LedQueue) -> None:
     """A queue object that has ended and its leader let go of each other: both can be freed."""
     queue.backing = MemoryQueue()
     led.leader.let_go()

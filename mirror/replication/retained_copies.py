@@ -28,7 +28,7 @@ from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import Message
 from warren.core.node import Node
 from warren.core.ports import Clock, Key
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.retention import Retention
 from warren.mirror.replication.mirror import Retains
@@ -170,7 +170,7 @@ class RetainedCopies:
         return any(start <= position < end for start, end in ranges)
 
     def begin_generation(
-        self, queue: Queue, later: int, since: int | None = None, *, lacks: bool = False
+        self, queue: LocalQueue, later: int, since: int | None = None, *, lacks: bool = False
     ) -> Sequence[int]:
         """This node leads the queue from now on, and gives positions that no other leader gave.
 
@@ -210,7 +210,7 @@ class RetainedCopies:
             queue = self._node.local_queues[queue_id]
             self._keep_of(("queue", queue.vhost_name, queue.name), queue)
 
-    def leads_no_more(self, key: Key, queue: Queue, *, deleted: bool) -> None:
+    def leads_no_more(self, key: Key, queue: LocalQueue, *, deleted: bool) -> None:
         """This node does not lead the queue any more, and may have a copy of it, unless it is
         deleted: then what is retained goes with it."""
         if deleted:
@@ -219,7 +219,7 @@ class RetainedCopies:
             self._keep_of(key, queue)
             queue.retained = queue.retention = None
 
-    def _keep_of(self, key: Key, queue: Queue) -> None:
+    def _keep_of(self, key: Key, queue: LocalQueue) -> None:
         """Go on with what the queue object has retained, unless that was done."""
         retained = queue.retained
         if retained is not None and not retained.ended:
@@ -248,6 +248,6 @@ def _drop(log: RetainedLog, superseded: Iterable[Sequence[int]]) -> None:
         log.skip_to(max(end, log.next_position))
 
 
-def retains_at(queue: Queue) -> int | None:
+def retains_at(queue: LocalQueue) -> int | None:
     """The position at which a queue of this node retains the next message; None if it does not."""
     return None if queue.retention is None else queue.retention.log.next_position

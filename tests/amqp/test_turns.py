@@ -15,7 +15,7 @@ from warren.amqp.settling import SETTLED_AT_ONCE
 from warren.core.access.clients_elsewhere import OpenCounts
 from warren.core.field import Field, long, longstr
 from warren.core.queues.consumers import Consumer
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.scheduling.turns import TURN_US
 from warren.core.vhosts.ending import BINDINGS_AT_ONCE
 from warren.core.vhosts.ending import QUEUES_AT_ONCE as QUEUES_ENDED_AT_ONCE
@@ -355,13 +355,13 @@ def test_a_queue_looks_once_for_the_consumers_of_a_connection_with_many_channels
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[int] = []
-    remove = Queue.remove_consumers
+    remove = LocalQueue.remove_consumers
 
-    def counted(queue: Queue, consumers: Collection[Consumer]) -> None:
+    def counted(queue: LocalQueue, consumers: Collection[Consumer]) -> None:
         left.append(len(consumers))
         remove(queue, consumers)
 
-    monkeypatch.setattr(Queue, "remove_consumers", counted)
+    monkeypatch.setattr(LocalQueue, "remove_consumers", counted)
     client = broker.connects()
     for number in range(1, 31):
         client.opens_channel(number)

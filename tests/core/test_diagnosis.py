@@ -20,7 +20,7 @@ from manual_clock import ManualClock
 from warren.core.field import Table, long, longstr
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.scheduling.waiting import run
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.statistics import figures
@@ -42,7 +42,7 @@ class Simulation:
         )
         self.vhost = vhost
         self.clock = clock
-        self.queue: Queue = vhost.queues["q"]
+        self.queue: LocalQueue = vhost.queues["q"]
 
     def publish(self, count: int) -> None:
         header = struct.pack(">HHQH", 60, 0, 1, 0)

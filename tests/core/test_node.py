@@ -17,7 +17,7 @@ from warren.core.field import longstr
 from warren.core.messages.message import Message
 from warren.core.node import Node, default_server_properties
 from warren.core.ports import Write
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.resources.alarms import Alarms, Resource
 from warren.core.vhosts.vhost import VirtualHost
 
@@ -32,7 +32,7 @@ class FakeClient:
         self.closed_for: list[str] = []
         self.alarms_heard = 0
 
-    def unacked_of(self, queue: Queue) -> list[Message]:
+    def unacked_of(self, queue: LocalQueue) -> list[Message]:
         return []
 
     def force_close(self, reason: str) -> None:

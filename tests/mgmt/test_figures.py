@@ -6,7 +6,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import cast
 
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.mgmt.statistics.figures import queue_activity
 
 
@@ -53,7 +53,7 @@ class CountedQueue:
 
     @property
     def activity(self) -> float:
-        return queue_activity(cast(Queue, self))
+        return queue_activity(cast(LocalQueue, self))
 
 
 def test_whatever_moves_in_a_queue_changes_its_activity() -> None:

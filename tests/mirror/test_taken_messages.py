@@ -11,7 +11,7 @@ from pipe import Client
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field, longstr
 from warren.core.messages.message import Message
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 
 POLICY = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 KINDS: list[dict[str, Field]] = [{}, {"x-queue-type": longstr("quorum")}]
@@ -45,7 +45,7 @@ def record(cluster: Cluster) -> QueueRecord:
     return stored.record
 
 
-def leading(cluster: Cluster) -> Queue:
+def leading(cluster: Cluster) -> LocalQueue:
     queue = cluster[record(cluster).leader].node.vhosts["/"].queues["ha"]
     assert queue.is_here
     return queue

@@ -47,7 +47,7 @@ from warren.core.errors import PreconditionFailed  # noqa: E402
 from warren.core.exchanges.delay import exchange_behind  # noqa: E402
 from warren.core.field import Field  # noqa: E402
 from warren.core.messages.message import Envelope, Message  # noqa: E402
-from warren.core.queues.queue import Queue  # noqa: E402
+from warren.core.queues.local_queue import LocalQueue  # noqa: E402
 from warren.core.scheduling.waiting import run as run_to_end  # noqa: E402
 from warren.mgmt.messages.plan import Action  # noqa: E402
 from warren.mirror.messages.cargo import CarriedMessages  # noqa: E402
@@ -1262,19 +1262,19 @@ def little_ahead(history: History) -> Iterator[None]:
         yield
         return
     widths = hand_outs.AHEAD_MIN, hand_outs.AHEAD_MAX
-    withhold = Queue.withhold
+    withhold = LocalQueue.withhold
 
-    def watched(queue: Queue) -> None:
+    def watched(queue: LocalQueue) -> None:
         history.seen["withheld"] += not queue.is_withheld
         withhold(queue)
 
     hand_outs.AHEAD_MIN, hand_outs.AHEAD_MAX = 1, 4
-    Queue.withhold = watched  # type: ignore[method-assign]
+    LocalQueue.withhold = watched  # type: ignore[method-assign]
     try:
         yield
     finally:
         hand_outs.AHEAD_MIN, hand_outs.AHEAD_MAX = widths
-        Queue.withhold = withhold  # type: ignore[method-assign]
+        LocalQueue.withhold = withhold  # type: ignore[method-assign]
 
 
 @contextmanager
@@ -1291,18 +1291,18 @@ def leaders_not_awaited_for_long(history: History) -> Iterator[None]:
 
 @contextmanager
 def watching_returns(history: History) -> Iterator[None]:
-    requeue = Queue.requeue
+    requeue = LocalQueue.requeue
 
-    def watched(queue: Queue, messages: list[Message], *, delivered: bool = True) -> None:
+    def watched(queue: LocalQueue, messages: list[Message], *, delivered: bool = True) -> None:
         if not delivered:
             history.given_back([bytes(message.body) for message in messages])
         requeue(queue, messages, delivered=delivered)
 
-    Queue.requeue = watched  # type: ignore[method-assign]
+    LocalQueue.requeue = watched  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Queue.requeue = requeue  # type: ignore[method-assign]
+        LocalQueue.requeue = requeue  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from cluster_client import Publish
 
 from warren.core.errors import PreconditionFailed
 from warren.core.messages.message import Message
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.messages_in_hand import MessagesInHand
-from warren.core.queues.queue import Queue
 from warren.mgmt.http import slices
 from warren.mgmt.messages.job import Job, JobState
 from warren.mgmt.messages.plan import Action, Plan
@@ -41,7 +41,7 @@ RATES = (None, None, None, 20.0)
 class WatchedJob(Job):
     """A job that tells the operator what it does with each message."""
 
-    def __init__(self, operator: Operator, node: Any, queue: Queue, plan: Plan) -> None:
+    def __init__(self, operator: Operator, node: Any, queue: LocalQueue, plan: Plan) -> None:
         self._operator = operator
         self.sent: dict[Message, Publish] = {}
         super().__init__(node, queue, plan, None)
@@ -151,14 +151,14 @@ class Operator:
         if kills_after_s is not None:
             history.after(kills_after_s, lambda: self._kill(running))
 
-    def _leading(self, queue: str) -> Iterator[tuple[Any, Queue]]:
+    def _leading(self, queue: str) -> Iterator[tuple[Any, LocalQueue]]:
         cluster = self._history.cluster
         for name in cluster.working:
             at = cluster[name].vhost.queues.get(queue)
             if at is not None and at.is_here:
                 yield cluster[name], at
 
-    def _start(self, node: Any, queue: Queue, plan: Plan) -> Running | None:
+    def _start(self, node: Any, queue: LocalQueue, plan: Plan) -> Running | None:
         try:
             job = WatchedJob(self, node.node, queue, plan)
         except PreconditionFailed:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from warren.core.field import Field
 from warren.core.messages.message import Message
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue_owner import DeathReason
 from warren.core.queues.quorum_queue import QuorumQueue
 
@@ -41,7 +41,7 @@ class DeliveryLimits:
     def returned(self, messages: Sequence[Message]) -> None:
         self._returns.update([int(message.body) for message in messages])
 
-    def died(self, queue: Queue, messages: Sequence[Message]) -> None:
+    def died(self, queue: LocalQueue, messages: Sequence[Message]) -> None:
         limit = self._limits[queue.name]
         for message in messages:
             number = int(message.body)
@@ -60,10 +60,15 @@ def watching_limits(limits: DeliveryLimits | None) -> Iterator[None]:
     if limits is None:
         yield
         return
-    requeue = Queue.requeue
-    buries: dict[type[Queue], Bury] = {Queue: Queue._bury, QuorumQueue: QuorumQueue._bury}
+    requeue = LocalQueue.requeue
+    buries: dict[type[LocalQueue], Bury] = {
+        LocalQueue: LocalQueue._bury,
+        QuorumQueue: QuorumQueue._bury,
+    }
 
-    def watched_requeue(queue: Queue, messages: list[Message], *, delivered: bool = True) -> None:
+    def watched_requeue(
+        queue: LocalQueue, messages: list[Message], *, delivered: bool = True
+    ) -> None:
         if delivered and not queue.deleted:
             limits.returned(messages)
         requeue(queue, messages, delivered=delivered)
@@ -76,12 +81,12 @@ def watching_limits(limits: DeliveryLimits | None) -> Iterator[None]:
 
         return watched_bury
 
-    Queue.requeue = watched_requeue  # type: ignore[method-assign]
+    LocalQueue.requeue = watched_requeue  # type: ignore[method-assign]
     for kind, bury in buries.items():
         kind._bury = watched(bury)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Queue.requeue = requeue  # type: ignore[method-assign]
+        LocalQueue.requeue = requeue  # type: ignore[method-assign]
         for kind, bury in buries.items():
             kind._bury = bury  # type: ignore[method-assign]

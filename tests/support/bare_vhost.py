@@ -15,9 +15,9 @@ from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.field import Table, long, longstr
 from warren.core.policies.policy import Policies
 from warren.core.ports import MetadataStore, Write
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.local_queues import LocalQueues
 from warren.core.queues.placement import OneNode
-from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import Turns
 from warren.core.vhosts.node_counts import NodeCounts
 from warren.core.vhosts.reply_to import Replies
@@ -69,7 +69,7 @@ def what_lasts(store: VolatileMetadataStore) -> VolatileMetadataStore:
 
 def add_queue(
     vhost: VirtualHost, name: str, dead_to: str | None = None, **arguments: int | str
-) -> Queue:
+) -> LocalQueue:
     table: Table = {
         f"x-{key.replace('_', '-')}": long(value) if isinstance(value, int) else longstr(value)
         for key, value in arguments.items()

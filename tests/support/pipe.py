@@ -35,8 +35,8 @@ from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.field import Field, Table
 from warren.core.node import Node, default_server_properties
 from warren.core.ports import MetadataStore
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.placement import Placement
-from warren.core.queues.queue import Queue
 from warren.core.resources.alarms import Alarms, Resource
 from warren.core.vhosts.vhost import VirtualHost
 
@@ -438,7 +438,7 @@ class Broker:
     def vhost(self) -> VirtualHost:
         return self.node.vhosts["/"]
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> LocalQueue:
         return self.vhost.queues[name]
 
     def accepts(self, host: str = "127.0.0.1") -> Client:

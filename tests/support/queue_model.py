@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from manual_clock import ManualClock
 
 from warren.core.messages.message import Message
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import DeadLetters, DeathReason
 from warren.core.scheduling.turns import Turns
@@ -32,30 +32,30 @@ class Owner:
         self.unused: list[str] = []
 
     @property
-    def burials(self) -> DeadLetters[Queue]:
+    def burials(self) -> DeadLetters[LocalQueue]:
         return self
 
-    def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
+    def bury(self, queue: LocalQueue, messages: Sequence[Message], reason: DeathReason) -> None:
         loaded = queue.backing.load(messages)
         self.dead += [(message.body, reason.value) for message in loaded]
         queue.buried(list(messages))
 
     def bury_unkept(
-        self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
+        self, queue: LocalQueue, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
         self.dead.append((message.body, reason.value))
         done()
 
-    def all_buried(self, queue: Queue) -> Event:
+    def all_buried(self, queue: LocalQueue) -> Event:
         raise AssertionError("nobody waits for that")
 
-    def queue_ends(self, queue: Queue) -> None:
+    def queue_ends(self, queue: LocalQueue) -> None:
         """All of the dead are buried."""
 
-    def queue_moves(self, queue: Queue) -> None:
+    def queue_moves(self, queue: LocalQueue) -> None:
         raise AssertionError("there is no other node")
 
-    def queue_unused(self, queue: Queue) -> None:
+    def queue_unused(self, queue: LocalQueue) -> None:
         self.unused.append(queue.name)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.queues.consumers import Blocked, Consumer
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 
 SOMEBODY = TracedClient("connection", 1, "user")
 
@@ -15,7 +15,7 @@ SOMEBODY = TracedClient("connection", 1, "user")
 class Recorder(Consumer):
     """A consumer that keeps what it is handed."""
 
-    def __init__(self, queue: Queue, tag: str, **options: Any) -> None:
+    def __init__(self, queue: LocalQueue, tag: str, **options: Any) -> None:
         chosen = {"no_ack": False, "exclusive": False, "priority": 0, "prefetch": 0} | options
         super().__init__(queue, tag, arguments={}, **chosen)
         self.got: list[tuple[bytes, bool]] = []
@@ -44,7 +44,7 @@ class Recorder(Consumer):
     def traced_as(self) -> TracedClient:
         return SOMEBODY
 
-    def move_to(self, queue: Queue) -> None:
+    def move_to(self, queue: LocalQueue) -> None:
         raise AssertionError("there is no other node")
 
     def cancelled(self) -> None:

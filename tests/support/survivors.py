@@ -16,7 +16,7 @@ from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
 from warren.amqp.guarded_clock import Guarded
 from warren.amqp.heartbeat import Heartbeat
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.scheduling.deadline import Deadline
 from warren.core.vhosts.vhost import VirtualHost
 
@@ -82,7 +82,7 @@ class Stage:
             owner = getattr(callback, "__self__", None)
             if isinstance(owner, Deadline):
                 owner = getattr(owner.callback, "__self__", None)
-            if isinstance(owner, Queue):
+            if isinstance(owner, LocalQueue):
                 assert not owner.deleted, f"timer of the deleted queue {owner.name!r}"
             elif isinstance(owner, Heartbeat):
                 assert owner is mine.heartbeat, timer.callback

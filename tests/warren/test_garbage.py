@@ -10,7 +10,7 @@ import pika
 from warren import Broker
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 
 
 def use(broker: Broker) -> None:
@@ -28,7 +28,7 @@ def use(broker: Broker) -> None:
 
 
 def alive() -> list[object]:
-    return [o for o in gc.get_objects() if isinstance(o, Connection | Channel | Queue)]
+    return [o for o in gc.get_objects() if isinstance(o, Connection | Channel | LocalQueue)]
 
 
 def test_a_connection_that_ends_is_freed_without_the_collector(warren_broker: Broker) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.queues.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 
 
 class Place:
@@ -49,7 +49,7 @@ class Someone(Consumer):
     def traced_as(self) -> TracedClient:
         raise NotImplementedError
 
-    def move_to(self, queue: Queue) -> None:
+    def move_to(self, queue: LocalQueue) -> None:
         raise AssertionError("there is no other node")
 
     def cancelled(self) -> None:

@@ -23,11 +23,13 @@ from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.paging import Pager
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.backing.variable_queue import BatchSizes, VariableQueue
+from warren.core.definitions.records import QueueRecord
 from warren.core.errors import AccessRefused
 from warren.core.messages.message import PAGED_OUT, Envelope, Message
 from warren.core.messages.settlement import REJECTED, SETTLED
 from warren.core.queues.consumers import Blocked
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
+from warren.core.queues.queue import DeclaredQueue
 from warren.core.queues.queue_arguments import QueueSettings
 
 
@@ -53,16 +55,9 @@ class QueueMachine(RuleBasedStateMachine):
         rules = replace(rules, single_active_consumer=single, max_priority=self.max_priority)
         self.owner = Owner()
         backing = self.new_backing()
-        self.queue = Queue(
-            self.owner,
-            "q",
-            durable=False,
-            auto_delete=False,
-            exclusive_owner=None,
-            arguments={},
-            settings=rules,
-            backing=backing,
-        )
+        record = QueueRecord(auto_delete=False, arguments={}, durable=False)
+        declared = DeclaredQueue("q", record, None, {})
+        self.queue = LocalQueue(self.owner, declared, rules, backing)
         self.model = Model(rules)
         self.consumers: dict[str, tuple[Recorder, Subscriber]] = {}
         self.gone: dict[str, tuple[Recorder, Subscriber]] = {}

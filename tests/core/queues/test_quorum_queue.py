@@ -29,7 +29,7 @@ from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms
 from warren.core.ports import Write
 from warren.core.queues.consumers import NO_LIMIT
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue_type import QueueType
 from warren.core.queues.quorum_queue import CREDIT, QuorumQueue
 from warren.core.vhosts.burials import INSISTED_ON_MAX, KEPT_AGAIN_S
@@ -60,16 +60,16 @@ def insisting(vhost: VirtualHost, name: str, dead_to: str, **arguments: int) -> 
     )
 
 
-def publish(queue: Queue, body: bytes = b"m", mode: int = 2) -> Any:
+def publish(queue: LocalQueue, body: bytes = b"m", mode: int = 2) -> Any:
     header = encode_properties(len(body), {"delivery_mode": mode})
     return queue.publish(Envelope("", queue.name, header, mode == 2, 0, None), body, None, 0)
 
 
-def reject(queue: Queue, count: int = 1) -> None:
+def reject(queue: LocalQueue, count: int = 1) -> None:
     queue.reject([m for _ in range(count) if (m := queue.get(False, SOMEBODY)) is not None])
 
 
-def bodies(queue: Queue) -> list[bytes]:
+def bodies(queue: LocalQueue) -> list[bytes]:
     found = []
     while (message := queue.get(True, SOMEBODY)) is not None:
         found.append(message.body)
@@ -342,7 +342,7 @@ class TestCounts:
 class Watcher(Recorder):
     """Keeps the envelopes it is shown, too."""
 
-    def __init__(self, queue: Queue, tag: str, **options: Any) -> None:
+    def __init__(self, queue: LocalQueue, tag: str, **options: Any) -> None:
         super().__init__(queue, tag, **options)
         self.envelopes: list[Envelope] = []
 

@@ -20,7 +20,7 @@ from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import MessageObserver, TracedClient, TracedQueue
 from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms
 from warren.core.ports import Write
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.stream_queue import SLICE, OffsetEnvelopes, StreamingQueue
 from warren.core.vhosts.vhost import VirtualHost
 
@@ -52,7 +52,9 @@ def stream(vhost: VirtualHost, name: str = "s", **arguments: int | str) -> Strea
 class Reader(Recorder):
     """`offsets` are those its deliveries name."""
 
-    def __init__(self, queue: Queue, tag: str, offset: Field | None = None, **options: Any) -> None:
+    def __init__(
+        self, queue: LocalQueue, tag: str, offset: Field | None = None, **options: Any
+    ) -> None:
         super().__init__(queue, tag, **{"prefetch": 10} | options)
         self.arguments = {} if offset is None else {"x-stream-offset": offset}
         self.offsets: list[int] = []
@@ -68,7 +70,7 @@ class Reader(Recorder):
         self.queue.deliver()
 
 
-def publish(queue: Queue, body: bytes = b"m", headers: Table | None = None) -> Any:
+def publish(queue: LocalQueue, body: bytes = b"m", headers: Table | None = None) -> Any:
     header = encode_properties(len(body), {"delivery_mode": 1})
     if headers:
         header = CODEC.with_headers(header, headers)
@@ -76,13 +78,13 @@ def publish(queue: Queue, body: bytes = b"m", headers: Table | None = None) -> A
     return queue.publish(envelope, body, None, 0)
 
 
-def publish_many(clock: ManualClock, queue: Queue, count: int) -> None:
+def publish_many(clock: ManualClock, queue: LocalQueue, count: int) -> None:
     for number in range(count):
         publish(queue, b"%d" % number)
     clock.settle()
 
 
-def read(clock: ManualClock, queue: Queue, offset: Field | None, **options: Any) -> Reader:
+def read(clock: ManualClock, queue: LocalQueue, offset: Field | None, **options: Any) -> Reader:
     reader = Reader(queue, "r", offset, **options)
     queue.add_consumer(reader)
     queue.deliver()

@@ -19,7 +19,7 @@ from warren.core.messages.message import Envelope
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms
 from warren.core.messages.succession import AGAIN_S
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.scheduling.turns import TURN_US
 from warren.core.vhosts import burials
 from warren.core.vhosts.burials import BURIAL_US
@@ -50,7 +50,9 @@ def vhost(store: VolatileMetadataStore, clock: ManualClock) -> VirtualHost:
     return new_vhost(store, clock, durable)
 
 
-def add_queue(vhost: VirtualHost, name: str, dead_to: str = "", **arguments: int | str) -> Queue:
+def add_queue(
+    vhost: VirtualHost, name: str, dead_to: str = "", **arguments: int | str
+) -> LocalQueue:
     """A queue whose dead letters go to the queue `dead_to`."""
     table: Table = {
         f"x-{key.replace('_', '-')}": long(value) if isinstance(value, int) else longstr(value)
@@ -65,23 +67,23 @@ def add_queue(vhost: VirtualHost, name: str, dead_to: str = "", **arguments: int
     return vhost.queues[name]
 
 
-def backing(queue: Queue) -> DurableQueue:
+def backing(queue: LocalQueue) -> DurableQueue:
     assert isinstance(queue.backing, DurableQueue)
     return queue.backing
 
 
 def publish(
-    queue: Queue, body: bytes, confirms: PublishConfirms | None = None, number: int = 0
+    queue: LocalQueue, body: bytes, confirms: PublishConfirms | None = None, number: int = 0
 ) -> Any:
     header = AmqpContentCodec().content_header(len(body), {})
     return queue.publish(Envelope("", queue.name, header, True, 0, None), body, confirms, number)
 
 
-def reject(queue: Queue, count: int = 1) -> None:
+def reject(queue: LocalQueue, count: int = 1) -> None:
     queue.reject([m for _ in range(count) if (m := queue.get(False, SOMEBODY)) is not None])
 
 
-def reject_more_than_a_turn_holds(queue: Queue) -> int:
+def reject_more_than_a_turn_holds(queue: LocalQueue) -> int:
     """Publish messages and reject them; returns how many."""
     many = 2 * TURN_US // BURIAL_US
     for number in range(many):

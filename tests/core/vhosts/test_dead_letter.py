@@ -16,7 +16,7 @@ from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.field import LONG_MAX, Field, Table, long, longstr
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.scheduling.waiting import run
 from warren.core.vhosts.dead_letter import carbon_copies, circle, dead_lettered
@@ -147,7 +147,7 @@ class TestCircles:
         assert ("q" in circle({"x-death": Field("A", entries)}, reason)) is circles
 
 
-def add_queue(vhost: VirtualHost, name: str, **arguments: Field) -> Queue:
+def add_queue(vhost: VirtualHost, name: str, **arguments: Field) -> LocalQueue:
     vhost.declare_queue(
         name,
         durable=False,

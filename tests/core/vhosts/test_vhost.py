@@ -22,7 +22,7 @@ from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.ports import Write
 from warren.core.queues.consumers import Consumer
-from warren.core.queues.queue import Queue
+from warren.core.queues.local_queue import LocalQueue
 from warren.core.scheduling.turns import TURN_US
 from warren.core.scheduling.waiting import run
 from warren.core.vhosts.burials import BURIAL_US
@@ -36,7 +36,7 @@ SOMEBODY = TracedClient("connection", 1, "user")
 class Taker(Consumer):
     """Takes everything, and calls back for each."""
 
-    def __init__(self, queue: Queue, then: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, queue: LocalQueue, then: Callable[[], None] = lambda: None) -> None:
         super().__init__(queue, "c", True, False, 0, 0, {})
         self.bodies: list[bytes] = []
         self.was_cancelled = 0
@@ -61,11 +61,11 @@ class Taker(Consumer):
     def cancelled(self) -> None:
         self.was_cancelled += 1
 
-    def move_to(self, queue: Queue) -> None:
+    def move_to(self, queue: LocalQueue) -> None:
         self.queue = queue
 
 
-def add_queue(vhost: VirtualHost, name: str, **more: Any) -> Queue:
+def add_queue(vhost: VirtualHost, name: str, **more: Any) -> LocalQueue:
     options = {"durable": False, "exclusive_owner": None, "auto_delete": False, "arguments": {}}
     vhost.declare_queue(name, **(options | more))
     return vhost.queue(name)
