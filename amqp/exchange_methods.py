@@ -90,7 +90,7 @@ async def bind(channel: Channel, method: commands.Exchange.Bind) -> None:
 
 async def unbind(channel: Channel, method: commands.Exchange.Unbind) -> None:
     binding = _binding(channel, method)
-    await taken(lambda: channel.vhost.unbind(binding, channel.connection))
+    await outliving(taken(lambda: channel.vhost.unbind(binding, channel.connection)))
     channel.reply_durably(None if method.nowait else make(commands.Exchange.UnbindOk))
 
 

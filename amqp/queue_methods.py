@@ -43,7 +43,7 @@ async def bind(channel: Channel, method: commands.Queue.Bind) -> None:
 
 async def unbind(channel: Channel, method: commands.Queue.Unbind) -> None:
     binding = _binding(channel, method)
-    await taken(lambda: channel.vhost.unbind(binding, channel.connection))
+    await outliving(taken(lambda: channel.vhost.unbind(binding, channel.connection)))
     channel.reply_durably(make(commands.Queue.UnbindOk))
 
 
