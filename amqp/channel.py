@@ -45,7 +45,7 @@ from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import Settlement
 from warren.core.messages.stock import Stock
 from warren.core.ports import Timer
-from warren.core.queues.consumers import Blocked, ConsumedQueue, Consumer
+from warren.core.queues.consumers import Blocked, ConsumedQueue
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import Unfinished
 from warren.core.scheduling.waiting import Event, Waiting, outliving
@@ -820,14 +820,14 @@ class Channel:
 
     def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
         """The queue of a consumer is gone: tell the client if it has the capability."""
+        if self.consumers.get(consumer.tag) is not consumer:
+            # It was cancelled meanwhile, or the channel has ended.
+            return
         del self.consumers[consumer.tag]
         if "consumer_cancel_notify" not in self.connection.capabilities:
             return
         method = make(commands.Basic.Cancel, consumer_tag=consumer.tag, nowait=True)
-        if self._held_cancels is None:
-            self.reply(method)
-        else:
-            self._held_cancels.append(method)
+        (self.reply if self._held_cancels is None else self._held_cancels.append)(method)
 
     @contextmanager
     def cancels_later(self) -> Iterator[None]:
@@ -850,8 +850,8 @@ class Channel:
         return TracedClient(connection.peer.name, self.number, connection.user_name)
 
     def stop(self) -> None:
-        """End timers, direct replies and confirms. The queues must have removed the channel's
-        consumers before; `give_back` must follow."""
+        """End timers, direct replies and confirms. `give_back` must follow when the consumers have
+        left their queues."""
         self.connection.node.giving_back[self] = None
         if self._timeout_timer is not None:
             self._timeout_timer.cancel()
@@ -863,8 +863,8 @@ class Channel:
             self.connection.confirms_forgotten(self)
             self.confirms.close()
 
-    def without_consumers(self) -> list[Consumer]:
-        consumers: list[Consumer] = list(self.consumers.values())
+    def without_consumers(self) -> list[ChannelConsumer]:
+        consumers = list(self.consumers.values())
         self.consumers.clear()
         self._limited.clear()
         self._unlimited.clear()

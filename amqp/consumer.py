@@ -250,6 +250,38 @@ class ChannelConsumer(Consumer):
         self._last_envelope = envelope
 
 
+class LeavingConsumer(ChannelConsumer):
+    """What becomes of a consumer whose channel has ended until it has left its queue.
+
+    The channel gives back what it is handed. What needs no acknowledgement is lost, like what was
+    on its way to the client.
+    """
+
+    __slots__ = ()
+
+    def send(self, envelope: Envelope, body: bytes, redelivered: bool) -> None:
+        self._channel.last_delivery_tag += 1
+
+    def send_many(self, envelopes: Sequence[Envelope], bodies: Sequence[bytes]) -> None:
+        self._channel.last_delivery_tag += len(bodies)
+
+    def take(self, message: Message) -> None:
+        self.take_many([message])
+
+    def take_many(self, messages: list[Message]) -> None:
+        channel = self._channel
+        channel.unacked.update(enumerate(messages, channel.last_delivery_tag + 1))
+        channel.last_delivery_tag += len(messages)
+        for message in messages:
+            message.holder = self
+        self.unacked += len(messages)
+        if self.unacked >= self.prefetch:
+            self.block(_PREFETCH)
+
+    def capacity(self) -> int:
+        return self.prefetch - self.unacked
+
+
 def _address(envelope: Envelope) -> bytes:
     return short_string(envelope.exchange) + short_string(envelope.routing_key)
 

@@ -9,7 +9,7 @@ from pamqp import commands
 from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.errors import AccessRefused
-from warren.core.exchanges.binding import MANY_ARGUMENTS, Binding
+from warren.core.exchanges.binding import Binding, binding_in_turns
 from warren.core.scheduling.waiting import decided, outliving, taken
 from warren.core.vhosts.equivalence import check_exchange_equivalent
 from warren.core.vhosts.topology_access import check_binding, check_exchange, refuse_default
@@ -81,23 +81,24 @@ async def delete(channel: Channel, method: commands.Exchange.Delete) -> None:
 
 
 async def bind(channel: Channel, method: commands.Exchange.Bind) -> None:
-    binding = _binding(channel, method)
-    if len(binding.arguments) > MANY_ARGUMENTS:
-        await channel.connection.node.turns.pause()
+    binding = await _binding(channel, method)
     await taken(lambda: channel.vhost.bind(binding, channel.connection))
     channel.reply_durably(None if method.nowait else make(commands.Exchange.BindOk))
 
 
 async def unbind(channel: Channel, method: commands.Exchange.Unbind) -> None:
-    binding = _binding(channel, method)
-    await taken(lambda: channel.vhost.unbind(binding, channel.connection))
+    binding = await _binding(channel, method)
+    await outliving(taken(lambda: channel.vhost.unbind(binding, channel.connection)))
     channel.reply_durably(None if method.nowait else make(commands.Exchange.UnbindOk))
 
 
-def _binding(
+async def _binding(
     channel: Channel, method: commands.Exchange.Bind | commands.Exchange.Unbind
 ) -> Binding:
     source, destination = clean_name(method.source), clean_name(method.destination)
     check_binding(channel.asking(), "exchange", destination, source, method.routing_key)
     arguments: Any = method.arguments
-    return Binding(source, "exchange", destination, method.routing_key, arguments)
+    turns = channel.connection.node.turns
+    return await binding_in_turns(
+        turns, source, "exchange", destination, method.routing_key, arguments
+    )

@@ -26,6 +26,9 @@ WRAPPED_MAX = 8
 
 NAME_BYTES_MAX = 255
 
+RUN_MAX = 64
+"""Items of an array that are decoded together, if they have one type of fixed size."""
+
 
 class TableError(ValueError):
     """The bytes are not a field table, or the table cannot be written as one."""
@@ -75,12 +78,19 @@ _FIXED: dict[int, tuple[str, struct.Struct]] = {
         ("t", "t", ">?"),
     )
 }
+_IN_ARRAY = {letter: struct.Struct(f">x{code.format[1:]}") for letter, (_, code) in _FIXED.items()}
+"""The same behind their letters."""
+
+# Makes a field in half the time that calling its class takes.
+_new = tuple.__new__
+
 _LONGSTR = ord("S")
 _BINARY = ord("x")
 _TABLE = ord("F")
 _ARRAY = ord("A")
 _DECIMAL_LETTER = ord("D")
 _VOID = ord("V")
+_NOTHING = Field("V", None)
 
 
 def _span(data: bytes, offset: int, end: int) -> tuple[int, int]:
@@ -91,8 +101,12 @@ def _span(data: bytes, offset: int, end: int) -> tuple[int, int]:
     (length,) = _UINT32.unpack_from(data, offset)
     stop: int = start + length
     if stop > end:
-        raise TableError(f"{length} bytes at byte {start} run past the end at byte {end}")
+        raise _past_the_end(start, stop, end)
     return start, stop
+
+
+def _past_the_end(start: int, stop: int, end: int) -> TableError:
+    return TableError(f"{stop - start} bytes at byte {start} run past the end at byte {end}")
 
 
 def _decode_pairs(data: bytes, offset: int, end: int, depth: int) -> Table:
@@ -103,7 +117,15 @@ def _decode_pairs(data: bytes, offset: int, end: int, depth: int) -> Table:
         if name_end >= end:
             raise TableError(f"a name at byte {offset} leaves no type before the end at byte {end}")
         name = data[name_start:name_end].decode("utf-8", "surrogateescape")
-        table[name], offset = _decode_value(data, name_end, end, depth)
+        start = name_end + 5
+        if data[name_end] == _LONGSTR and start <= end:
+            # Most values are strings.
+            offset = start + int.from_bytes(data[name_end + 1 : start], "big")
+            if offset > end:
+                raise _past_the_end(start, offset, end)
+            table[name] = _new(Field, ("S", data[start:offset]))
+        else:
+            table[name], offset = _decode_value(data, name_end, end, depth)
     return table
 
 
@@ -119,7 +141,7 @@ def _decode_value(data: bytes, offset: int, end: int, depth: int) -> tuple[Field
         kind, code = fixed
         stop = offset + code.size
         _check_fits(kind, offset, stop, end)
-        return Field(kind, code.unpack_from(data, offset)[0]), stop
+        return _new(Field, (kind, code.unpack_from(data, offset)[0])), stop
     if letter == _TABLE:
         start, stop = _span(data, offset, end)
         _check_depth(depth)
@@ -132,7 +154,7 @@ def _decode_value(data: bytes, offset: int, end: int, depth: int) -> tuple[Field
         start, stop = _span(data, offset, end)
         return Field("x", data[start:stop]), stop
     if letter == _VOID:
-        return Field("V", None), offset
+        return _NOTHING, offset
     if letter == _DECIMAL_LETTER:
         stop = offset + _DECIMAL.size
         _check_fits("D", offset, stop, end)
@@ -143,8 +165,23 @@ def _decode_value(data: bytes, offset: int, end: int, depth: int) -> tuple[Field
 def _decode_items(data: bytes, offset: int, end: int, depth: int) -> list[Field]:
     items: list[Field] = []
     while offset < end:
-        item, offset = _decode_value(data, offset, end, depth)
-        items.append(item)
+        letter = data[offset]
+        if letter in _FIXED:
+            # An array may have very many items, mostly of one type.
+            kind, code = _FIXED[letter]
+            step = code.size + 1
+            letters = data[offset : min(end, offset + RUN_MAX * step) : step]
+            stop = offset + step * (len(letters) - len(letters.lstrip(letters[:1])))
+            _check_fits(kind, stop - code.size, stop, end)
+            run = _IN_ARRAY[letter].iter_unpack(data[offset:stop])
+            items += [_new(Field, (kind, value)) for (value,) in run]
+            offset = stop
+        elif letter == _VOID:
+            items.append(_NOTHING)
+            offset += 1
+        else:
+            item, offset = _decode_value(data, offset, end, depth)
+            items.append(item)
     return items
 
 

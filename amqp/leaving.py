@@ -1,15 +1,17 @@
 """The end of channels: their consumers leave the queues, those of one connection all at once.
 
 A queue looks through all its consumers for those that leave, and a connection may have thousands of
-channels, each with a consumer of the same queue. The messages that channels give back are given
-back in turns.
+channels, each with a consumer of the same queue. Consumers of very many queues leave in turns; what
+they are still handed meanwhile is not sent, and goes back with all else. The messages that channels
+give back are given back in turns, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from warren.amqp.consumer import ChannelConsumer, LeavingConsumer
 from warren.core.queues.consumers import ConsumedQueue, Consumer
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Event, Waiting, run
@@ -19,29 +21,37 @@ GIVE_BACK_US = 40
 `core/scheduling/turns.py`."""
 
 
+LEFT_AT_ONCE = 100
+LEAVE_US = 5
+"""Queues that consumers leave at once, and the cost of each."""
+
+LOOKED_AT_ONCE = 1000
+"""Consumers that are looked at together, to find those of the same queue."""
+
+
 class EndingChannel(Protocol):
     """A channel of a connection that ends."""
 
-    def without_consumers(self) -> list[Consumer]:
+    def without_consumers(self) -> list[ChannelConsumer]:
         """Forget the consumers, and return them; their queues still know them."""
         ...
 
     def stop(self) -> None:
-        """End timers, direct replies and confirms. The queues have removed its consumers before."""
+        """End timers, direct replies and confirms."""
         ...
 
     def give_back(self) -> Waiting[None]:
-        """Give unacknowledged messages back to their queues."""
+        """Give unacknowledged messages back to their queues, which have removed its consumers."""
         ...
 
 
 def end_all(channels: Sequence[EndingChannel], turns: Turns) -> list[Event]:
     """End channels that are closed, or whose connection ends. Returns the events of `leave`."""
-    left = leave([one for channel in channels for one in channel.without_consumers()], turns)
+    consumers = [one for channel in channels for one in channel.without_consumers()]
     for channel in channels:
         channel.stop()
-    run(_give_back(channels, turns), lambda result: result())
-    return left
+    give_back = _give_back(channels, turns)
+    return leave(consumers, turns, lambda: run(give_back, lambda result: result()))
 
 
 async def _give_back(channels: Sequence[EndingChannel], turns: Turns) -> None:
@@ -52,13 +62,55 @@ async def _give_back(channels: Sequence[EndingChannel], turns: Turns) -> None:
         run(channel.give_back(), lambda result: result())
 
 
-def leave(consumers: list[Consumer], turns: Turns) -> list[Event]:
-    """Remove consumers from their queues; their channels have forgotten them before. Returns an
-    event for each auto-delete queue of another node that has lost its last consumer: it happens
-    when the queue is gone."""
+def leave(consumers: list[ChannelConsumer], turns: Turns, then: Callable[[], None]) -> list[Event]:
+    """Remove consumers from their queues; their channels have forgotten them before. `then` is
+    called when all have left.
+
+    Returns what is to be waited for, if anything: an event that happens when all have left, and the
+    auto-delete queues of other nodes that have lost their last consumer are gone.
+    """
+    if len(consumers) > LEFT_AT_ONCE:
+        for consumer in consumers:
+            consumer.__class__ = LeavingConsumer
+    ending: list[Event] = []
+    over = Event()
+
+    def finish(result: Callable[[], None]) -> None:
+        result()
+        then()
+        run(_after(ending, over), lambda result: result())
+
+    run(_leave(consumers, turns, ending), finish)
+    return [] if over.happened else [over]
+
+
+async def _leave(consumers: list[ChannelConsumer], turns: Turns, ending: list[Event]) -> None:
+    while consumers:
+        some = consumers[-LOOKED_AT_ONCE:]
+        del consumers[-LOOKED_AT_ONCE:]
+        at_once = 0
+        for of_queue in _by_queue(some).values():
+            at_once += 1
+            if at_once > LEFT_AT_ONCE:
+                at_once = 0
+                turns.spend(LEFT_AT_ONCE * LEAVE_US)
+                await turns.pause()
+            # The queue may be another object by now.
+            for current, of_current in _by_queue(of_queue).items():
+                event = current.remove_consumers(of_current)
+                ending += [event] if event is not None else []
+        some.clear()
+        await turns.pause()
+
+
+async def _after(ending: list[Event], over: Event) -> None:
+    for event in ending:
+        await event
+    over.happen()
+
+
+def _by_queue(consumers: Iterable[Consumer]) -> dict[ConsumedQueue, list[Consumer]]:
     by_queue: dict[ConsumedQueue, list[Consumer]] = {}
     for consumer in consumers:
         by_queue.setdefault(consumer.queue, []).append(consumer)
-    left = [queue.remove_consumers(of_queue) for queue, of_queue in by_queue.items()]
-    turns.let_go(consumers)
-    return [event for event in left if event is not None]
+    return by_queue

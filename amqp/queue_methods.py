@@ -9,7 +9,7 @@ from pamqp import commands
 from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.errors import NotFound, no_queue
-from warren.core.exchanges.binding import MANY_ARGUMENTS, Binding
+from warren.core.exchanges.binding import Binding, binding_in_turns
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import check_named_by_client
 from warren.core.scheduling.waiting import decided, outliving, taken
@@ -34,16 +34,14 @@ async def declare(channel: Channel, method: commands.Queue.Declare) -> None:
 
 
 async def bind(channel: Channel, method: commands.Queue.Bind) -> None:
-    binding = _binding(channel, method)
-    if len(binding.arguments) > MANY_ARGUMENTS:
-        await channel.connection.node.turns.pause()
+    binding = await _binding(channel, method)
     await taken(lambda: channel.vhost.bind(binding, channel.connection))
     channel.reply_durably(None if method.nowait else make(commands.Queue.BindOk))
 
 
 async def unbind(channel: Channel, method: commands.Queue.Unbind) -> None:
-    binding = _binding(channel, method)
-    await taken(lambda: channel.vhost.unbind(binding, channel.connection))
+    binding = await _binding(channel, method)
+    await outliving(taken(lambda: channel.vhost.unbind(binding, channel.connection)))
     channel.reply_durably(make(commands.Queue.UnbindOk))
 
 
@@ -154,7 +152,9 @@ def _declare_ok(name: str, messages: int, consumers: int) -> commands.Queue.Decl
     )
 
 
-def _binding(channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbind) -> Binding:
+async def _binding(
+    channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbind
+) -> Binding:
     destination = named_queue(channel, method.queue)
     routing_key = method.routing_key
     if not clean_name(method.queue) and not routing_key:
@@ -162,4 +162,5 @@ def _binding(channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbi
     source = clean_name(method.exchange)
     check_binding(channel.asking(), "queue", destination, source, routing_key)
     arguments: Any = method.arguments
-    return Binding(source, "queue", destination, routing_key, arguments)
+    turns = channel.connection.node.turns
+    return await binding_in_turns(turns, source, "queue", destination, routing_key, arguments)

@@ -18,7 +18,7 @@ Names are `str` decoded as UTF-8 with surrogateescape: any bytes survive the rou
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import isfinite
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,6 +31,9 @@ class Field(NamedTuple):
     kind: str
     value: Any
 
+
+_new = tuple.__new__
+"""Makes a field in half the time that calling its class takes."""
 
 Table: TypeAlias = dict[str, Field]
 
@@ -101,6 +104,22 @@ def cut_to_short_string(text: str) -> str:
     if len(raw) <= SHORT_STRING_MAX:
         return text
     return raw[:SHORT_STRING_MAX].decode("utf-8", "ignore")
+
+
+def has_more_than(table: Table, count: int) -> bool:
+    """Whether there are more fields than that in a table, with those in tables and arrays of it."""
+    pending: list[Collection[Field]] = [table.values()]
+    while pending:
+        fields = pending.pop()
+        count -= len(fields)
+        if count < 0:
+            return True
+        for kind, value in fields:
+            if kind == "F":
+                pending.append(value.values())
+            elif kind == "A":
+                pending.append(value)
+    return False
 
 
 def to_plain(table: Table) -> dict[str, Any]:
@@ -237,4 +256,4 @@ def _field_from_plain(kind: str, value: Any) -> Field:
         return Field(kind, [_field_from_plain(*item) for item in value])
     if kind == "D":
         return Field(kind, tuple(value))
-    return Field(kind, value)
+    return _new(Field, (kind, value))

@@ -135,7 +135,7 @@ class Pager:
             self._to_reduce.append(queue)
             self._resume_soon()
 
-    def free(self, messages: deque[Message]) -> None:
+    def free(self, messages: deque[Message] | list[tuple[int, Message]]) -> None:
         """Free messages in turns: to free very many at once takes tens of milliseconds."""
         for _ in range(min(FREED_AT_ONCE, len(messages))):
             messages.pop()

@@ -54,6 +54,21 @@ class Handed(NamedTuple):
 NOT_HANDED = Handed(None, 0, None)
 
 
+class Purged:
+    """Messages to be removed, so many perhaps that it takes several turns: a store that can goes
+    through them in parts, and what it has gone through is freed."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: list[tuple[int, Message]]) -> None:
+        self._entries = entries
+
+    def __iter__(self) -> Iterator[Message]:
+        entries = self._entries
+        while entries:
+            yield entries.pop()[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Recovered:
     """What a store held when the node started: `count` messages, all in [start, end).

@@ -112,9 +112,11 @@ class ReturnedMessages:
         self.whole -= len(messages)
         return Chosen(messages, spent + looked_at // LOOKS_PER_PAGE)
 
-    def clear(self) -> None:
-        self.heap.clear()
+    def take_all(self) -> list[tuple[int, Message]]:
+        """Remove all of them."""
+        heap, self.heap = self.heap, []
         self.whole = 0
+        return heap
 
     def check(self) -> None:
         """Assert what holds between two calls of the queue."""

@@ -40,7 +40,7 @@ from warren.core.backing.disk_range import DiskRange
 from warren.core.backing.paging import FREED_AT_ONCE, SLICE, Pager
 from warren.core.backing.peeking import FAR, Ahead, list_positions, peek
 from warren.core.backing.queue_rates import QueueRates, Totals
-from warren.core.backing.queue_store import QueueStore
+from warren.core.backing.queue_store import Purged, QueueStore
 from warren.core.backing.returned_messages import ReturnedMessages
 from warren.core.backing.taking import in_order, put_into_run, take_from_run
 from warren.core.messages.message import PAGED_OUT, Envelope, Message, mark_delivered
@@ -485,7 +485,7 @@ class VariableQueue:
             self._forget_counts()
         if self._stored and count:
             if self._returned.heap:
-                self._store.remove([message for _, message in self._returned.heap])
+                self._store.remove(Purged(self._returned.take_all()))
             # What was never delivered stands behind all that is pending, but for what was taken.
             start = self.undelivered_from
             for position in sorted(self._taken):
@@ -516,13 +516,13 @@ class VariableQueue:
         self._store.close(self.delivered_below)
 
     def _forget_ready(self) -> None:
+        self._pager.free(self._returned.take_all())
         if len(self._q4) > FREED_AT_ONCE:
             self._pager.free(self._q4)
             self._q4 = deque()
         self._gone += self.length
         self.length = 0
         self.ready_bytes = 0
-        self._returned.clear()
         self._q4.clear()
         self._ahead = None
         self._disk.clear()

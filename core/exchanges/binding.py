@@ -10,12 +10,14 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Literal, TypeAlias
 
-from warren.core.field import Field, Table
+from warren.core.field import Field, Table, has_more_than
+from warren.core.scheduling.turns import TURN_US, Turns
 
 DestinationKind: TypeAlias = Literal["queue", "exchange"]
 
 MANY_ARGUMENTS = 500
-"""With more arguments than that, a binding is read in one turn and stored in another."""
+"""With more arguments than that, a binding is read in one turn, gets its fingerprint in another,
+and is stored in a third."""
 
 
 class Binding:
@@ -85,6 +87,25 @@ def fingerprint(arguments: Table) -> str:
     if not arguments:
         return ""
     return blake2b(repr(_canonical(arguments)).encode("ascii"), digest_size=16).hexdigest()
+
+
+async def binding_in_turns(
+    turns: Turns,
+    source: str,
+    kind: DestinationKind,
+    destination: str,
+    routing_key: str,
+    arguments: Table,
+) -> Binding:
+    """A binding of which the arguments were read in this turn, ready to be stored."""
+    large = has_more_than(arguments, MANY_ARGUMENTS)
+    if large:
+        await turns.pause()
+        turns.spend(TURN_US)
+    binding = Binding(source, kind, destination, routing_key, arguments)
+    if large:
+        await turns.pause()
+    return binding
 
 
 def _canonical(table: Table) -> list[tuple[str, str, object]]:

@@ -36,7 +36,7 @@ from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import DeathReason, LocalQueueOwner
 from warren.core.queues.redelivery import Redelivery
 from warren.core.queues.retention import Retention
-from warren.core.queues.subscriptions import Subscriptions
+from warren.core.queues.subscriptions import Subscriptions, cancel_all
 from warren.core.queues.unkept import bury_unkept
 from warren.core.scheduling.deadline import Deadline
 from warren.core.scheduling.waiting import Event
@@ -717,8 +717,7 @@ class LocalQueue(Queue):
                 publish.confirms.refuse(publish.publish_seq)
         consumers = list(self.consumers)
         self.remove_consumers(consumers)
-        for consumer in consumers:
-            consumer.cancelled()
+        cancel_all(consumers, self._vhost.turns)
         self._hold_is_over()
 
     # Moving to another leader

@@ -11,9 +11,34 @@ from contextlib import suppress
 
 from warren.core.ports import Clock
 from warren.core.queues.consumers import Blocked, Consumer, ConsumerRing
+from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.waiting import run
 
-LOOKS_PER_US = 16
+LOOKS_PER_US = 4
 """Consumers that are looked at in a microsecond, to find those that unsubscribe."""
+
+
+CANCELLED_AT_ONCE = 100
+CANCEL_US = 10
+"""Consumers that are told at once that their queue is gone, and what each of them costs."""
+
+
+def cancel_all(consumers: list[Consumer], turns: Turns) -> None:
+    """Tell consumers that their queue is gone, in turns. The list is emptied.
+
+    Those that are told later have left the queue like the others: nothing reaches them.
+    """
+    consumers.reverse()
+    run(_cancel_all(consumers, turns), lambda result: result())
+
+
+async def _cancel_all(consumers: list[Consumer], turns: Turns) -> None:
+    while consumers:
+        few = min(len(consumers), CANCELLED_AT_ONCE)
+        for _ in range(few):
+            consumers.pop().cancelled()
+        turns.spend(few * CANCEL_US)
+        await turns.pause()
 
 
 class Subscriptions:

@@ -12,12 +12,20 @@ and the files of the segments may be behind; `checkpoint.py` brings them up to d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 from zlib import crc32
 
 from warren.core.backing.backing_queue import Listed
-from warren.core.backing.queue_store import NOT_HANDED, Batch, Handed, Recovered, StoredBody
+from warren.core.backing.queue_store import (
+    NOT_HANDED,
+    Batch,
+    Handed,
+    Purged,
+    Recovered,
+    StoredBody,
+)
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms, Waiting, in_rows
 from warren.core.ports import Commit
@@ -47,6 +55,9 @@ from warren.persist.log.journal import MARK_BYTES_MIN, Journal, OpenBatch
 
 _PADDING = tuple(bytes(-size & 7) for size in range(8))
 
+
+PURGED_AT_ONCE = 2000
+"""Returned messages that are removed in one turn when a queue is purged."""
 
 Noted: TypeAlias = tuple[Message, bytes, PublishConfirms | None, int, int, int]
 """A message, its body, who waits for it and as what; its mark (see the journal) and octets."""
@@ -367,6 +378,9 @@ class QueueIndex(StreamReading):
     # Removing
 
     def remove(self, messages: Iterable[Message]) -> None:
+        if type(messages) is Purged:
+            self._context.in_turns(self._remove_purged(iter(messages)))
+            return
         positions = [message.position for message in messages]
         if not positions:
             return
@@ -408,6 +422,13 @@ class QueueIndex(StreamReading):
                     yield
         # What was lost on the way was to be removed.
         self.entries.take_lost()
+
+    def _remove_purged(self, messages: Iterator[Message]) -> Iterator[None]:
+        while few := list(islice(messages, PURGED_AT_ONCE)):
+            if not self._ended:
+                self.remove(few)
+            few.clear()
+            yield
 
     def _cancel(self, position: int) -> bool:
         """Forget a message that is not in the journal yet."""

@@ -276,6 +276,7 @@ def test_a_queue_with_very_many_bindings_is_deleted_in_turns(
     client.declares("q")
     bind_often(client, "q", count)
     client.sends(commands.Queue.Delete, queue="q")
+    broker.clock.turn()
     assert 0 < len(broker.vhost.bindings_to("queue", "q")) < count
     client.receives(commands.Queue.DeleteOk)
     assert "q" not in broker.vhost.queues and not list(broker.vhost.bindings())
@@ -307,6 +308,7 @@ def test_an_exchange_with_very_many_bindings_is_deleted_in_turns(
         )
     broker.settle()
     client.sends(commands.Exchange.Delete, exchange="x")
+    broker.clock.turn()
     assert 0 < len(broker.vhost.exchanges["x"].bindings) < count
     client.receives(commands.Exchange.DeleteOk)
     assert "x" not in broker.vhost.exchanges

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from api_client import ApiClient, reason
 from federating import Side, quoted, user
 from moving import until
+from warren_command import run_warren
 
 
 def upstreams_of(side: Side) -> list[str]:
@@ -239,8 +238,7 @@ def test_broker_that_is_moved_goes_on_with_what_waits_upstream(sides: list[Side]
     up.publish_to("x", "k", "waits")
     former.policy("^x$", federation_upstream_set="not yet")
     assert new.api.put("/cluster-name", {"name": "two"})[0] in (201, 204)
-    command = [sys.executable, "-P", "-m", "warren", "migrate", source, target]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_warren("migrate", source, target)
     assert done.returncode == 0, done.stdout + done.stderr
     new.policy("^x$")
     new.until_links()

@@ -13,6 +13,7 @@ import pika
 import pytest
 from ctl_node import CtlNode, ctl
 from running_cluster import wait_until
+from warren_command import run_warren
 
 STATUS_KEYS = {
     "rabbitmq_version", "erlang_version", "os", "pid", "uptime", "run_queue", "processes",
@@ -222,10 +223,7 @@ def test_wait_ends_when_the_node_has_started(tmp_path: Path) -> None:
 
     starting = threading.Thread(target=start)
     starting.start()
-    command = [sys.executable, "-P", "-m", "warren", "ctl", "--data-dir", str(tmp_path / "data")]
-    waited = subprocess.run(
-        [*command, "-t", "60", "wait", str(file)], capture_output=True, text=True, check=False
-    )
+    waited = run_warren("ctl", "--data-dir", tmp_path / "data", "-t", "60", "wait", file)
     starting.join()
     try:
         assert (waited.returncode, waited.stderr) == (0, "")

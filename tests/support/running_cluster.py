@@ -27,6 +27,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 from reserved_port import reserve_port
 from server_process import PATIENCE_S
+from warren_command import run_warren
 
 from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
 from warren.mgmt.ctl.errors import CtlError, Refused
@@ -242,14 +243,7 @@ class ClusterProcess:
 
     def ctl(self, *arguments: str) -> str:
         """What `warren ctl` prints; it has to succeed."""
-        command = [sys.executable, "-P", "-m", "warren", "ctl", "--data-dir"]
-        done = subprocess.run(
-            [*command, str(self.data_directory), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = run_warren("ctl", "--data-dir", self.data_directory, *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pika
 from api_client import ApiClient
+from warren_command import run_warren
 
 from warren import Broker
 from warren.backup.archive import Archive
@@ -146,8 +146,7 @@ def test_a_node_that_has_stopped_is_backed_up_as_it_is(
 
 
 def restored_queues(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "warren", "restore-queues", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return run_warren("restore-queues", *arguments)
 
 
 def test_chosen_queues_are_brought_into_a_broker_that_runs(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,7 +10,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from server_process import PATIENCE_S, ServerProcess
+from server_process import ServerProcess
+from warren_command import run_warren
 
 from warren.compat_tests.raw_client import RawChannel, RawClient
 
@@ -23,8 +22,7 @@ MIB = 1 << 20
 
 
 def warren(*arguments: object, code: int = 0) -> str:
-    command = [sys.executable, "-P", "-m", "warren", *map(str, arguments)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=3 * PATIENCE_S)
+    ran = run_warren(*arguments)
     assert ran.returncode == code, ran
     assert "secret" not in ran.stdout + ran.stderr
     return ran.stdout + ran.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from typing import Any
 
@@ -11,6 +10,7 @@ import pika
 import pytest
 from pika.exceptions import AMQPError
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
+from warren_command import run_warren
 
 from warren.mgmt.ctl.control_client import ControlClient, RemoteTarget
 from warren.mgmt.peers import ASK_S
@@ -44,14 +44,7 @@ def over_http(node: ClusterProcess, method: str, *path: str, body: Any = None) -
 
 
 def ctl(node: ClusterProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "warren", "ctl", "--data-dir"]
-    return subprocess.run(
-        [*command, str(node.data_directory), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_warren("ctl", "--data-dir", node.data_directory, *arguments)
 
 
 Connections = dict[str, pika.BlockingConnection]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 from pika.exceptions import AMQPConnectionError
 from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
+from warren_command import run_warren
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +27,7 @@ Ctl = Callable[..., str]
 
 
 def run(node: ClusterProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "warren", "ctl", "--data-dir"]
-    return subprocess.run(
-        [*command, str(node.data_directory), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_warren("ctl", "--data-dir", node.data_directory, *arguments)
 
 
 def ctl(node: ClusterProcess, *arguments: str) -> str:

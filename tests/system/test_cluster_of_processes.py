@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from broker_processes import Processes, Until
 from etcd_server import EtcdServer
-from server_process import PATIENCE_S, ServerProcess
+from server_process import ServerProcess
+from warren_command import run_warren
 
 NODES = {"warren@a", "warren-2@a", "warren@b", "warren-2@b"}
 
@@ -54,9 +53,8 @@ def test_copies_of_a_queue_are_on_different_machines(
         # To add a second process of a machine is refused.
         row = next(row for row in api.get("/queues")[1] if row["name"] == "q0")
         (more,) = {"warren@b", "warren-2@b"} - set(row["members"])
-        command = [sys.executable, "-P", "-m", "warren", "ctl", "add_member", "q0", more]
-        command += ["--data-dir", str(machines["a"].data_dir)]
-        refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        where = ("--data-dir", machines["a"].data_dir)
+        refused = run_warren("ctl", "add_member", "q0", more, *where)
         assert refused.returncode and "node_on_same_machine" in refused.stderr
         for broker in machines.values():
             broker.stop()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from damaged_storage import BODIES, everything_in, expected, fill, refused
+from warren_command import run_warren
 
 from warren.compat_tests.raw_client import RawClient
 
@@ -33,8 +32,7 @@ def stopped(
 
 
 def repair(data_dir: Path) -> str:
-    command = [sys.executable, "-P", "-m", "warren", "store", "repair", str(data_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_warren("store", "repair", data_dir)
     assert done.returncode == 0, done
     return done.stdout
 

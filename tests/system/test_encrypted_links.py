@@ -6,8 +6,6 @@ import re
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import trustme
 from failover import put_policy
 from reserved_port import reserve_port
 from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
+from warren_command import run_warren
 
 KEYS = ("cacertfile", "certfile", "keyfile")
 
@@ -149,10 +148,8 @@ def test_certificates_of_links_are_among_those_that_expire(
     start_cluster: StartCluster, tmp_path: Path, authority: trustme.CA
 ) -> None:
     cluster, certificates = start(start_cluster, tmp_path, authority, "a")
-    command = [sys.executable, "-P", "-m", "warren", "ctl", "--data-dir"]
-    command += [str(cluster["a"].data_directory), "certificates"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    shown = [line for line in done.stdout.splitlines() if "(clustering)" in line]
+    listed = cluster["a"].ctl("certificates")
+    shown = [line for line in listed.splitlines() if "(clustering)" in line]
     assert len(shown) == 2
     assert str(certificates.files["certfile"]) in shown[0]
 
@@ -217,9 +214,6 @@ def test_files_that_are_no_good_keep_a_node_from_its_cluster_in_one_line(
     # And a look at the configuration alone says it as well.
     file = tmp_path / "bad.conf"
     file.write_text(config)
-    command = [sys.executable, "-P", "-m", "warren", "server", "--check-config"]
-    done = subprocess.run(
-        [*command, "--config", str(file)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_warren("server", "--check-config", "--config", file)
     assert done.returncode == 2
     assert "error: cluster.links.ssl" in done.stdout and done.stdout.count("\n") == 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,20 +11,14 @@ import pytest
 from failover import put_policy
 from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker
 from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
+from warren_command import run_warren
 
 EVERYWHERE = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 
 
 def ctl(node: ClusterProcess, *arguments: str) -> str:
     """What it prints; it has to succeed."""
-    command = [sys.executable, "-P", "-m", "warren", "ctl", "--data-dir"]
-    done = subprocess.run(
-        [*command, str(node.data_directory), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_warren("ctl", "--data-dir", node.data_directory, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

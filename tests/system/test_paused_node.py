@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -14,6 +12,7 @@ import pytest
 from paused_node import WHY, state
 from pika.exceptions import ConnectionClosedByBroker
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
+from warren_command import run_warren
 
 from warren.mgmt.ctl.errors import Refused
 
@@ -72,16 +71,9 @@ def test_it_shows_what_it_knew_and_says_so(cluster: RunningCluster) -> None:
     assert not any(row["running"] for row in nodes.values())
     assert nodes[a.name]["state"] == "paused"
     assert [user["name"] for user in a.asks("users")] == ["guest"]
-    listed = subprocess.run(
-        [
-            *(sys.executable, "-P", "-m", "warren", "ctl", "--data-dir", str(a.data_directory)),
-            *("-s", "list_queues", "name", "messages"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    listing = ("-s", "list_queues", "name", "messages")
+    listed = run_warren("ctl", "--data-dir", a.data_directory, *listing)
+    assert listed.returncode == 0
     assert "of.a\t3" in listed.stdout.splitlines()
     assert listed.stderr.startswith(f"Warning: {WHY}: ")
     assert "Disk Nodes" in a.ctl("cluster_status")

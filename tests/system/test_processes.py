@@ -18,6 +18,7 @@ import pika
 import pytest
 from broker_processes import Processes, Until
 from server_process import PATIENCE_S, ServerProcess
+from warren_command import run_warren
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
@@ -309,8 +310,10 @@ def _states(broker: Processes) -> list[str]:
 
 
 def do(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "warren", "ctl", *arguments]
-    return subprocess.run(command, capture_output=True, check=check, text=True)
+    done = run_warren("ctl", *arguments)
+    if check:
+        done.check_returncode()
+    return done
 
 
 def ctl(*arguments: str) -> Any:
@@ -333,8 +336,7 @@ def test_a_stop_while_it_starts_ends_all(broker: Processes, tmp_path: Path) -> N
 def test_ctl_stop_at_any_process_stops_the_broker(broker: Processes) -> None:
     broker.start(processes=2)
     directory = broker.data_dir / "processes" / "2"
-    command = [sys.executable, "-P", "-m", "warren", "ctl", "--data-dir", str(directory), "stop"]
-    subprocess.run(command, check=True, timeout=PATIENCE_S)
+    do("--data-dir", str(directory), "stop")
     assert broker.server.wait() == 0
 
 
@@ -358,11 +360,8 @@ def test_what_is_in_use_is_refused(broker: Processes, tmp_path: Path) -> None:
 
 def refusal(data_dir: Path, *arguments: str) -> str:
     """What a server says that does not start."""
-    command = [sys.executable, "-P", "-m", "warren", "server", "--http", "none"]
-    command += ["--data-dir", str(data_dir), "--amqp", "127.0.0.1:0", *arguments]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=data_dir.parent
-    )
+    server = ("server", "--http", "none", "--data-dir", data_dir, "--amqp", "127.0.0.1:0")
+    ended = run_warren(*server, *arguments, directory=data_dir.parent)
     assert ended.returncode == 1, ended.stderr
     return ended.stderr.splitlines()[-1]
 
@@ -403,7 +402,6 @@ def test_a_backup_of_all_processes_is_a_broker_again(
 
 
 def warren(*arguments: object) -> str:
-    command = [sys.executable, "-P", "-m", "warren", *map(str, arguments)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    ended = run_warren(*arguments)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +12,7 @@ import pika
 from ctl_node import ctl
 from pika.exceptions import AMQPError
 from server_process import PATIENCE_S, ServerProcess
+from warren_command import run_warren
 
 ARGUMENTS = ["--data-dir", "data", "--amqp", "127.0.0.1:0"]
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -98,8 +97,7 @@ def test_each_is_in_the_queue_or_retained_whenever_the_node_is_killed(tmp_path: 
             first = load.confirmed + 1
         finally:
             server.kill()
-    command = [sys.executable, "-P", "-m", "warren", "store", "check", "--json", "data"]
-    checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    checked = run_warren("store", "check", "--json", "data", directory=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     (totals,) = [one for one in json.loads(checked.stdout)["queues"] if one["name"] == "q"]
     server = ServerProcess(ARGUMENTS, tmp_path)

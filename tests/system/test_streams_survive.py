@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +15,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 from server_process import PATIENCE_S, ServerProcess
+from warren_command import run_warren
 
 ARGUMENTS = ["--data-dir", "data", "--amqp", "127.0.0.1:0"]
 BATCH = 200
@@ -67,8 +66,7 @@ def read(server: ServerProcess, offset: Any, count: int) -> list[tuple[int, int]
 
 
 def checked(directory: Path) -> Any:
-    command = [sys.executable, "-m", "warren", "store", "check", "--json", "data"]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120)
+    done = run_warren("store", "check", "--json", "data", directory=directory)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
 
