@@ -27,6 +27,7 @@ from warren.amqp.methods import Method, encode_method, make
 from warren.amqp.publishing import QUEUE_US, QUEUES_AT_ONCE, Route, publish_to_many
 from warren.amqp.settling import (
     FEW,
+    HELD_PER_US,
     LOOKS_PER_US,
     SETTLED_AT_ONCE,
     SETTLED_PER_US,
@@ -659,8 +660,7 @@ class Channel:
         if not limit and not self.limit:
             return
         self.limit = limit
-        looked_at = len(self.unacked) + len(self.consumers)
-        self.connection.node.turns.spend(looked_at // LOOKS_PER_US)
+        self.connection.node.turns.spend((len(self.unacked) + len(self.consumers)) // LOOKS_PER_US)
         self.limited_unacked = len(self.unacked)
         for message in self.unacked.values():
             if isinstance(message.holder, Getter):
@@ -710,17 +710,17 @@ class Channel:
         self._go_on_below_limit()
 
     def _stop_at_limit(self) -> None:
+        self.connection.node.turns.spend(len(self._unlimited) // LOOKS_PER_US)
         for consumer in self._unlimited:
             consumer.block(Blocked.CHANNEL_LIMIT)
         self._limited += self._unlimited
         self._unlimited.clear()
 
     def _go_on_below_limit(self) -> None:
-        """Wake the consumers that the limit holds back, in turn, until it is reached again.
-
-        Consumers whose queue has nothing for them come last: the limit is often reached before.
-        """
-        for consumer in [held for held in self._limited if held.queue.has_ready]:
+        """Wake the consumers that the limit holds back, in turn, until it is reached again: last
+        those whose queue has nothing for them. The limit is often reached before."""
+        self.connection.node.turns.spend(len(self._limited) // HELD_PER_US)
+        for consumer in filter(lambda held: held.queue.has_ready, self._limited[:]):
             if self._limit_reached:
                 return
             self._limited.remove(consumer)
@@ -819,9 +819,9 @@ class Channel:
     # Ending
 
     def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
-        """The queue of a consumer is gone: tell the client if it has the capability."""
+        """The queue of a consumer is gone: tell the client if it has the capability, unless it has
+        cancelled it meanwhile, or the channel has ended."""
         if self.consumers.get(consumer.tag) is not consumer:
-            # It was cancelled meanwhile, or the channel has ended.
             return
         del self.consumers[consumer.tag]
         if "consumer_cancel_notify" not in self.connection.capabilities:

@@ -5,9 +5,10 @@ Nothing depends on time: how long an example of hypothesis takes says nothing on
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from importlib import import_module
 from itertools import groupby
@@ -90,6 +91,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(mark)
     if hasattr(config, "workerinput"):
         _put_in_order(items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    _hide_from_collector()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    result = yield
+    if nextitem is not None and nextitem.path != item.path:
+        _hide_from_collector()
+    return result
+
+
+def _hide_from_collector() -> None:
+    """Have the garbage collector look at nothing that is there now and lives on.
+
+    Tests, modules and what earlier tests left are millions of objects. Each look at all objects, by
+    the collector or by a test, takes up to a second while they are among them.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _put_in_order(items: list[pytest.Item]) -> None:

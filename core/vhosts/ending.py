@@ -114,6 +114,14 @@ class Ending:
             await self._turns.pause()
         self._turns.let_go(bindings)
 
+    async def exchanges(self, exchanges: list[Exchange], removal: Removal) -> None:
+        """Delete those of these exchanges that have no bindings but those that the removal deletes.
+        The list is emptied."""
+        for few in _slices(exchanges, EXCHANGES_AT_ONCE):
+            await taken(partial(self._definitions.delete_unused, few, removal))
+            await self._turns.pause()
+        self._turns.let_go(exchanges)
+
     async def _delete(self, delete: Callable[[], Commit], owner: object | None) -> None:
         gone: list[Postponed] = []
 

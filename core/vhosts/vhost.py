@@ -287,10 +287,8 @@ class VirtualHost:
         return self.queues.get(found.delay_queue) if found is not None else None
 
     async def end_exchange(self, name: str, *, if_unused: bool) -> None:
-        """Delete the exchange and its bindings, in turns if they are many.
-
-        One that does not exist is no error; raises `PreconditionFailed` for one in use.
-        """
+        """`delete_exchange`, in turns if there is much to delete; raises `PreconditionFailed` for
+        one in use."""
         await self.ending.exchange(partial(self.delete_exchange, name, if_unused=if_unused))
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Commit:
@@ -633,6 +631,8 @@ class VirtualHost:
         self._is_going = True
         await self.ending.queues(list(self.queues.values())[FEW:])
         await self.ending.bindings(list(self.bindings()))
+        exchanges = list(self.exchanges.values())[len(PREDECLARED) :]
+        await self.ending.exchanges(exchanges, self._removal())
 
     def end(self) -> None:
         """The virtual host is deleted: its queues end, and with them their consumers."""

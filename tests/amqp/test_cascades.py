@@ -12,6 +12,7 @@ from pipe import Broker, Client
 
 from warren.core.definitions.records import BindingRecord
 from warren.core.ports import Write
+from warren.core.scheduling.waiting import run
 from warren.core.vhosts.ending import BINDINGS_AT_ONCE, GATHERED_AT_ONCE
 from warren.core.vhosts.vhost import PREDECLARED
 
@@ -241,3 +242,25 @@ def test_two_deletions_of_the_same_exchanges_meet(
     client.receives(commands.Queue.DeleteOk)
     other.receives(commands.Exchange.DeleteOk)
     assert left(broker) == 0
+
+
+def test_a_virtual_host_with_very_many_exchanges_is_deleted_in_turns(
+    broker: Broker, client: Client
+) -> None:
+    for number in range(DEPTH):
+        client.sends(
+            commands.Exchange.Declare, exchange=f"x{number}", exchange_type="fanout", nowait=True
+        )
+    for lower, upper in pairwise(range(DEPTH)):
+        client.sends(
+            commands.Exchange.Bind, destination=f"x{lower}", source=f"x{upper}", nowait=True
+        )
+    broker.settle()
+    vhost = broker.vhost
+    run(broker.node.end_vhost("/"), lambda result: result())
+    exchanges, bindings = len(vhost.exchanges), len(list(vhost.bindings()))
+    while "/" in broker.node.vhosts:
+        broker.clock.turn()
+        before = exchanges + bindings
+        exchanges, bindings = len(vhost.exchanges), len(list(vhost.bindings()))
+        assert before - exchanges - bindings <= A_TURN

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from pamqp import commands
-from pipe import Broker, Client, publish_frames
+from pipe import Broker, Client, method_frame, publish_frames
 from stores import SlowQueues
 
 from warren.amqp.publishing import QUEUES_AT_ONCE
@@ -372,3 +373,28 @@ def test_a_queue_looks_once_for_the_consumers_of_a_connection_with_many_channels
     client.vanishes()
     assert left == [30]
     assert not broker.queue("q").consumers
+
+
+def test_acknowledgements_are_read_in_turns_where_a_limit_holds_back_very_many_consumers(
+    broker: Broker, client: Client, other: Client
+) -> None:
+    limit, a_turn = 200, 20
+    client.declares("q")
+    client.sends(commands.Basic.Qos, prefetch_count=limit, global_=True)
+    client.receives(commands.Basic.QosOk)
+    for number in range(4000):
+        client.sends(commands.Basic.Consume, queue="q", consumer_tag=f"c{number}", nowait=True)
+    for number in range(2 * limit):
+        other.publishes("q", b"%d" % number)
+    broker.settle()
+    queue = broker.queue("q")
+    acks = [method_frame(1, commands.Basic.Ack, delivery_tag=1 + tag) for tag in range(limit)]
+    client.sends_octets(b"".join(acks))
+    acked = [0, queue.acked]
+    while acked[-1] < limit:
+        broker.clock.turn()
+        acked.append(queue.acked)
+    assert max(after - before for before, after in pairwise(acked)) <= a_turn
+    broker.settle()
+    assert (queue.unacked, len(queue)) == (limit, 0)
+    assert numbers(client.receives_bodies()) == list(range(2 * limit))

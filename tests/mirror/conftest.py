@@ -16,7 +16,8 @@ from metadata_cluster import Cluster
 def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
     """One etcd for all tests that do it no harm; each uses a prefix of its own."""
     find_etcd()
-    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+    # It lives as long as all the tests of this process.
+    with EtcdServer(tmp_path_factory.mktemp("etcd"), heartbeat_ms=100) as server:
         yield server
 
 

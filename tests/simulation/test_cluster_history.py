@@ -25,7 +25,7 @@ FROM = {
 }
 """The first seeds of each group; the next ones follow in turn."""
 
-COUNT, COUNT_MAX = 10, 100
+COUNT, COUNT_MAX = 5, 100
 """So many of each are run at least, and at most when they have not met everything yet: a change
 in the broker makes other histories of them, and what one in thirty meets is in another one then."""
 

@@ -2,7 +2,8 @@
 
     python cluster_driver.py URL CHECKPOINT DIRECTORY
 
-SPARK_MASTER says where the executors are, DIRECTORY is what they should not see.
+SPARK_MASTER says where the executors are, and JAVA_OPTIONS how Java is started; DIRECTORY is what
+they should not see.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ def main() -> None:
         "spark.executor.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": f"{checkpoint}/warehouse",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": os.environ["JAVA_OPTIONS"],
+        "spark.executor.extraJavaOptions": os.environ["JAVA_OPTIONS"],
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }.items():
         builder = builder.config(setting, value)
     spark = builder.getOrCreate()

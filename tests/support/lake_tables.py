@@ -82,11 +82,11 @@ def copies(table: pa.Table) -> Counter[tuple[Any, ...]]:
 def start_stream(
     spark: SparkSession, kind: str, data: Path, place: Path, checkpoint: Path
 ) -> StreamingQuery:
-    """What is in the queues now, in batches of 40."""
+    """What is in the queues now, in batches of 80."""
     append = append_to_delta(place) if kind == DELTA else append_to_iceberg(ICEBERG_NAME, place)
     return (
         spark.readStream.format("warren")
-        .option("maxOffsetsPerTrigger", "40")
+        .option("maxOffsetsPerTrigger", "80")
         .load(str(data))
         .writeStream.foreachBatch(append)
         .option("checkpointLocation", str(checkpoint))

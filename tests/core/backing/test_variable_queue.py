@@ -398,7 +398,7 @@ class TransientQueueMachine(VariableQueueMachine):
 
 
 bounded = settings(
-    max_examples=250,
+    max_examples=125,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,
@@ -407,7 +407,7 @@ bounded = settings(
 TestDurableQueue = VariableQueueMachine.TestCase
 TestDurableQueue.settings = bounded
 TestTransientQueue = TransientQueueMachine.TestCase
-TestTransientQueue.settings = settings(bounded, max_examples=200)
+TestTransientQueue.settings = settings(bounded, max_examples=100)
 
 
 def paged_out(bodies: list[bytes], expires_at: list[float | None]) -> tuple[Any, Any]:

@@ -349,7 +349,7 @@ class VariablePriorityQueueMachine(VariableQueueMachine):
 
 
 bounded = settings(
-    max_examples=300,
+    max_examples=150,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,
@@ -358,8 +358,8 @@ bounded = settings(
 TestMemoryQueue = QueueMachine.TestCase
 TestMemoryQueue.settings = bounded
 TestPriorityQueue = PriorityQueueMachine.TestCase
-TestPriorityQueue.settings = settings(bounded, max_examples=200)
+TestPriorityQueue.settings = settings(bounded, max_examples=100)
 TestVariableQueue = VariableQueueMachine.TestCase
-TestVariableQueue.settings = settings(bounded, max_examples=200)
+TestVariableQueue.settings = settings(bounded, max_examples=100)
 TestVariablePriorityQueue = VariablePriorityQueueMachine.TestCase
-TestVariablePriorityQueue.settings = settings(bounded, max_examples=100)
+TestVariablePriorityQueue.settings = settings(bounded, max_examples=50)

@@ -298,7 +298,7 @@ class QuorumLevelMachine(RuleBasedStateMachine):
 
 
 QuorumLevelMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None
+    max_examples=75, stateful_step_count=40, deadline=None
 )
 TestQuorumLevel = QuorumLevelMachine.TestCase
 

@@ -120,7 +120,7 @@ def test_a_driver_that_is_killed_around_the_transaction_misses_and_repeats_nothi
             check=False,
         )
     assert killed.returncode == -signal.SIGKILL, (tmp_path / "log").read_text()
-    assert read_table(kind, place).num_rows == (80 if moment == "after" else 40)
+    assert read_table(kind, place).num_rows == (160 if moment == "after" else 80)
     query = start_stream(session, kind, node.directory.path, place, tmp_path / "checkpoint")
     query.awaitTermination()
     found = copies(read_table(kind, place))

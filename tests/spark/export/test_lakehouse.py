@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from stored_node import ORDERS, StoredNode, fill
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
 
+from export_process import ExportProcess
 from lake_tables import (
     choice_of,
     configure_catalog,
@@ -46,7 +45,6 @@ from warren.spark_export.export.manifest import Manifest
 from warren.spark_export.export.parquet import export_unit
 from warren.spark_export.snapshot.options import parse_options
 
-SUPPORT = Path(__file__).parents[2] / "support"
 DAY_S = 86_400
 
 both = pytest.mark.parametrize("kind", [DELTA, ICEBERG])
@@ -149,57 +147,6 @@ def test_increments_are_appended_and_nothing_twice(
     assert len(found) == 208 and set(found.values()) == {1}
 
 
-PROGRAM = """
-import os, signal, sys
-from pathlib import Path
-sys.path.append(sys.argv[1])
-from exporting import export, wish
-from lake_tables import choice_of
-from warren.spark_export.export import delta_table
-from warren.spark_export.export import export as exports
-from warren.spark_export.export import iceberg_table
-from warren.spark_export.export import parquet
-kind, store, place, snapshot = sys.argv[2], *map(Path, sys.argv[3:6])
-step, count = sys.argv[6], int(sys.argv[7])
-
-def die_around(owner, name, before):
-    real, calls = getattr(owner, name), []
-    def call(*arguments, **named):
-        calls.append(name)
-        if before and len(calls) > count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = real(*arguments, **named)
-        if not before and len(calls) > count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-    setattr(owner, name, call)
-
-table = delta_table.DeltaLakeTable if kind == "delta" else iceberg_table.IcebergTable
-if step == "file":
-    die_around(parquet.ParquetFile, "close", before=True)
-elif step == "transaction":
-    die_around(table, "append", before=True)
-elif step == "manifest":
-    die_around(exports, "write_manifest", before=True)
-elif step == "settled":
-    die_around(exports, "settle", before=True)
-print("begins", flush=True)
-export(store, place, "full", wish(snapshot=snapshot, table=choice_of(kind)))
-"""
-
-
-class Exporting:
-    """Exports in processes of their own, which may be killed."""
-
-    def __init__(self, kind: str, node: StoredNode, place: Path, snapshot: Path) -> None:
-        self._arguments = [kind, node.directory.path, place, snapshot]
-
-    def start(self, step: str = "none", count: int = 0) -> subprocess.Popen[str]:
-        paths = [SUPPORT, *self._arguments]
-        command = [sys.executable, "-P", "-c", PROGRAM, *map(str, paths), step, str(count)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
-
-
 @pytest.fixture
 def snapshot(node: StoredNode) -> Path:
     from warren.spark_export.snapshot.plan import QueueSelector
@@ -222,12 +169,10 @@ def snapshot(node: StoredNode) -> Path:
 def test_an_export_that_is_killed_and_run_again_is_in_the_table_once(
     kind: str, node: StoredNode, place: Path, snapshot: Path, step: str, count: int
 ) -> None:
-    exporting = Exporting(kind, node, place, snapshot)
-    with exporting.start(step, count) as killed:
-        assert killed.wait() == -signal.SIGKILL
+    what = (kind, node.directory.path, place, snapshot)
+    assert ExportProcess(*what, step, count).wait() == -signal.SIGKILL
     for _ in range(2):
-        with exporting.start() as again:
-            assert again.wait() == 0
+        assert ExportProcess(*what).wait() == 0
     found = copies(read_table(kind, place))
     assert len(found) == 205 and set(found.values()) == {1}
 
@@ -236,18 +181,14 @@ def test_an_export_that_is_killed_and_run_again_is_in_the_table_once(
 def test_an_export_that_is_killed_at_any_moment_is_in_the_table_once(
     kind: str, node: StoredNode, place: Path, snapshot: Path
 ) -> None:
-    exporting = Exporting(kind, node, place, snapshot)
+    what = (kind, node.directory.path, place, snapshot)
     chance = random.Random(7)
     for _ in range(5):
-        with exporting.start() as killed:
-            assert killed.stdout is not None and killed.stdout.readline() == "begins\n"
-            try:
-                # About as long as all of it takes.
-                killed.wait(chance.uniform(0, 0.4))
-            except subprocess.TimeoutExpired:
-                killed.kill()
-    with exporting.start() as whole:
-        assert whole.wait() == 0
+        killed = ExportProcess(*what)
+        killed.wait_until_it_begins()
+        # About as long as all of it takes.
+        killed.kill_after(chance.uniform(0, 0.4))
+    assert ExportProcess(*what).wait() == 0
     found = copies(read_table(kind, place))
     assert len(found) == 205 and set(found.values()) == {1}
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pika
 import pytest
 from broker_channel import open_channel
+from quick_spark import JAVA_OPTIONS
 
 from warren import Broker
 from warren.spark_export.snapshot.snapshot import list_snapshots
@@ -82,6 +83,7 @@ def test_executors_need_no_file_of_the_node(
         ],
         env={
             **os.environ,
+            "JAVA_OPTIONS": JAVA_OPTIONS,
             "PYSPARK_PYTHON": worker_python,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYTHONSAFEPATH": "1",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pika
 import pytest
@@ -19,12 +19,18 @@ from broker_channel import open_channel
 from pika.adapters.blocking_connection import BlockingChannel
 from pinned_messages import bodies_of
 from server_process import ServerProcess
+from sink_driver import start_publishing
 
+import warren.spark_export
 from warren import Broker
 from warren.persist.disk.filesystem import RealFileSystem
 from warren.persist.inspection.check import check
 from warren.spark_export.snapshot.plan import QueueSelector
 from warren.spark_export.snapshot.snapshot import create
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 WINDOW = {"x-message-deduplication-window": 20_000}
 ARGUMENTS = ["--data-dir", "data", "--amqp", "127.0.0.1:0"]
@@ -54,13 +60,14 @@ class Publishing:
     def __init__(self, directory: Path, worker_python: str) -> None:
         self._directory = directory
         self._worker_python = worker_python
+        self._checkpoint = directory / "checkpoint"
+        self._log = directory / "driver-log"
         self._files = directory / "files"
         self._files.mkdir()
         for number in range(FILES):
             rows = range(number * ROWS, (number + 1) * ROWS)
             text = "".join(f"{row}\n" for row in rows)
             (self._files / f"{number}.txt").write_text(text, encoding="ascii")
-        self._runs = 0
         self.server = ServerProcess(ARGUMENTS, directory)
 
     def declare(self) -> None:
@@ -77,14 +84,17 @@ class Publishing:
         with pika.BlockingConnection(parameters) as connection:
             yield connection.channel()
 
-    def start(self) -> subprocess.Popen[bytes]:
-        self._runs += 1
-        driver = self._directory / f"driver-{self._runs}"
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        told = map(str, (self._files, self._checkpoint, self.server.url))
+        return start_publishing(spark, *told)
+
+    def start_driver(self) -> subprocess.Popen[bytes]:
+        """A process with a Spark of its own."""
+        driver = self._directory / "driver"
         driver.mkdir()
         script = Path(__file__).parents[2] / "support" / "sink_driver.py"
-        checkpoint = self._directory / "checkpoint"
-        told = [driver, self._worker_python, self._files, checkpoint, self.server.url]
-        with (driver / "log").open("wb") as log:
+        told = [driver, self._worker_python, self._files, self._checkpoint, self.server.url]
+        with self._log.open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, str(script), *map(str, told)],
                 cwd=driver,
@@ -94,12 +104,12 @@ class Publishing:
                 env=os.environ,
             )
 
-    def wait_for(self, count: int, driver: subprocess.Popen[bytes]) -> None:
+    def wait_for(self, count: int, goes_on: Callable[[], bool]) -> None:
         """Return when so many have arrived in the plain queue."""
         deadline = time.monotonic() + PATIENCE_S
         with self.channel() as channel:
             while channel.queue_declare("plain", passive=True).method.message_count < count:
-                assert driver.poll() is None and time.monotonic() < deadline, self.logs()
+                assert goes_on() and time.monotonic() < deadline, self._log.read_text()
                 # To ask without a pause would take a core from Spark.
                 time.sleep(0.05)
 
@@ -117,9 +127,6 @@ class Publishing:
                     break
         return found
 
-    def logs(self) -> str:
-        return "".join(log.read_text() for log in sorted(self._directory.glob("driver-*/log")))
-
 
 def end(driver: subprocess.Popen[bytes]) -> None:
     """With the JVM and the workers, which are of its group."""
@@ -128,27 +135,25 @@ def end(driver: subprocess.Popen[bytes]) -> None:
     driver.wait()
 
 
-@pytest.mark.skipif(
-    shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="there is no Java"
-)
 @pytest.mark.timeout(400)
 def test_spark_and_the_broker_are_killed_in_turn_and_each_message_is_there_once(
-    tmp_path: Path, worker_python: str
+    spark: SparkSession, tmp_path: Path, worker_python: str
 ) -> None:
     publishing = Publishing(tmp_path, worker_python)
     driver = None
     try:
         publishing.declare()
-        driver = publishing.start()
-        publishing.wait_for(300, driver)
+        killed = driver = publishing.start_driver()
+        publishing.wait_for(300, lambda: killed.poll() is None)
         end(driver)
         # The same batch once more; this time the broker goes in the middle of it.
-        driver = publishing.start()
-        publishing.wait_for(900, driver)
+        warren.spark_export.register(spark, pushdown=False)
+        query = publishing.start(spark)
+        publishing.wait_for(900, lambda: query.isActive)
         publishing.restart_broker()
-        assert driver.wait(PATIENCE_S) != 0
-        driver = publishing.start()
-        assert driver.wait(PATIENCE_S) == 0, publishing.logs()
+        with pytest.raises(Exception, match="PublishFailed"):
+            query.awaitTermination()
+        publishing.start(spark).awaitTermination()
         plain, once = publishing.drain("plain"), publishing.drain("once")
     finally:
         if driver is not None:
