@@ -52,9 +52,10 @@ PRECONDITIONS_MAX = 124
 PIECE_BYTES_MAX = 512 << 10
 """Octets of a piece: etcd takes requests of 1.5 MiB at its defaults."""
 
-BATCH_TRANSACTIONS_MAX = 32
+BATCH_TRANSACTIONS_MAX = 64
 """Every node applies a batch in one turn of its loop, where a queue that gets another leader takes
-half a millisecond."""
+up to half a millisecond. With half as many, failovers of thousands of queues cost a third more.
+"""
 BATCH_OPERATIONS_MAX = 127
 """Limit of a batch's number of pieces plus the operations of its largest piece: etcd adds up the
 operations along the depth of nested transactions, not across them."""
