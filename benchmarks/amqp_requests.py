@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from amqp_socket import FRAME_BYTES_MAX, frame, method, short_string, table
 
-DURABLE, EXCLUSIVE, NOWAIT = 2, 4, 16
+DURABLE, EXCLUSIVE, AUTO_DELETE, NOWAIT = 2, 4, 4, 16
+"""Bits of declarations; the third is exclusive for queues and auto-delete for exchanges."""
 CONSUMER_TAG = "c"
 
 
@@ -22,10 +23,13 @@ def queue_declare(
 
 
 def exchange_declare(
-    exchange: str, kind: str, arguments: Mapping[str, str | int] | None = None
+    exchange: str,
+    kind: str,
+    arguments: Mapping[str, str | int] | None = None,
+    bits: int = DURABLE | NOWAIT,
 ) -> bytes:
     fields = b"\0\0" + short_string(exchange) + short_string(kind)
-    return method(40, 10, fields + bytes([DURABLE | NOWAIT]) + table(arguments or {}))
+    return method(40, 10, fields + bytes([bits]) + table(arguments or {}))
 
 
 def bind(
@@ -38,6 +42,11 @@ def bind(
 ) -> bytes:
     names = short_string(queue) + short_string(exchange) + short_string(key)
     return method(50, 20, b"\0\0" + names + bytes([nowait]) + table(arguments or {}))
+
+
+def exchange_bind(destination: str, source: str) -> bytes:
+    names = short_string(destination) + short_string(source) + short_string("")
+    return method(40, 30, b"\0\0" + names + b"\1" + table({}))
 
 
 def publish(

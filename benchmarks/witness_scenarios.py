@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from amqp_requests import (
+    AUTO_DELETE,
     CHANNEL_CLOSE,
     CHANNEL_CLOSE_OK,
     DURABLE,
@@ -27,6 +28,7 @@ from amqp_requests import (
     bind,
     cancel,
     consume,
+    exchange_bind,
     exchange_declare,
     exchange_delete,
     get,
@@ -43,6 +45,7 @@ Work = Callable[[], object]
 
 MANY_QUEUES = 20_000
 MANY_BINDINGS = 100_000
+CASCADE = 10_000
 UNACKED = 300_000
 SCATTERED = 100_000
 LARGE_BYTES = 100_000_000
@@ -327,6 +330,50 @@ def delete_bound_exchange(stage: Stage) -> Work:
 
 
 @scenario
+def delete_chain(stage: Stage) -> Work:
+    """Deleting a queue with a chain of 10,000 auto-delete exchanges behind it."""
+    client = stage.client()
+    declared = [queue_declare("q"), passing_exchange("x-0"), bind("q", "x-0")]
+    for number in range(1, CASCADE):
+        declared.append(passing_exchange(f"x-{number}"))
+        declared.append(exchange_bind(f"x-{number - 1}", f"x-{number}"))
+    client.carry_out(b"".join(declared))
+    return request(client, [queue_delete("q")])
+
+
+@scenario
+def delete_last_bindings(stage: Stage) -> Work:
+    """Deleting a queue that 10,000 auto-delete exchanges are bound to."""
+    client = stage.client()
+    declared = [queue_declare("q")]
+    for number in range(CASCADE):
+        declared += [passing_exchange(f"x-{number}"), bind("q", f"x-{number}")]
+    client.carry_out(b"".join(declared))
+    return request(client, [queue_delete("q")])
+
+
+@http_scenario
+def delete_exchanges(stage: Stage) -> Work:
+    """Deleting a virtual host with 10,000 exchanges."""
+    client = stage.client()
+    names = [f"x-{number}" for number in range(CASCADE)]
+    client.carry_out(b"".join(exchange_declare(name, "fanout") for name in names))
+    client.close()
+    return lambda: stage.http("DELETE", f"/api/vhosts/{VIRTUAL_HOST}")
+
+
+@scenario
+def large_arguments(stage: Stage) -> Work:
+    """Five bindings with 7,000 arguments each, of 100 KB."""
+    client = stage.client()
+    client.carry_out(queue_declare("q"))
+    arguments = {f"k{number:05d}": f"v{number}" for number in range(7000)}
+    keys = [str(number) for number in range(5)]
+    bindings = [bind("q", "amq.headers", key, arguments, nowait=False) for key in keys]
+    return request(client, bindings)
+
+
+@scenario
 def declare_queues(stage: Stage) -> Work:
     """20,000 queues declared without waiting for the answers."""
     names = many_names()
@@ -523,6 +570,29 @@ def cancel_all_of_40000(stage: Stage) -> Work:
 
 
 @scenario
+def delete_consumed_queue(stage: Stage) -> Work:
+    """Deleting a queue with 20,000 consumers of another client."""
+    client = stage.client()
+    client.carry_out(queue_declare("q"))
+    client.carry_out(b"".join(consume("q", f"c-{number}") for number in range(MANY_QUEUES)))
+    return request(stage.client(), [queue_delete("q")])
+
+
+@scenario
+def consumed_exclusive_queues(stage: Stage) -> Work:
+    """A disconnect of the owner of 20,000 exclusive queues, each with a consumer."""
+    client = stage.client()
+    names = declare_many(client, EXCLUSIVE | NOWAIT)
+    client.carry_out(b"".join(consume(name, f"c-{name}") for name in names))
+
+    def work() -> None:
+        client.socket.close()
+        stage.wait_until_gone((names[0], names[-1]))
+
+    return work
+
+
+@scenario
 def single_active_consumer(stage: Stage) -> Work:
     """Closing a channel with 2,000 consumers of a queue with a single active consumer."""
     client = stage.client()
@@ -549,6 +619,17 @@ def purge_small(stage: Stage) -> Work:
     client = stage.client()
     client.carry_out(queue_declare("q"))
     client.publish(publish("", "q", b"x"), 800_000)
+    return request(client, [purge("q")])
+
+
+@scenario
+def purge_returned(stage: Stage) -> Work:
+    """Purging 300,000 messages that came back."""
+    client = stage.client()
+    client.carry_out(queue_declare("q"))
+    take(client, "q", UNACKED)
+    client.carry_out(cancel() + nack(UNACKED, requeue=True, multiple=True))
+    stage.wait_for_ready("q", UNACKED)
     return request(client, [purge("q")])
 
 
@@ -629,6 +710,11 @@ def declare_many(client: AmqpSocket, bits: int = DURABLE | NOWAIT) -> list[str]:
     names = many_names()
     client.carry_out(b"".join(queue_declare(name, bits=bits) for name in names))
     return names
+
+
+def passing_exchange(name: str) -> bytes:
+    """Declares an exchange that goes with its last binding."""
+    return exchange_declare(name, "fanout", bits=DURABLE | AUTO_DELETE | NOWAIT)
 
 
 def bind_many(client: AmqpSocket) -> None:
