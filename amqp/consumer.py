@@ -198,6 +198,16 @@ class ChannelConsumer(Consumer):
         channel = self._channel
         return min(room, channel.limit - channel.limited_unacked) if channel.limit else room
 
+    def leave(self) -> None:
+        """The channel has ended, and the queue will forget this consumer in one of the next turns.
+
+        Until then it takes one message at most, to be acknowledged whatever the client has asked
+        for: the channel gives it back.
+        """
+        self.__class__ = LeavingConsumer
+        self.no_ack = False
+        self.prefetch = self.unacked + 1
+
     def traced_as(self) -> TracedClient:
         return self._channel.traced_as()
 
@@ -251,10 +261,10 @@ class ChannelConsumer(Consumer):
 
 
 class LeavingConsumer(ChannelConsumer):
-    """What becomes of a consumer whose channel has ended until it has left its queue.
+    """A consumer whose channel has ended, until it has left its queue: nothing is written.
 
-    The channel gives back what it is handed. What needs no acknowledgement is lost, like what was
-    on its way to the client.
+    What another node sends without waiting for acknowledgements is lost, like what was on its way
+    to the client.
     """
 
     __slots__ = ()

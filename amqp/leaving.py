@@ -2,8 +2,8 @@
 
 A queue looks through all its consumers for those that leave, and a connection may have thousands of
 channels, each with a consumer of the same queue. Consumers of very many queues leave in turns; what
-they are still handed meanwhile is not sent, and goes back with all else. The messages that channels
-give back are given back in turns, too.
+they are still handed meanwhile, one message each at most, is not sent, and goes back with all else.
+The messages that channels give back are given back in turns, too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from warren.amqp.consumer import ChannelConsumer, LeavingConsumer
+from warren.amqp.consumer import ChannelConsumer
 from warren.core.queues.consumers import ConsumedQueue, Consumer
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Event, Waiting, run
@@ -71,7 +71,7 @@ def leave(consumers: list[ChannelConsumer], turns: Turns, then: Callable[[], Non
     """
     if len(consumers) > LEFT_AT_ONCE:
         for consumer in consumers:
-            consumer.__class__ = LeavingConsumer
+            consumer.leave()
     ending: list[Event] = []
     over = Event()
 

@@ -9,6 +9,7 @@ from pamqp import commands
 from pipe import Broker, Client
 
 from warren.amqp.leaving import LEFT_AT_ONCE
+from warren.core.queues.local_queue import DELIVERY_SLICE
 from warren.core.queues.subscriptions import CANCELLED_AT_ONCE
 from warren.core.scheduling.turns import TURN_US
 
@@ -79,10 +80,11 @@ def test_the_consumers_of_a_connection_leave_very_many_queues_in_turns(
     assert not broker.node.giving_back
 
 
+@pytest.mark.parametrize("no_ack", [False, True])
 def test_what_reaches_a_consumer_that_has_not_left_yet_comes_back(
-    broker: Broker, client: Client, other: Client
+    broker: Broker, client: Client, other: Client, no_ack: bool
 ) -> None:
-    consume_many(client)
+    consume_many(client, no_ack=no_ack)
     close(client)
     waiting = [name for name, queue in broker.vhost.queues.items() if queue.consumers]
     assert waiting
@@ -98,6 +100,25 @@ def test_what_reaches_a_consumer_that_has_not_left_yet_comes_back(
     assert other.receives_bodies() == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("no_ack", [False, True])
+def test_a_backlog_stays_in_the_queue_while_its_consumer_leaves(
+    broker: Broker, client: Client, other: Client, no_ack: bool
+) -> None:
+    consume_many(client, no_ack=no_ack)
+    client.connection.writable(False)
+    bodies = [b"%d" % number for number in range(3 * DELIVERY_SLICE)]
+    for body in bodies:
+        other.publishes("q0", body)
+    broker.settle()
+    client.connection.writable(True)
+    close(client)
+    assert broker.queue("q0").consumers
+    assert len(broker.queue("q0")) == 2 * DELIVERY_SLICE
+    assert client.frames()[-1].method.name == "Channel.CloseOk"
+    other.consumes("q0", no_ack=True)
+    assert other.receives_bodies() == bodies[DELIVERY_SLICE if no_ack else 0 :]
+
+
 def test_a_channel_is_closed_when_all_its_consumers_have_left(
     broker: Broker, client: Client, other: Client
 ) -> None:
@@ -110,7 +131,7 @@ def test_a_channel_is_closed_when_all_its_consumers_have_left(
     client.opens_channel(1)
     other.publishes("q0", b"2")
     client.receives_nothing()
-    assert len(broker.queue("q0")) >= 1
+    assert len(broker.queue("q0")) == 2
 
 
 def test_a_consumer_leaves_a_queue_that_moves_meanwhile(broker: Broker, client: Client) -> None:
