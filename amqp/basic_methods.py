@@ -56,7 +56,7 @@ async def consume(channel: Channel, method: commands.Basic.Consume) -> None:
     described = f"queue '{name}' in vhost '{channel.vhost.name}'"
     if kind is STREAM and not channel.prefetch:
         raise PreconditionFailed(f"consumer prefetch count is not set for '{described}'")
-    if channel.limit and kind is not CLASSIC:
+    if channel.limit is not None and kind is not CLASSIC:
         raise Unsupported(f"{described} does not support global qos")
     if kind is STREAM and method.no_ack:
         raise Unsupported(f"automatic acknowledgement not supported by stream queues {described}")
@@ -74,7 +74,7 @@ async def consume(channel: Channel, method: commands.Basic.Consume) -> None:
     await queue.subscribe(consumer)
     channel.add_consumer(consumer)
     if not method.no_ack:
-        channel.watch_timeout()
+        channel.timeout.watch(channel)
     if not method.nowait:
         channel.reply(make(commands.Basic.ConsumeOk, consumer_tag=tag))
     # The queue may have moved meanwhile; then it is another object.
@@ -83,7 +83,7 @@ async def consume(channel: Channel, method: commands.Basic.Consume) -> None:
 
 def cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
     tag = method.consumer_tag or ""
-    consumer = channel.consumers.pop(tag, None)
+    consumer = channel.remove_consumer(tag)
     connection = channel.connection
     if consumer is not None:
         with connection.held.leaving(connection.node.metadata, connection.output) as left:

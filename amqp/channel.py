@@ -8,7 +8,6 @@ amqp_semantics.md sections 2 and 5 to 8.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
@@ -18,6 +17,8 @@ from pamqp import commands
 
 from warren.amqp.confirms import ChannelConfirms
 from warren.amqp.consumer import ChannelConsumer, delivery_frames
+from warren.amqp.delivery_limit import DeliveryLimit
+from warren.amqp.delivery_timeout import DeliveryTimeout
 from warren.amqp.errors import NO_IDS, PUBLISH_IDS, FrameError, UnexpectedFrame
 from warren.amqp.frames import BODY as BODY_FRAME
 from warren.amqp.frames import END, FRAME_US, FrameHeads
@@ -27,7 +28,6 @@ from warren.amqp.methods import Method, encode_method, make
 from warren.amqp.publishing import QUEUE_US, QUEUES_AT_ONCE, Route, publish_to_many
 from warren.amqp.settling import (
     FEW,
-    HELD_PER_US,
     LOOKS_PER_US,
     SETTLED_AT_ONCE,
     SETTLED_PER_US,
@@ -45,7 +45,6 @@ from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import Settlement
 from warren.core.messages.stock import Stock
-from warren.core.ports import Timer
 from warren.core.queues.consumers import Blocked, ConsumedQueue
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import Unfinished
@@ -57,9 +56,6 @@ if TYPE_CHECKING:
     from warren.amqp.reply_consumer import ReplyConsumer
     from warren.amqp.transaction import Transaction
     from warren.core.vhosts.vhost import VirtualHost
-
-CONSUMER_TIMEOUT_TICK_S = 60.0
-"""Time between checks of the oldest unacknowledged message (amqp_semantics.md section 5.4)."""
 
 MESSAGE_SIZE_CAP = 536_870_912
 """The largest message that any configuration allows."""
@@ -112,16 +108,12 @@ class Channel:
         "_body",
         "_body_left",
         "_body_size",
-        "_handed_out",
         "_header",
         "_held_cancels",
-        "_limited",
         "_lowest_unacked",
         "_size_max",
         "_sources_max",
-        "_timeout_timer",
         "_under_way",
-        "_unlimited",
         "acked",
         "body_heads",
         "confirms",
@@ -138,7 +130,6 @@ class Channel:
         "last_delivery_tag",
         "last_queue",
         "limit",
-        "limited_unacked",
         "number",
         "prefetch",
         "publish_method",
@@ -147,6 +138,7 @@ class Channel:
         "reply_consumer",
         "returned",
         "sources",
+        "timeout",
         "transaction",
         "unacked",
     )
@@ -170,14 +162,11 @@ class Channel:
         self.unacked: dict[int, Message] = {}
         self.last_delivery_tag = 0
         self.prefetch = connection.settings.default_prefetch
-        self.limit = 0
-        self.limited_unacked = 0
-        # The consumers that wait for room under the limit, in turn; and those that do not.
-        self._limited: list[ChannelConsumer] = []
-        self._unlimited: dict[ChannelConsumer, None] = {}
+        # What basic.qos with global has set.
+        self.limit: DeliveryLimit | None = None
         self._lowest_unacked = 1
-        self._handed_out: deque[tuple[int, float]] = deque()
-        self._timeout_timer: Timer | None = None
+        timeout_s = connection.settings.consumer_timeout_s
+        self.timeout = DeliveryTimeout(connection.clock, timeout_s)
         self._held_cancels: list[Method] | None = None
         # Happens when the operation ends that `see_through` finishes even if the channel ends.
         self._under_way: Event | None = None
@@ -468,7 +457,7 @@ class Channel:
             message.holder = Getter(queue)
             self.may_have_from(queue)
             self.unacked[self.last_delivery_tag] = message
-            self.watch_timeout()
+            self.timeout.watch(self)
         return self.last_delivery_tag
 
     # Acknowledging
@@ -488,8 +477,8 @@ class Channel:
         holder.settled(1)
         if queue.has_ready:
             queue.deliver()
-        if self.limit and holder.limited:
-            self._settle_limited(1)
+        if self.limit is not None and holder.limited:
+            self.limit.settled(1)
 
     def judge(self, delivery_tag: int, multiple: bool, verdict: Verdict) -> None:
         """Ack, nack or reject one message, or all up to a tag.
@@ -611,9 +600,9 @@ class Channel:
                 queue.reject(of_queue)
             if queue.has_ready:
                 queue.deliver()
-        if self.limit:
+        if self.limit is not None:
             # After the queues have the messages: those put back go out before new ones.
-            self._settle_limited(limited)
+            self.limit.settled(limited)
 
     def unsettled(self) -> Iterator[Message]:
         """Messages delivered to this channel whose verdicts have not reached their queues yet."""
@@ -652,41 +641,40 @@ class Channel:
 
     # Prefetch and back-pressure
 
-    def set_limit(self, limit: int) -> None:
+    def set_limit(self, most: int) -> None:
         """basic.qos with global: one limit for all consumers of the channel; 0 removes it.
 
         All messages outstanding now count; later only deliveries to consumers do.
         """
-        if not limit and not self.limit:
+        if not most and self.limit is None:
             return
-        self.limit = limit
-        self.connection.node.turns.spend((len(self.unacked) + len(self.consumers)) // LOOKS_PER_US)
-        self.limited_unacked = len(self.unacked)
+        turns = self.connection.node.turns
+        turns.spend((len(self.unacked) + len(self.consumers)) // LOOKS_PER_US)
         for message in self.unacked.values():
             if isinstance(message.holder, Getter):
                 message.holder.limited = True
-        self._unlimited = {
-            consumer: None
-            for consumer in self.consumers.values()
-            if not consumer.blocked & Blocked.CHANNEL_LIMIT
-        }
-        if self._limit_reached:
-            self._stop_at_limit()
+        limit, outstanding = self.limit, len(self.unacked)
+        if limit is None:
+            self.limit = DeliveryLimit(most, outstanding, self.consumers.values(), turns)
+        elif most:
+            limit.change(most, outstanding)
         else:
-            self._go_on_below_limit()
-
-    @property
-    def _limit_reached(self) -> bool:
-        return bool(self.limit) and self.limited_unacked >= self.limit
+            self.limit = None
+            limit.lift()
 
     def add_consumer(self, consumer: ChannelConsumer) -> None:
         """A new subscription of the channel."""
         self.may_have_from(consumer.queue)
         self.consumers[consumer.tag] = consumer
-        if consumer.blocked & Blocked.CHANNEL_LIMIT:
-            self._limited.append(consumer)
-        elif self.limit:
-            self._unlimited[consumer] = None
+        if self.limit is not None:
+            self.limit.add(consumer)
+
+    def remove_consumer(self, tag: str) -> ChannelConsumer | None:
+        """Forget a consumer that leaves its queue; None if there is none of this tag."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is not None and self.limit is not None:
+            self.limit.discard(consumer)
+        return consumer
 
     def may_have_from(self, queue: ConsumedQueue) -> None:
         """Note a queue that may hand out messages here; deleted queues are removed now and then."""
@@ -698,43 +686,6 @@ class Channel:
         if len(sources) > self._sources_max:
             self.sources = {source: None for source in sources if not source.deleted}
             self._sources_max = max(SOURCES_MAX, 2 * len(self.sources))
-
-    def count_limited(self, count: int) -> None:
-        """Count messages handed to a consumer while the channel has a limit."""
-        self.limited_unacked += count
-        if self._limit_reached:
-            self._stop_at_limit()
-
-    def _settle_limited(self, count: int) -> None:
-        self.limited_unacked -= count
-        self._go_on_below_limit()
-
-    def _stop_at_limit(self) -> None:
-        self.connection.node.turns.spend(len(self._unlimited) // LOOKS_PER_US)
-        for consumer in self._unlimited:
-            consumer.block(Blocked.CHANNEL_LIMIT)
-        self._limited += self._unlimited
-        self._unlimited.clear()
-
-    def _go_on_below_limit(self) -> None:
-        """Wake the consumers that the limit holds back, in turn, until it is reached again: last
-        those whose queue has nothing for them. The limit is often reached before."""
-        self.connection.node.turns.spend(len(self._limited) // HELD_PER_US)
-        for consumer in filter(lambda held: held.queue.has_ready, self._limited[:]):
-            if self._limit_reached:
-                return
-            self._limited.remove(consumer)
-            self._wake(consumer)
-        if not self._limit_reached:
-            idle, self._limited = self._limited, []
-            for consumer in idle:
-                self._wake(consumer)
-
-    def _wake(self, consumer: ChannelConsumer) -> None:
-        if self.consumers.get(consumer.tag) is consumer:
-            self._unlimited[consumer] = None
-            if consumer.unblock(Blocked.CHANNEL_LIMIT):
-                consumer.queue.deliver()
 
     def socket_writable(self, writable: bool) -> None:
         self._block_all(Blocked.SOCKET, not writable)
@@ -755,45 +706,13 @@ class Channel:
     def initially_blocked(self) -> int:
         """The reasons (`Blocked`) why a new consumer of this channel gets nothing at first."""
         blocked = 0
-        if self._limit_reached:
+        if self.limit is not None and self.limit.is_reached:
             blocked |= Blocked.CHANNEL_LIMIT
         if self.connection.held_back:
             blocked |= Blocked.COMMITS
         if not self.connection.socket_writable:
             blocked |= Blocked.SOCKET
         return blocked
-
-    def watch_timeout(self) -> None:
-        """Start checking for messages held too long, when the client may hold the first one."""
-        if self._timeout_timer is None and self.connection.settings.consumer_timeout_s is not None:
-            clock = self.connection.clock
-            self._timeout_timer = clock.call_later(CONSUMER_TIMEOUT_TICK_S, self._check_timeout)
-
-    def held_for_s(self, delivery_tag: int) -> float:
-        """The least time that the client has had a delivery, as far as checks have noted it."""
-        now = self.connection.node.clock.now()
-        return next((now - at for tag, at in self._handed_out if tag >= delivery_tag), 0.0)
-
-    def _check_timeout(self) -> None:
-        """Each check notes the tags handed out by then; a tag is at least as old as its note."""
-        self._timeout_timer = None
-        timeout_s = self.connection.settings.consumer_timeout_s
-        assert timeout_s is not None
-        now = self.connection.node.clock.now()
-        notes = self._handed_out
-        notes.append((self.last_delivery_tag, now))
-        oldest = min(self.unacked, default=self.last_delivery_tag + 1)
-        while notes and notes[0][0] < oldest:
-            notes.popleft()
-        if notes and now - notes[0][1] >= timeout_s:
-            error = PreconditionFailed(
-                f"delivery acknowledgement on channel {self.number} timed out. Timeout value "
-                f"used: {int(timeout_s * 1000)} ms. This timeout value can be configured, see "
-                "consumers doc guide to learn more"
-            )
-            self.connection.close_channel(self.number, error, NO_IDS)
-            return
-        self.watch_timeout()
 
     # Showing
 
@@ -823,7 +742,7 @@ class Channel:
         cancelled it meanwhile, or the channel has ended."""
         if self.consumers.get(consumer.tag) is not consumer:
             return
-        del self.consumers[consumer.tag]
+        self.remove_consumer(consumer.tag)
         if "consumer_cancel_notify" not in self.connection.capabilities:
             return
         method = make(commands.Basic.Cancel, consumer_tag=consumer.tag, nowait=True)
@@ -839,6 +758,10 @@ class Channel:
         for method in held:
             self.reply(method)
 
+    def fails(self, error: PreconditionFailed) -> None:
+        """Close the channel for a reason that no method of the client has given."""
+        self.connection.close_channel(self.number, error, NO_IDS)
+
     def tell(self, method: Method) -> None:
         """Reply to a request that took time, if the channel still exists."""
         if self.connection.channels.get(self.number) is self:
@@ -853,9 +776,7 @@ class Channel:
         """End timers, direct replies and confirms. `give_back` must follow when the consumers have
         left their queues."""
         self.connection.node.giving_back[self] = None
-        if self._timeout_timer is not None:
-            self._timeout_timer.cancel()
-            self._timeout_timer = None
+        self.timeout.stop()
         if self.reply_consumer is not None:
             self.reply_consumer.end()
             self.reply_consumer = None
@@ -866,8 +787,8 @@ class Channel:
     def without_consumers(self) -> list[ChannelConsumer]:
         consumers = list(self.consumers.values())
         self.consumers.clear()
-        self._limited.clear()
-        self._unlimited.clear()
+        if self.limit is not None:
+            self.limit.clear()
         return consumers
 
     async def give_back(self) -> None:

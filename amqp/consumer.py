@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Protocol
 
+from warren.amqp.delivery_limit import DeliveryLimit
 from warren.amqp.frames import END, HEAD, METHOD, OVERHEAD, FrameHeads, content_frames
 from warren.amqp.peer import Peer
 from warren.core.field import Table
@@ -47,18 +48,13 @@ class DeliveringChannel(Protocol):
     number: int
     last_delivery_tag: int
     unacked: dict[int, Message]
-    limit: int
-    limited_unacked: int
+    limit: DeliveryLimit | None
     redelivered: int
     header_heads: FrameHeads
     body_heads: FrameHeads
 
     @property
     def connection(self) -> DeliveringConnection: ...
-
-    def count_limited(self, count: int) -> None:
-        """Count messages handed to a consumer while the channel has a limit."""
-        ...
 
     def may_have_from(self, queue: ConsumedQueue) -> None:
         """Note a queue that may hand out messages here."""
@@ -148,8 +144,8 @@ class ChannelConsumer(Consumer):
         self.unacked += 1
         if self.unacked >= self.prefetch:
             self.block(_PREFETCH)
-        if channel.limit:
-            channel.count_limited(1)
+        if channel.limit is not None:
+            channel.limit.count(1)
         envelope = message.envelope
         if envelope is self._envelope and not message.redelivered:
             self._output += (self._head, _pack_tag(delivery_tag), self._tail, message.body, END)
@@ -174,8 +170,8 @@ class ChannelConsumer(Consumer):
         self.unacked += len(messages)
         if self.unacked >= self.prefetch:
             self.block(_PREFETCH)
-        if channel.limit:
-            channel.count_limited(len(messages))
+        if channel.limit is not None:
+            channel.limit.count(len(messages))
         if not channel.connection.flush_requested:
             channel.connection.request_flush()
 
@@ -195,8 +191,8 @@ class ChannelConsumer(Consumer):
 
     def capacity(self) -> int:
         room = self.prefetch - self.unacked
-        channel = self._channel
-        return min(room, channel.limit - channel.limited_unacked) if channel.limit else room
+        limit = self._channel.limit
+        return room if limit is None else min(room, limit.room)
 
     def leave(self) -> None:
         """The channel has ended, and the queue will forget this consumer in one of the next turns.

@@ -24,9 +24,6 @@ SETTLED_PER_US = 2
 LOOKS_PER_US = 8
 """Messages that can be examined in a microsecond."""
 
-HELD_PER_US = 32
-"""Consumers that a limit holds back and that can be passed over in a microsecond."""
-
 
 class ReturningChannel(Protocol):
     """A channel that gives messages back. `has_streams`: it may hold messages of streams."""

@@ -149,7 +149,7 @@ class ChannelRows:
             "messages_uncommitted": transaction.published if transaction is not None else 0,
             "acks_uncommitted": transaction.judged if transaction is not None else 0,
             "prefetch_count": 0 if channel.prefetch == NO_LIMIT else channel.prefetch,
-            "global_prefetch_count": channel.limit,
+            "global_prefetch_count": channel.limit.most if channel.limit is not None else 0,
             "pending_raft_commands": 0,
             "reductions": 0,
             "reductions_details": {"rate": 0.0},

@@ -288,7 +288,7 @@ def _holders(request: ApiRequest, messages: set[Message]) -> dict[Message, Row]:
                         "channel": channel.number,
                         "user": client.user_name,
                         "delivery_tag": tag,
-                        "held_for_at_least_ms": round(1000 * channel.held_for_s(tag)),
+                        "held_for_at_least_ms": round(1000 * channel.timeout.held_for_s(tag)),
                     }
     return holders
 

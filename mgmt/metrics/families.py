@@ -299,7 +299,7 @@ def channel_state(channel: Channel) -> Values:
         transaction.published if transaction is not None else 0,
         transaction.judged if transaction is not None else 0,
         channel.prefetch,
-        channel.limit,
+        channel.limit.most if channel.limit is not None else 0,
         0,
     )
 

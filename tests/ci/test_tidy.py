@@ -34,7 +34,7 @@ FUNCTION_LINES_MAX = 60
 PARAMETERS_MAX = 9
 
 LONG_FILES: dict[str, int] = {
-    "amqp/channel.py": 888,
+    "amqp/channel.py": 809,
     "amqp/connection.py": 916,
     "core/backing/variable_queue.py": 955,
     "core/queues/local_queue.py": 1054,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import warren.amqp.channel
+import warren.amqp.delivery_timeout
 from warren import Broker
 from warren.compat_tests.raw_client import RawClient
 
@@ -20,7 +20,7 @@ TICK_S = 0.05
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    monkeypatch.setattr(warren.amqp.channel, "CONSUMER_TIMEOUT_TICK_S", TICK_S)
+    monkeypatch.setattr(warren.amqp.delivery_timeout, "TICK_S", TICK_S)
     with Broker(consumer_timeout_ms=TIMEOUT_MS) as broker:
         yield broker
 

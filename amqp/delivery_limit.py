@@ -1,0 +1,113 @@
+"""The limit on what all consumers of a channel may hold together: basic.qos with `global`
+(amqp_semantics.md section 5.1).
+
+Theory. A channel may have tens of thousands of consumers, and each acknowledgement may make room
+for one message. So those that the limit holds back are served in turn, the ones first whose queue
+has a message, and the limit is usually reached again before all of them were looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from warren.amqp.settling import LOOKS_PER_US
+from warren.core.queues.consumers import Blocked, Consumer
+from warren.core.scheduling.turns import Turns
+
+HELD_PER_US = 32
+"""Consumers that are held back and can be passed over in a microsecond."""
+
+
+class DeliveryLimit:
+    """At most `most` messages may be outstanding; a queue that delivers counts them here."""
+
+    __slots__ = ("_held", "_outstanding", "_served", "_turns", "most")
+
+    def __init__(
+        self, most: int, outstanding: int, consumers: Iterable[Consumer], turns: Turns
+    ) -> None:
+        self.most = most
+        self._outstanding = outstanding
+        # The consumers that may be served, and those that the limit holds back, in turn.
+        self._served = dict.fromkeys(consumers)
+        self._held: dict[Consumer, None] = {}
+        self._turns = turns
+        if self.is_reached:
+            self._stop()
+
+    @property
+    def room(self) -> int:
+        """How many messages may still be delivered."""
+        return self.most - self._outstanding
+
+    @property
+    def is_reached(self) -> bool:
+        return self._outstanding >= self.most
+
+    def change(self, most: int, outstanding: int) -> None:
+        """Another limit, with so many messages outstanding."""
+        self.most = most
+        self._outstanding = outstanding
+        if self.is_reached:
+            self._stop()
+        else:
+            self._go_on()
+
+    def lift(self) -> None:
+        """There is no limit any more: serve those that it holds back."""
+        held, self._held = self._held, {}
+        _wake(held)
+
+    def add(self, consumer: Consumer) -> None:
+        """A new consumer, which is blocked already if the limit is reached."""
+        (self._held if consumer.blocked & Blocked.CHANNEL_LIMIT else self._served)[consumer] = None
+
+    def discard(self, consumer: Consumer) -> None:
+        """A consumer has left its queue."""
+        self._served.pop(consumer, None)
+        self._held.pop(consumer, None)
+
+    def clear(self) -> None:
+        """All consumers have left their queues."""
+        self._served.clear()
+        self._held.clear()
+
+    def count(self, count: int) -> None:
+        """So many messages were handed to a consumer."""
+        self._outstanding += count
+        if self.is_reached:
+            self._stop()
+
+    def settled(self, count: int) -> None:
+        """So many of the messages counted are outstanding no more."""
+        self._outstanding -= count
+        self._go_on()
+
+    def _stop(self) -> None:
+        self._turns.spend(len(self._served) // LOOKS_PER_US)
+        for consumer in self._served:
+            consumer.block(Blocked.CHANNEL_LIMIT)
+        self._held.update(self._served)
+        self._served.clear()
+
+    def _go_on(self) -> None:
+        """Serve those that are held back, in turn, until the limit is reached again: last those
+        whose queue has nothing for them."""
+        self._turns.spend(len(self._held) // HELD_PER_US)
+        for consumer in [held for held in self._held if held.queue.has_ready]:
+            if self.is_reached:
+                return
+            if consumer in self._held:
+                del self._held[consumer]
+                self._served[consumer] = None
+                _wake((consumer,))
+        if not self.is_reached:
+            idle, self._held = self._held, {}
+            self._served.update(idle)
+            _wake(idle)
+
+
+def _wake(consumers: Iterable[Consumer]) -> None:
+    for consumer in consumers:
+        if consumer.unblock(Blocked.CHANNEL_LIMIT):
+            consumer.queue.deliver()
