@@ -94,17 +94,20 @@ class DeliveryLimit:
         """Serve those that are held back, in turn, until the limit is reached again: last those
         whose queue has nothing for them."""
         self._turns.spend(len(self._held) // HELD_PER_US)
-        for consumer in [held for held in self._held if held.queue.has_ready]:
+        for consumer in filter(lambda held: held.queue.has_ready, list(self._held)):
             if self.is_reached:
                 return
-            if consumer in self._held:
-                del self._held[consumer]
-                self._served[consumer] = None
-                _wake((consumer,))
-        if not self.is_reached:
-            idle, self._held = self._held, {}
-            self._served.update(idle)
-            _wake(idle)
+            self._serve(consumer)
+        for consumer in list(self._held):
+            if self.is_reached:
+                return
+            self._serve(consumer)
+
+    def _serve(self, consumer: Consumer) -> None:
+        if consumer in self._held:
+            del self._held[consumer]
+            self._served[consumer] = None
+            _wake((consumer,))
 
 
 def _wake(consumers: Iterable[Consumer]) -> None:

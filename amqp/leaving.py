@@ -23,7 +23,7 @@ GIVE_BACK_US = 40
 
 LEFT_AT_ONCE = 100
 LEAVE_US = 5
-"""Queues that consumers leave at once, and the cost of each."""
+"""Queues that consumers leave at once, and the cost of each queue and each consumer."""
 
 LOOKED_AT_ONCE = 1000
 """Consumers that are looked at together, to find those of the same queue."""
@@ -99,6 +99,7 @@ async def _leave(consumers: list[ChannelConsumer], turns: Turns, ending: list[Ev
             for current, of_current in _by_queue(of_queue).items():
                 event = current.remove_consumers(of_current)
                 ending += [event] if event is not None else []
+        turns.spend(len(some) * LEAVE_US)
         some.clear()
         await turns.pause()
 

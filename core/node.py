@@ -161,7 +161,7 @@ class Node:
         return self.metadata.transact([Write(("vhost", name), record or VirtualHostRecord())])
 
     async def end_vhost(self, name: str) -> None:
-        """Delete a virtual host, in turns if it is large: what is in it goes first."""
+        """Delete a virtual host, in turns if it is large: its queues and bindings go first."""
         vhost = self.vhosts.get(name)
         if vhost is not None:
             await vhost.empty()

@@ -11,7 +11,7 @@ and declaration rules are the virtual host's.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, KeysView, Mapping
+from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import ClassVar, TypeAlias
 from zlib import crc32
@@ -93,7 +93,7 @@ class Exchange:
         return f"<Exchange {self.name!r} of type {self.type}, {len(self._bindings)} bindings>"
 
     @property
-    def bindings(self) -> KeysView[Binding]:
+    def bindings(self) -> Collection[Binding]:
         """The bindings of which this exchange is the source, oldest first; a live view."""
         return self._bindings.keys()
 

@@ -42,16 +42,3 @@ class BindingIndex:
     def clear(self) -> None:
         self._by_key.clear()
         self._by_destination.clear()
-
-
-def binding_key(vhost: str, binding: Binding) -> Key:
-    """The key of a binding in the metadata store."""
-    return (
-        "binding",
-        vhost,
-        binding.source,
-        binding.destination_kind,
-        binding.destination,
-        binding.routing_key,
-        binding.fingerprint,
-    )

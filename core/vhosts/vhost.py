@@ -79,9 +79,9 @@ from warren.core.queues.queue_type import CLASSIC, QUORUM, majority_of, with_def
 from warren.core.queues.quorum_level import LastingEnvelopes
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Waiting, run
-from warren.core.vhosts.binding_index import BindingIndex, binding_key
+from warren.core.vhosts.binding_index import BindingIndex
 from warren.core.vhosts.burials import Burials
-from warren.core.vhosts.ending import GATHERED_AT_ONCE, Ending
+from warren.core.vhosts.ending import Ending
 from warren.core.vhosts.equivalence import inequivalent, shown
 from warren.core.vhosts.exclusive_queues import NOBODY, ExclusiveQueues
 from warren.core.vhosts.histories import Histories
@@ -245,18 +245,12 @@ class VirtualHost:
         plain = to_plain(arguments)
         record = ExchangeRecord(kind, auto_delete, internal, plain, durable, declared_by)
         self._made_exchange(name, record)
+        self.turns.spend(DECLARE_US)
+        key = ("exchange", self.name, name)
+        writes = [Write(key, record, not durable)]
         if kind == DELAYED_TYPE:
             check_name(name, self.name)
-        return self.restore_exchange(name, record)
-
-    def restore_exchange(self, name: str, record: ExchangeRecord) -> Commit:
-        """Make an exchange as it was before, with an empty delay queue if it is a delayed one."""
-        if name in self.exchanges:
-            return self._store.transact([])
-        self.turns.spend(DECLARE_US)
-        writes = [Write(("exchange", self.name, name), record, not record.durable)]
-        if record.type == DELAYED_TYPE:
-            writes.append(self._delay_queue(name, record.durable))
+            writes.append(self._delay_queue(name, durable))
         preconditions = [self._unchanged(write.key) for write in writes]
         return self._store.transact(writes, preconditions)
 
@@ -287,9 +281,16 @@ class VirtualHost:
         return self.queues.get(found.delay_queue) if found is not None else None
 
     async def end_exchange(self, name: str, *, if_unused: bool) -> None:
-        """`delete_exchange`, in turns if there is much to delete; raises `PreconditionFailed` for
-        one in use."""
-        await self.ending.exchange(partial(self.delete_exchange, name, if_unused=if_unused))
+        """Delete the exchange and its bindings, in turns if they are many.
+
+        One that does not exist is no error; raises `PreconditionFailed` for one in use.
+        """
+        exchange = self.exchanges.get(name)
+        bindings: list[Binding] = []
+        if exchange is not None and not (if_unused and exchange.bindings):
+            bindings = [*exchange.bindings, *self.bindings_to("exchange", name)]
+        delete = partial(self.delete_exchange, name, if_unused=if_unused)
+        await self.ending.exchange(bindings, delete)
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Commit:
         """Delete the exchange and its bindings; one that does not exist is no error."""
@@ -444,9 +445,12 @@ class VirtualHost:
             self._in_background(self._end_unused(queue))
 
     async def _end_unused(self, queue: LocalQueue) -> None:
+        def check() -> None:
+            queue.check_unused()
+
         # Whoever uses it again, while it ends in turns, keeps it.
         with suppress(PreconditionFailed):
-            await self.ending.queue(queue, lambda: queue.check_unused())
+            await self.ending.queue(queue, check)
 
     # Bindings
 
@@ -465,10 +469,8 @@ class VirtualHost:
         source.check_binding(binding)
         if binding in source.bindings:
             return self._store.transact([])
-        if (going := self.ending.until_gone(source.name)) is not None:
-            return going
         self.turns.spend(BIND_US + ARGUMENT_US * len(binding.arguments))
-        key = binding_key(self.name, binding)
+        key = self._binding_key(binding)
         record = BindingRecord(to_plain(binding.arguments))
         # A binding survives a restart if both its ends do.
         transient = not (source.durable and durable)
@@ -630,9 +632,7 @@ class VirtualHost:
         """Delete most of what is in it, because all of it is to go."""
         self._is_going = True
         await self.ending.queues(list(self.queues.values())[FEW:])
-        await self.ending.bindings(list(self.bindings()))
-        exchanges = list(self.exchanges.values())[len(PREDECLARED) :]
-        await self.ending.exchanges(exchanges, self._removal())
+        self.turns.let_go(await self.ending.most_of(list(self.bindings())))
 
     def end(self) -> None:
         """The virtual host is deleted: its queues end, and with them their consumers."""
@@ -663,7 +663,7 @@ class VirtualHost:
                 self.delayed.pop(name, None)
                 self.histories.remove(exchange)
                 for binding in list(exchange.bindings):
-                    self._forget_binding(binding_key(self.name, binding))
+                    self._forget_binding(self._binding_key(binding))
                 self.topology.generation += 1
             return
         assert isinstance(record, ExchangeRecord)
@@ -866,25 +866,16 @@ class VirtualHost:
             removal.of_queue(queue.name)
         return self._remove(here, removal)
 
-    def delete_unused(self, exchanges: Iterable[Exchange], removal: Removal) -> Commit:
-        """Delete those of these exchanges all of whose bindings the removal deletes."""
-        going = self._removal()
-        for exchange in filter(removal.deletes, exchanges):
-            going.of_exchange(exchange)
-        return self._remove([], going)
-
     def _removal(self) -> Removal:
         return Removal(self.exchanges, self.bindings_to)
 
     def _remove(self, queues: Iterable[Queue], removal: Removal) -> Commit:
-        """Delete queues with their groups, and what goes with them. A delay queue goes with its
-        exchange.
+        """Delete queues with their groups, and what the removal has gathered. A delay queue goes
+        with its exchange.
 
         All of it is one transaction: a crash leaves no exchange behind that only its last binding
-        would have deleted. Much of a large removal goes before; then this has to be called again.
+        would have deleted.
         """
-        if not removal.gather(GATHERED_AT_ONCE):
-            return self.ending.before(removal)
         behind = [self.delay_queue(name) for name in removal.exchanges]
         # Where all queues of a virtual host go, a delay queue may be among them.
         going = dict.fromkeys([*queues, *[queue for queue in behind if queue is not None]])
@@ -892,7 +883,7 @@ class VirtualHost:
         groups = [group for group in groups if self._store.get(group) is not None]
         keys: list[Key] = [("queue", self.name, queue.name) for queue in going]
         exchanges: list[Key] = [("exchange", self.name, name) for name in removal.exchanges]
-        bindings = [binding_key(self.name, binding) for binding in removal.bindings]
+        bindings = [self._binding_key(binding) for binding in removal.bindings]
         self.turns.spend(DELETE_US * (1 + len(keys) + len(exchanges) + len(bindings)))
         return self._store.transact(
             [Write(key, None) for key in (*keys, *groups, *bindings, *exchanges)],
@@ -903,6 +894,17 @@ class VirtualHost:
         """The precondition that a definition is still what was decided about."""
         stored = self._store.get(key)
         return Precondition(key, stored.version if stored is not None else 0)
+
+    def _binding_key(self, binding: Binding) -> Key:
+        return (
+            "binding",
+            self.name,
+            binding.source,
+            binding.destination_kind,
+            binding.destination,
+            binding.routing_key,
+            binding.fingerprint,
+        )
 
     def _queues(self, names: Iterable[str]) -> tuple[Queue, ...]:
         queues = self.queues

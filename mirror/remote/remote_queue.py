@@ -36,7 +36,6 @@ from warren.core.messages.settlement import (
     PublishConfirms,
     Settlement,
 )
-from warren.core.messages.stock import Stock
 from warren.core.ports import Timer
 from warren.core.queues.consumers import NO_LIMIT, Blocked, Consumer
 from warren.core.queues.moving import Moving, Unanswered
@@ -148,9 +147,6 @@ class RemoteQueue(Queue):
 
     def __len__(self) -> int:
         return self.ready
-
-    def stock(self) -> Stock:
-        return Stock(self.ready, 0)
 
     @property
     def refuses_when_full(self) -> bool:
@@ -295,7 +291,10 @@ class RemoteQueue(Queue):
         return self._gone.unless_used(self._ask("delete", True, False))
 
     def remove_consumers(self, consumers: Collection[Consumer]) -> Event | None:
-        return [self.remove_consumer(consumer) for consumer in consumers][-1]
+        gone = frozenset(consumers)
+        self.consumers = [consumer for consumer in self.consumers if consumer not in gone]
+        left = [self.remove_consumer(consumer) for consumer in consumers]
+        return next(filter(None, left), None)
 
     def consumer_changed(self, consumer: Consumer) -> None:
         """Tell the leader at the end of the turn whether something stops the consumer now."""

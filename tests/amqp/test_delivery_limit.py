@@ -6,6 +6,32 @@ import pytest
 from pamqp import commands
 from pipe import Broker, Client
 
+from warren.amqp.delivery_limit import DeliveryLimit
+from warren.core.queues.consumers import Blocked
+
+
+class Waiting:
+    """A consumer that the limit holds back, and its queue, which has nothing until it is woken."""
+
+    has_ready = False
+
+    def __init__(self, limit: DeliveryLimit) -> None:
+        self.queue = self
+        self.blocked = Blocked.CHANNEL_LIMIT
+        self.got = 0
+        self._limit = limit
+
+    def block(self, reason: int) -> None:
+        self.blocked |= reason
+
+    def unblock(self, reason: int) -> bool:
+        self.blocked &= ~reason
+        return True
+
+    def deliver(self) -> None:
+        self.got += 1
+        self._limit.count(1)
+
 
 @pytest.fixture
 def other(broker: Broker) -> Client:
@@ -62,3 +88,13 @@ def test_a_consumer_that_has_gone_is_forgotten(broker: Broker, client: Client, h
     limit = client.connection.channels[1].limit
     assert limit is not None
     assert not limit._served and not limit._held
+
+
+def test_those_that_are_woken_stop_when_one_of_them_reaches_the_limit(broker: Broker) -> None:
+    limit = DeliveryLimit(2, 2, (), broker.node.turns)
+    consumers = [Waiting(limit) for _ in range(3)]
+    for consumer in consumers:
+        limit.add(consumer)
+    limit.settled(1)
+    assert [bool(consumer.blocked) for consumer in consumers] == [True, True, True]
+    assert [consumer.got for consumer in consumers] == [1, 0, 0]

@@ -8,11 +8,10 @@ from pipe import Broker, Client, content_header, method_frame, publish_frames
 
 from warren.amqp.publishing import QUEUES_AT_ONCE
 from warren.amqp.settling import SETTLED_AT_ONCE
-from warren.core.definitions.records import BindingRecord, ExchangeRecord
+from warren.core.definitions.records import ExchangeRecord
 from warren.core.exchanges import topic
 from warren.core.field import Table, long, longstr
 from warren.core.messages.message import Envelope
-from warren.core.ports import Write
 from warren.core.scheduling.turns import TURN_US
 from warren.core.vhosts.ending import BINDINGS_AT_ONCE
 
@@ -203,12 +202,12 @@ def test_an_exchange_in_use_keeps_the_bindings_to_it(broker: Broker, client: Cli
             nowait=True,
         )
     client.declares("q")
+    other = broker.connects()
+    other.opens_channel(1)
     broker.node.turns.left_us = -1
     client.sends(commands.Exchange.Delete, exchange="x", if_unused=True)
     assert "x" in broker.vhost.exchanges
-    # Another node binds: clients of this one wait until the exchange is gone.
-    key = ("binding", "/", "x", "queue", "q", "k", "")
-    broker.metadata.transact([Write(key, BindingRecord({}))])
+    other.sends(commands.Queue.Bind, queue="q", exchange="x", routing_key="k")
     client.receives(commands.Channel.Close)
     assert len(broker.vhost.bindings_to("exchange", "x")) == 2 * BINDINGS_AT_ONCE
 

@@ -25,6 +25,7 @@ from warren.core.ports import Commit, Key, Precondition, Write
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.etcd import EtcdClient
 from warren.mirror.definitions.etcd_messages import Txn
+from warren.mirror.definitions.shared_definitions import BATCH_TRANSACTIONS_MAX
 
 
 class TestContract(MetadataContract):
@@ -166,7 +167,7 @@ class TestBatches:
         async def scenario(cluster: Cluster) -> None:
             store = await cluster.open("a")
             requests.clear()
-            commits = _made(store, range(480))
+            commits = _made(store, range(4 * BATCH_TRANSACTIONS_MAX))
             await done(commits[-1])
             assert all(commit.visible for commit in commits)
             assert len(requests) == 4
