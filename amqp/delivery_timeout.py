@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
 from warren.core.errors import PreconditionFailed
@@ -47,7 +48,7 @@ class DeliveryTimeout:
     def watch(self, channel: HoldingChannel) -> None:
         """Check from now on: the client may hold the first message."""
         if self._timer is None and self._timeout_s is not None:
-            self._timer = self._clock.call_later(TICK_S, lambda: self._check(channel))
+            self._timer = self._clock.call_later(TICK_S, partial(self._check, channel))
 
     def stop(self) -> None:
         if self._timer is not None:

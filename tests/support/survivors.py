@@ -8,6 +8,7 @@ is any the worse.
 from __future__ import annotations
 
 import struct
+from functools import partial
 
 from pamqp import commands
 from pipe import Broker, Client, publish_frames
@@ -80,6 +81,9 @@ class Stage:
             if isinstance(callback, Guarded):
                 callback = callback.callback
             owner = getattr(callback, "__self__", None)
+            if isinstance(callback, partial):
+                # The timeout of a channel's deliveries.
+                (owner,) = callback.args
             if isinstance(owner, Deadline):
                 owner = getattr(owner.callback, "__self__", None)
             if isinstance(owner, LocalQueue):
