@@ -36,7 +36,7 @@ class DeadLetters(Protocol[L_contra]):
     def bury(self, queue: L_contra, messages: Sequence[Message], reason: DeathReason) -> None:
         """These pending messages of the queue died, the oldest first.
 
-        `Queue.buried` is told when their dead letters are safe.
+        `LocalQueue.buried` is told when their dead letters are safe.
         """
         ...
 
