@@ -26,7 +26,8 @@ LEAVE_US = 5
 """Queues that consumers leave at once, and the cost of each queue and each consumer."""
 
 LOOKED_AT_ONCE = 1000
-"""Consumers that are looked at together, to find those of the same queue."""
+"""Consumers that are looked at together, to find those of the same queue, where they leave in
+turns. A few queues of this node are left by all at once, which costs less than doing it twice."""
 
 
 class EndingChannel(Protocol):
@@ -69,9 +70,6 @@ def leave(consumers: list[ChannelConsumer], turns: Turns, then: Callable[[], Non
     Returns what is to be waited for, if anything: an event that happens when all have left, and the
     auto-delete queues of other nodes that have lost their last consumer are gone.
     """
-    if len(consumers) > LEFT_AT_ONCE:
-        for consumer in consumers:
-            consumer.leave()
     ending: list[Event] = []
     over = Event()
 
@@ -80,25 +78,46 @@ def leave(consumers: list[ChannelConsumer], turns: Turns, then: Callable[[], Non
         then()
         run(_after(ending, over), lambda result: result())
 
-    run(_leave(consumers, turns, ending), finish)
+    if _is_much(consumers):
+        for consumer in consumers:
+            consumer.leave()
+        run(_leave_in_turns(consumers, turns, ending), finish)
+    else:
+        ending += _leave(consumers)
+        turns.let_go(consumers)
+        finish(lambda: None)
     return [] if over.happened else [over]
 
 
-async def _leave(consumers: list[ChannelConsumer], turns: Turns, ending: list[Event]) -> None:
+def _is_much(consumers: Sequence[ChannelConsumer]) -> bool:
+    """Whether to leave takes so long that others should have their turns meanwhile."""
+    if len(consumers) <= LEFT_AT_ONCE:
+        return False
+    queues = {consumer.queue for consumer in consumers}
+    return len(queues) > LEFT_AT_ONCE or not all([queue.is_here for queue in queues])
+
+
+def _leave(consumers: Iterable[Consumer]) -> list[Event]:
+    """Remove consumers from their queues; returns the events of these."""
+    left = [queue.remove_consumers(of_queue) for queue, of_queue in _by_queue(consumers).items()]
+    return [event for event in left if event is not None]
+
+
+async def _leave_in_turns(
+    consumers: list[ChannelConsumer], turns: Turns, ending: list[Event]
+) -> None:
     while consumers:
         some = consumers[-LOOKED_AT_ONCE:]
         del consumers[-LOOKED_AT_ONCE:]
-        at_once = 0
+        queues = 0
         for of_queue in _by_queue(some).values():
-            at_once += 1
-            if at_once > LEFT_AT_ONCE:
-                at_once = 0
+            queues += 1
+            if queues > LEFT_AT_ONCE:
+                queues = 0
                 turns.spend(LEFT_AT_ONCE * LEAVE_US)
                 await turns.pause()
             # The queue may be another object by now.
-            for current, of_current in _by_queue(of_queue).items():
-                event = current.remove_consumers(of_current)
-                ending += [event] if event is not None else []
+            ending += _leave(of_queue)
         turns.spend(len(some) * LEAVE_US)
         some.clear()
         await turns.pause()
