@@ -257,7 +257,7 @@ class ChannelConsumer(Consumer):
 
 
 class LeavingConsumer(ChannelConsumer):
-    """A consumer whose channel has ended, until it has left its queue: nothing is written.
+    """A consumer whose channel has ended and which is still in its queue. It writes nothing.
 
     What another node sends without waiting for acknowledgements is lost, like what was on its way
     to the client.

@@ -17,7 +17,7 @@ TICK_S = 60.0
 
 
 class HoldingChannel(Protocol):
-    """A channel whose client has messages, by delivery tag."""
+    """A channel. `unacked` are the messages that its client has not acknowledged, by tag."""
 
     number: int
     last_delivery_tag: int

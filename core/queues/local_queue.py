@@ -384,7 +384,7 @@ class LocalQueue(Queue):
                 self.touch()
 
     def deliver(self) -> None:
-        """Hand ready messages to whoever can take them, a slice at a time."""
+        """Hand ready messages to consumers that can take them, a slice at a time."""
         backing = self.backing
         if not backing.length:
             return
@@ -867,7 +867,7 @@ class LocalQueue(Queue):
     def _expires(self) -> None:
         """The queue was not used for as long as `expires` says."""
         if self._held is not None:
-            # It may have users at whoever leads.
+            # Another node is taking the lead, and may have users of the queue.
             return
         if not self.consumers:
             self._vhost.queue_unused(self)

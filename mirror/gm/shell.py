@@ -120,7 +120,7 @@ class GroupMember:
         self._run(self.member.receive(frame.sender, frame.message))
 
     def monitored_at(self, node: str) -> list[MemberId]:
-        """The members at this node whose end the member wants to know of."""
+        """The members at a node that this member monitors."""
         return [peer for peer in self._monitored if peer.node == node]
 
     def peer_gone(self, peer: MemberId) -> None:
