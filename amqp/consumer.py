@@ -257,7 +257,8 @@ class ChannelConsumer(Consumer):
 
 
 class LeavingConsumer(ChannelConsumer):
-    """A consumer whose channel has ended and which is still in its queue. It writes nothing.
+    """A consumer that is still in its queue though its channel has ended. Nothing that it takes is
+    sent to the client.
 
     What another node sends without waiting for acknowledgements is lost, like what was on its way
     to the client.

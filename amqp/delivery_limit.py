@@ -1,9 +1,9 @@
 """The limit on what all consumers of a channel may hold together: basic.qos with `global`
 (amqp_semantics.md section 5.1).
 
-Theory. A channel may have tens of thousands of consumers, and each acknowledgement may make room
-for one message. So those that the limit holds back are served in turn, the ones first whose queue
-has a message, and the limit is usually reached again before all of them were looked at.
+Theory. A channel may have tens of thousands of consumers, and an acknowledgement makes room for one
+message. The consumers that the limit holds back are served in turn. Those whose queue has a message
+come first, so the limit is usually reached again before the others are looked at.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HELD_PER_US = 32
 
 
 class DeliveryLimit:
-    """At most `most` messages may be outstanding; a queue that delivers counts them here."""
+    """At most `most` messages may be outstanding. Consumers count here what they are handed."""
 
     __slots__ = ("_held", "_outstanding", "_served", "_turns", "most")
 

@@ -55,8 +55,8 @@ NOT_HANDED = Handed(None, 0, None)
 
 
 class Purged:
-    """Messages to be removed, so many perhaps that it takes several turns: a store that can goes
-    through them in parts, and what it has gone through is freed."""
+    """Messages to be removed. There may be so many that a store goes through them in several turns;
+    each message is freed when it was reached."""
 
     __slots__ = ("_entries",)
 

@@ -97,7 +97,8 @@ async def binding_in_turns(
     routing_key: str,
     arguments: Table,
 ) -> Binding:
-    """A binding of which the arguments were read in this turn, ready to be stored."""
+    """Make a binding that can be stored in the present turn. Its arguments were read just before,
+    so one with many arguments waits for two more turns."""
     large = has_more_than(arguments, MANY_ARGUMENTS)
     if large:
         await turns.pause()

@@ -1,4 +1,5 @@
-"""A queue of this node: who gets a message, and what becomes of one that nobody gets.
+"""A queue that this node has: which consumer gets a message, and what becomes of messages that no
+consumer gets.
 
 Answerable for consumers, acknowledgement, expiry, length limits and deletion of one queue. Not
 for keeping messages (the backing queue), for routing, for permissions, or for what a consumer
@@ -181,10 +182,6 @@ class LocalQueue(Queue):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
-        """Hand the message to a waiting consumer, or keep it. The caller counts it (`published`).
-
-        `PENDING` is answered only when `confirms` is given: it will be told `publish_seq`.
-        """
         if self._rules or envelope.expiration_ms is not None:
             return self._publish_by_rules(envelope, body, confirms, publish_seq)
         backing = self.backing
@@ -215,10 +212,6 @@ class LocalQueue(Queue):
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> Sequence[Settlement]:
-        """`publish` each of these messages, none of which has an expiration, unless the queue takes
-        them `one_by_one`. They are numbered from `first_seq` on; without `confirms` nothing is
-        answered.
-        """
         backing = self.backing
         ready = self.ring.top
         count = len(bodies)
@@ -261,7 +254,6 @@ class LocalQueue(Queue):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
-        """`publish` a message that another leader may have delivered: it comes as redelivered."""
         with publishing_again(self.backing):
             return self._publish_by_rules(envelope, body, confirms, publish_seq, again=True)
 
@@ -384,7 +376,6 @@ class LocalQueue(Queue):
                 self.touch()
 
     def deliver(self) -> None:
-        """Hand ready messages to consumers that can take them, a slice at a time."""
         backing = self.backing
         if not backing.length:
             return
@@ -470,7 +461,6 @@ class LocalQueue(Queue):
         return self._redelivery.shown(self.backing, message)
 
     def ack(self, messages: Collection[Message]) -> None:
-        """These messages were acknowledged."""
         if self.deleted:
             return
         self.unacked -= len(messages)
@@ -483,7 +473,6 @@ class LocalQueue(Queue):
             self.backing.ack(messages)
 
     def reject(self, messages: Iterable[Message]) -> None:
-        """These messages were rejected for good: dead-letter them, oldest first."""
         if self.deleted:
             return
         dead = sorted(messages, key=lambda message: message.position)
@@ -498,10 +487,6 @@ class LocalQueue(Queue):
             self.backing.ack(messages)
 
     def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
-        """Put these messages back where they were.
-
-        What was not `delivered` did not reach the client it was meant for.
-        """
         if self.deleted:
             return
         self.unacked -= len(messages)
@@ -566,19 +551,13 @@ class LocalQueue(Queue):
         return MessagesInHand(self)
 
     def abandoned(self, messages: list[Message]) -> None:
-        """The channel that had these messages has closed."""
         self.requeue(messages)
 
     def pause_delivery(self) -> None:
-        """Deliver nothing until `resume_delivery`.
-
-        Many messages come back, in several turns; what is behind them must not overtake them.
-        """
         self._still += 1
         self._find_rules()
 
     def resume_delivery(self) -> None:
-        """End a pause: the messages that came back are there."""
         self._still -= 1
         self._find_rules()
         if not self.deleted:
@@ -622,7 +601,6 @@ class LocalQueue(Queue):
         self.add_consumer(consumer)
 
     async def counts(self) -> tuple[int, int]:
-        """Ready messages, and consumers; to ask counts as use of the queue."""
         self.touch()
         return self.backing.length, self.consumer_total
 
@@ -656,10 +634,6 @@ class LocalQueue(Queue):
         return current
 
     async def end(self, *, if_unused: bool, if_empty: bool) -> None:
-        """Delete the queue; `left_ready` says what was in it.
-
-        Raises `PreconditionFailed` when a condition does not hold.
-        """
 
         def check() -> None:
             self.check_deletable(if_unused=if_unused, if_empty=if_empty)
@@ -723,7 +697,6 @@ class LocalQueue(Queue):
     # Moving to another leader
 
     def is_led_as(self, leader: str, epoch: int, here: bool) -> bool:
-        """Whether this is what stands for the queue while it is led so."""
         return here
 
     def hold(self) -> None:
@@ -772,7 +745,6 @@ class LocalQueue(Queue):
         self._hold_is_over()
 
     def move_out(self) -> Moving:
-        """Another object takes the place of this one: end, and hand over what goes with it."""
         self.deleted = True
         self._stop_timers()
         consumers = [consumer for consumer in self.consumers if consumer.is_local]
@@ -784,7 +756,6 @@ class LocalQueue(Queue):
         return Moving(consumers, self._held or [])
 
     def succeeded_by(self, queue: Queue) -> None:
-        """`queue` takes the place of this object."""
         self._hold_is_over()
 
     def _hold_is_over(self) -> None:
@@ -798,13 +769,11 @@ class LocalQueue(Queue):
         self.deliver()
 
     def stop(self) -> None:
-        """The node stops, and the queue is to be found as it is when it starts again."""
         if self.retained is not None:
             self.retained.stop()
         self.backing.stop()
 
     def touch(self) -> None:
-        """Start the `expires` period anew: the queue was declared, got from, or lost a consumer."""
         expires_ms = self.settings.expires_ms
         if expires_ms is None or self.consumers or self.deleted:
             self._stop_expires()
@@ -814,7 +783,6 @@ class LocalQueue(Queue):
         self._unused.restart(expires_ms / 1000)
 
     def apply_settings(self, settings: QueueSettings) -> None:
-        """Follow a changed policy (policies_and_parameters.md section 1.4)."""
         self._take_settings(settings)
         self.keep_limits()
 

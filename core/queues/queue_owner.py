@@ -16,7 +16,7 @@ Q = TypeVar("Q")
 """The queues of the virtual host."""
 
 L_contra = TypeVar("L_contra", contravariant=True)
-"""Those that this node has."""
+"""The queues of the virtual host that this node has."""
 
 
 class DeathReason(StrEnum):
@@ -94,7 +94,7 @@ class QueueOwner(Protocol[Q]):
 
 
 class LocalQueueOwner(QueueOwner[Q], Protocol[Q, L_contra]):
-    """What a queue that this node has asks besides."""
+    """What a queue asks of its virtual host besides, if this node has it."""
 
     @property
     def burials(self) -> DeadLetters[L_contra]: ...

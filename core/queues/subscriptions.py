@@ -26,7 +26,7 @@ CANCEL_US = 10
 def cancel_all(consumers: list[Consumer], turns: Turns) -> None:
     """Tell consumers that their queue is gone, in turns. The list is emptied.
 
-    Those that are told later have left the queue like the others: nothing reaches them.
+    All have left the queue before, so nothing reaches those that are told later.
     """
     consumers.reverse()
     run(_cancel_all(consumers, turns), lambda result: result())

@@ -126,10 +126,9 @@ class QueueRows:
         row = self.basics(listed)
         if self._request.query_flag("enable_queue_totals"):
             queue = led_here(listed)
-            ready, unacked = queue.backing.length, queue.unacked
-            row["messages"] = ready + unacked + queue.set_aside[0]
-            row["messages_ready"] = ready
-            row["messages_unacknowledged"] = unacked
+            row["messages"] = queue.stock().messages
+            row["messages_ready"] = queue.backing.length
+            row["messages_unacknowledged"] = queue.unacked
         return row
 
     def full_row(self, listed: ListedQueue) -> Row:

@@ -13,7 +13,7 @@ MANY = 1000
 
 @pytest.fixture
 def node(disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> Node:
-    """A node with a queue whose messages have all come back but for two that a client has."""
+    """A node with a queue. A client has two of its messages; all others have come back."""
     monkeypatch.setattr(queue_index, "PURGED_AT_ONCE", 100)
     node = Node(disk)
     for _ in range(MANY):
