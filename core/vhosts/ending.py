@@ -1,4 +1,4 @@
-"""Ends what may be large: queues and exchanges with very many bindings, and very many queues.
+"""Ends what may be large: queues and exchanges with very many bindings, and very many of them.
 
 A transaction deletes a queue or an exchange with all its bindings; what is so large that others
 would have to wait loses most of its bindings before, in transactions of their own. A crash in
@@ -14,6 +14,7 @@ from typing import Protocol
 
 from warren.core.errors import BrokerError, NotFound
 from warren.core.exchanges.binding import Binding
+from warren.core.exchanges.exchange import Exchange
 from warren.core.ports import Commit
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import Turns
@@ -29,6 +30,9 @@ LOOKED_PER_US = 5
 QUEUES_AT_ONCE = 20
 """Queues deleted in one transaction."""
 
+EXCHANGES_AT_ONCE = 50
+"""Exchanges with a binding or two that are deleted in one transaction."""
+
 
 class Definitions(Protocol):
     """What a virtual host can do in one transaction."""
@@ -37,9 +41,13 @@ class Definitions(Protocol):
 
     def bind(self, binding: Binding, connection: object) -> Commit: ...
 
-    def delete_bindings(self, bindings: Iterable[Binding]) -> Commit: ...
-
-    def delete_queues(self, queues: Iterable[Queue]) -> Commit: ...
+    def delete(
+        self,
+        *,
+        queues: Iterable[Queue] = (),
+        exchanges: Iterable[Exchange] = (),
+        bindings: Iterable[Binding] = (),
+    ) -> Commit: ...
 
 
 class Ending:
@@ -54,7 +62,7 @@ class Ending:
 
         def delete() -> Commit:
             check()
-            return self._definitions.delete_queues([queue])
+            return self._definitions.delete(queues=[queue])
 
         check()
         bindings = self._definitions.bindings_to("queue", queue.name)
@@ -86,9 +94,17 @@ class Ending:
             few = queues[at : at + QUEUES_AT_ONCE]
             for queue in few:
                 await self.most_of(self._definitions.bindings_to("queue", queue.name))
-            await taken(partial(self._definitions.delete_queues, few))
+            await taken(partial(self._definitions.delete, queues=few))
             await self._turns.pause()
         self._turns.let_go(queues)
+
+    async def exchanges(self, exchanges: list[Exchange]) -> None:
+        """Delete exchanges, of which `most_of` has taken the bindings. The list is emptied."""
+        for at in range(0, len(exchanges), EXCHANGES_AT_ONCE):
+            few = exchanges[at : at + EXCHANGES_AT_ONCE]
+            await taken(partial(self._definitions.delete, exchanges=few))
+            await self._turns.pause()
+        self._turns.let_go(exchanges)
 
     async def most_of(self, bindings: Sequence[Binding]) -> list[Binding]:
         """Delete these bindings if they are many; returns those that went.
@@ -111,6 +127,6 @@ class Ending:
         most.reverse()
         for at in range(0, len(most), BINDINGS_AT_ONCE):
             few = most[at : at + BINDINGS_AT_ONCE]
-            await taken(partial(self._definitions.delete_bindings, few))
+            await taken(partial(self._definitions.delete, bindings=few))
             await self._turns.pause()
         return most

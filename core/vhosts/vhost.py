@@ -297,13 +297,10 @@ class VirtualHost:
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Commit:
         """Delete the exchange and its bindings; one that does not exist is no error."""
-        removal = self._removal()
         exchange = self.exchanges.get(name)
-        if exchange is not None:
-            if if_unused and exchange.bindings:
-                raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
-            removal.of_exchange(exchange)
-        return self._remove([], removal)
+        if if_unused and exchange is not None and exchange.bindings:
+            raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
+        return self.delete(exchanges=[] if exchange is None else [exchange])
 
     # Queues
 
@@ -428,10 +425,6 @@ class VirtualHost:
                 raise inequivalent(name, described, shown(received), shown(current))
         queue_arguments.check_equivalent(queue.name, self.name, arguments, queue.arguments)
 
-    def delete_queue(self, queue: Queue) -> Commit:
-        """Delete the queue and its bindings; `queue.left_ready` says what was in it then."""
-        return self.delete_queues([queue])
-
     async def end_queue(self, queue: Queue, check: Callable[[], None]) -> None:
         """`QueueOwner`: delete the queue and its bindings, in turns if they are many."""
         await self.ending.queue(queue, check)
@@ -488,13 +481,7 @@ class VirtualHost:
             queue = self.queues.get(binding.destination)
             if queue is not None:
                 queue.check_access(connection)
-        return self.delete_bindings([binding])
-
-    def delete_bindings(self, bindings: Iterable[Binding]) -> Commit:
-        """Delete bindings, as far as they exist, and the auto-delete exchanges left unused."""
-        removal = self._removal()
-        removal.of_bindings(bindings)
-        return self._remove([], removal)
+        return self.delete(bindings=[binding])
 
     def bindings(self) -> Iterator[Binding]:
         """All bindings but the implicit ones of the default exchange."""
@@ -633,6 +620,7 @@ class VirtualHost:
         self._is_going = True
         await self.ending.queues(list(self.queues.values())[FEW:])
         self.turns.let_go(await self.ending.most_of(list(self.bindings())))
+        await self.ending.exchanges(list(self.exchanges.values())[len(PREDECLARED) :])
 
     def end(self) -> None:
         """The virtual host is deleted: its queues end, and with them their consumers."""
@@ -805,7 +793,7 @@ class VirtualHost:
             self._local_queues.add(queue)
             queue.keep_limits()
         if owner is NOBODY:
-            self.delete_queues([queue])
+            self.delete(queues=[queue])
 
     def _end_queue(self, queue: Queue) -> None:
         del self.queues[queue.name]
@@ -858,36 +846,39 @@ class VirtualHost:
 
     # What is to be written
 
-    def delete_queues(self, queues: Iterable[Queue]) -> Commit:
-        """Delete queues, their bindings and the auto-delete exchanges that leaves unused."""
-        removal = self._removal()
-        here = [queue for queue in queues if self.queues.get(queue.name) is queue]
-        for queue in here:
-            removal.of_queue(queue.name)
-        return self._remove(here, removal)
-
-    def _removal(self) -> Removal:
-        return Removal(self.exchanges, self.bindings_to)
-
-    def _remove(self, queues: Iterable[Queue], removal: Removal) -> Commit:
-        """Delete queues with their groups, and what the removal has gathered. A delay queue goes
-        with its exchange.
+    def delete(
+        self,
+        *,
+        queues: Iterable[Queue] = (),
+        exchanges: Iterable[Exchange] = (),
+        bindings: Iterable[Binding] = (),
+    ) -> Commit:
+        """Delete these as far as they exist, with their bindings, the groups of the queues, the
+        auto-delete exchanges that leaves unused, and delay queues with their exchanges.
 
         All of it is one transaction: a crash leaves no exchange behind that only its last binding
         would have deleted.
         """
+        removal = Removal(self.exchanges, self.bindings_to)
+        here = [queue for queue in queues if self.queues.get(queue.name) is queue]
+        for queue in here:
+            removal.of_queue(queue.name)
+        for exchange in exchanges:
+            if self.exchanges.get(exchange.name) is exchange:
+                removal.of_exchange(exchange)
+        removal.of_bindings(bindings)
         behind = [self.delay_queue(name) for name in removal.exchanges]
         # Where all queues of a virtual host go, a delay queue may be among them.
-        going = dict.fromkeys([*queues, *[queue for queue in behind if queue is not None]])
+        going = dict.fromkeys([*here, *[queue for queue in behind if queue is not None]])
         groups = [group_key(queue.queue_id) for queue in going]
         groups = [group for group in groups if self._store.get(group) is not None]
         keys: list[Key] = [("queue", self.name, queue.name) for queue in going]
-        exchanges: list[Key] = [("exchange", self.name, name) for name in removal.exchanges]
-        bindings = [self._binding_key(binding) for binding in removal.bindings]
-        self.turns.spend(DELETE_US * (1 + len(keys) + len(exchanges) + len(bindings)))
+        exchange_keys: list[Key] = [("exchange", self.name, name) for name in removal.exchanges]
+        binding_keys = [self._binding_key(binding) for binding in removal.bindings]
+        self.turns.spend(DELETE_US * (1 + len(keys) + len(exchange_keys) + len(binding_keys)))
         return self._store.transact(
-            [Write(key, None) for key in (*keys, *groups, *bindings, *exchanges)],
-            [self._unchanged(key) for key in (*keys, *exchanges)[:CHECKED_MAX]],
+            [Write(key, None) for key in (*keys, *groups, *binding_keys, *exchange_keys)],
+            [self._unchanged(key) for key in (*keys, *exchange_keys)[:CHECKED_MAX]],
         )
 
     def _unchanged(self, key: Key) -> Precondition:

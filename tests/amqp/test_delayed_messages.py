@@ -400,7 +400,7 @@ class TestWithoutItsQueue:
         self, broker: Broker, client: Client
     ) -> None:
         """As where the node that had it is gone for good."""
-        broker.vhost.delete_queue(broker.queue("amq.delayed.dx"))
+        broker.vhost.delete(queues=[broker.queue("amq.delayed.dx")])
         broker.settle()
         delay(client, b"1", 300)
         broker.advance(0.3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -13,12 +14,15 @@ from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import GlobalParameterRecord
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.errors import NotAllowed
+from warren.core.exchanges.binding import Binding
 from warren.core.field import longstr
 from warren.core.messages.message import Message
 from warren.core.node import Node, default_server_properties
-from warren.core.ports import Write
+from warren.core.ports import Commit, Precondition, Write
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.resources.alarms import Alarms, Resource
+from warren.core.scheduling.waiting import run
+from warren.core.vhosts.ending import BINDINGS_AT_ONCE
 from warren.core.vhosts.vhost import VirtualHost
 
 
@@ -92,6 +96,35 @@ def test_a_virtual_host_begins_and_ends_with_its_definition(node: Node, clock: M
     assert not node.access.vhost_allowed(User("guest", frozenset()), "v")
     node.add_vhost("v")
     assert node.vhosts["v"].queues == {}
+
+
+def test_a_large_virtual_host_goes_a_few_definitions_at_a_time(
+    node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add_vhost("v")
+    vhost = node.vhosts["v"]
+    for number in range(500):
+        vhost.declare_exchange(
+            f"x{number}",
+            "fanout",
+            durable=True,
+            auto_delete=False,
+            internal=False,
+            arguments={},
+        )
+        vhost.bind(Binding("amq.fanout", "exchange", f"x{number}", "", {}), None)
+    transact = node.metadata.transact
+    sizes: list[int] = []
+
+    def noted(writes: Sequence[Write], preconditions: Sequence[Precondition] = ()) -> Commit:
+        sizes.append(len(writes))
+        return transact(writes, preconditions)
+
+    monkeypatch.setattr(node.metadata, "transact", noted)
+    run(node.end_vhost("v"), lambda result: result())
+    clock.settle()
+    assert "v" not in node.vhosts
+    assert max(sizes) <= BINDINGS_AT_ONCE + 1
 
 
 @pytest.mark.parametrize(

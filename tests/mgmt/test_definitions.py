@@ -310,7 +310,7 @@ def test_what_goes_while_it_is_exported_is_left_out_and_what_comes_is_not_in_it(
         await import_definitions(node, added, vhost="n000")
         for queue in list(vhost.queues.values()):
             if queue.name > "n100":
-                vhost.delete_queue(queue)
+                vhost.delete(queues=[queue])
         vhost.delete_exchange("n150", if_unused=False)
         node.access.delete_user("n150")
         node.delete_vhost("n150")

@@ -53,7 +53,7 @@ def test_unchanged_files_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write(path, "one")
     assert load(node, path, skip_if_unchanged=True)
-    node.vhosts["/"].delete_queue(node.vhosts["/"].queues["one"])
+    node.vhosts["/"].delete(queues=[node.vhosts["/"].queues["one"]])
     assert not load(node, path, skip_if_unchanged=True)
     assert not node.vhosts["/"].queues
     assert load(node, path)

@@ -135,7 +135,7 @@ class TestDeadLettersThatMustArrive:
         publish(queue)
         reject(queue)
         clock.settle()
-        vhost.delete_queue(target)
+        vhost.delete(queues=[target])
         assert isinstance(target.backing, DurableQueue)
         target.backing.fail()
         clock.advance(2)
@@ -177,7 +177,7 @@ class TestDeadLettersThatMustArrive:
         publish(queue)
         reject(queue)
         clock.settle()
-        vhost.delete_queue(queue)
+        vhost.delete(queues=[queue])
         later = add_queue(vhost, "later")
         clock.advance(2 * KEPT_AGAIN_S)
         assert len(later) == 0
@@ -231,7 +231,7 @@ class TestDeadLettersThatMustArrive:
         reject(queue, INSISTED_ON_MAX + 5)
         clock.settle()
         later = add_queue(vhost, "later")
-        vhost.delete_queue(queue)
+        vhost.delete(queues=[queue])
         clock.settle()
         assert len(later) == 5
 
@@ -307,7 +307,7 @@ class TestCounts:
         queue = quorum_queue(vhost, "q")
         publish(queue)
         assert bodies(queue) == [b"m"]
-        vhost.delete_queue(queue)
+        vhost.delete(queues=[queue])
         assert vhost._counts.past_of_type[QueueType.QUORUM].get_no_ack == 1
 
     def test_an_envelope_is_shown_with_a_count_and_kept_without(self, vhost: VirtualHost) -> None:

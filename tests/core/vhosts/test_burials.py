@@ -243,7 +243,7 @@ def test_a_dead_letter_dies_with_the_queue_it_was_for(
     new, old = add_queue(vhost, "new"), add_queue(vhost, "old", "new")
     publish(old, b"a")
     reject(old)
-    vhost.delete_queue(new)
+    vhost.delete(queues=[new])
     backing(new).fail()
     clock.settle()
     assert backing(old).removed == [b"a"] and vhost.burials.idle
@@ -252,7 +252,7 @@ def test_a_dead_letter_dies_with_the_queue_it_was_for(
 def test_the_dead_of_a_deleted_queue_are_buried(vhost: VirtualHost, clock: ManualClock) -> None:
     new, old = add_queue(vhost, "new"), add_queue(vhost, "old", "new")
     many = reject_more_than_a_turn_holds(old)
-    vhost.delete_queue(old)
+    vhost.delete(queues=[old])
     assert len(new) < many
     clock.settle()
     backing(new).sync()

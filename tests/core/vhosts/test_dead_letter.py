@@ -234,7 +234,7 @@ class TestInAVirtualHost:
         publish(vhost, "q")
         queue.purge()
         publish(vhost, "q")
-        vhost.delete_queue(queue)
+        vhost.delete(queues=[queue])
         assert len(graves) == 0
 
     def test_what_a_queue_drops_when_it_comes_back_finds_bindings_and_queues(

@@ -147,7 +147,7 @@ class TestBindings:
         assert changed()
         vhost.delete_exchange("x", if_unused=False)
         assert changed()
-        vhost.delete_queue(queue)
+        vhost.delete(queues=[queue])
         assert changed()
 
 
@@ -156,7 +156,7 @@ class TestCascades:
         queue = add_queue(vhost, "q")
         bind(vhost, "amq.direct", "q")
         bind(vhost, "amq.fanout", "q")
-        vhost.delete_queue(queue)
+        vhost.delete(queues=[queue])
         assert list(vhost.bindings()) == []
         assert vhost.bindings_to("queue", "q") == []
 
@@ -165,9 +165,9 @@ class TestCascades:
         queues = [add_queue(vhost, name) for name in ("a", "b")]
         for queue in queues:
             bind(vhost, "x", queue.name)
-        vhost.delete_queue(queues[0])
+        vhost.delete(queues=[queues[0]])
         assert names(vhost) == {"x"}
-        vhost.delete_queue(queues[1])
+        vhost.delete(queues=[queues[1]])
         assert names(vhost) == set()
 
     def test_a_binding_as_destination_does_not_keep_an_exchange(self, vhost: VirtualHost) -> None:
@@ -187,7 +187,7 @@ class TestCascades:
                 bind(vhost, f"x{number}", f"x{number - 1}", kind="exchange")
             else:
                 bind(vhost, "x0", "q")
-        vhost.delete_queue(queue)
+        vhost.delete(queues=[queue])
         assert names(vhost) == set()
 
     def test_a_circle_of_auto_delete_exchanges_ends(self, vhost: VirtualHost) -> None:
@@ -258,7 +258,7 @@ class TestCascades:
         queue = add_queue(vhost, "q")
         for number in range(5):
             publish(vhost, "", "q", b"%d" % number)
-        taker = Taker(queue, then=lambda: len(taker.bodies) == 2 and vhost.delete_queue(queue))  # type: ignore[arg-type,return-value]
+        taker = Taker(queue, then=lambda: len(taker.bodies) == 2 and vhost.delete(queues=[queue]))  # type: ignore[arg-type,return-value]
         queue.add_consumer(taker)
         queue.deliver()
         clock.settle()
@@ -315,7 +315,7 @@ class TestDurability:
         bind(vhost, "auto", "q")
         bind(vhost, "x", "auto", kind="exchange")
         vhost.unbind(unbound, OWNER)
-        vhost.delete_queue(queue)
+        vhost.delete(queues=[queue])
         assert names(vhost) == {"x"}
         vhost.delete_exchange("x", if_unused=False)
         for kind in ("queue", "exchange", "binding"):
@@ -329,7 +329,7 @@ class TestDurability:
         bind(vhost, "amq.direct", "q")
         seen: list[int] = []
         store.watch(("queue",), lambda key, record: seen.append(len(list(store.records(())))))
-        vhost.delete_queue(queue)
+        vhost.delete(queues=[queue])
         assert seen == [1], "only the virtual host is left when the first change is told"
 
     def test_a_cascade_is_one_transaction(
@@ -343,7 +343,7 @@ class TestDurability:
         bind(vhost, "further", "auto", kind="exchange")
         seen: list[int] = []
         store.watch(("queue",), lambda key, record: seen.append(len(list(store.records(())))))
-        vhost.delete_queue(queue)
+        vhost.delete(queues=[queue])
         assert seen == [1]
 
     def test_an_exchange_of_a_type_nobody_knows_is_left_alone(
