@@ -91,7 +91,7 @@ class ClusterMetadata(SharedDefinitions):
         self._replica = replica
         self._replica_revision = 0
         self._cluster_id = cluster_id
-        self._reachability = Reachability(etcd.endpoints, on_reachable)
+        self._reachability = Reachability(etcd.place, on_reachable)
         self._on_superseded = on_superseded
         self._check_interval_s = check_interval_s
         # `on_applied` is called when `revision` has changed; `seen_elsewhere` is awaited before a

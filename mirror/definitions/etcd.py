@@ -123,6 +123,8 @@ class EtcdClient:
         if not endpoints:
             raise ValueError("no endpoint of etcd is given")
         self.endpoints = tuple(endpoint.rstrip("/") for endpoint in endpoints)
+        # Where it is, for the log.
+        self.place = f"unix:{socket}" if socket is not None else ", ".join(self.endpoints)
         self.request_timeout_s = request_timeout_s
         self._preferred = 0
         self._user = user

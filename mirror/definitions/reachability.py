@@ -1,13 +1,14 @@
-"""Whether etcd can be reached, reported once when that changes.
+"""Whether the store of definitions can be reached, reported once when that changes: etcd, or the
+supervisor of a broker of several processes.
 
-Several tasks of a node talk to etcd. It counts as unreachable from the moment that one fails, until
+Several tasks of a node talk to it. It counts as unreachable from the moment that one fails, until
 all that failed have succeeded again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from warren.core.log_line import log_event, log_fault
 from warren.mirror.definitions.cluster_log import logger
@@ -16,9 +17,9 @@ from warren.mirror.definitions.cluster_log import logger
 class Reachability:
     """`failing` are the tasks that failed when they last tried."""
 
-    def __init__(self, endpoints: Sequence[str], on_reachable: Callable[[bool], None]) -> None:
+    def __init__(self, store: str, on_reachable: Callable[[bool], None]) -> None:
         self.failing: set[str] = set()
-        self._endpoints = ", ".join(endpoints)
+        self._store = store
         self._on_reachable = on_reachable
 
     def lost(self, work: str, error: BaseException) -> None:
@@ -28,8 +29,8 @@ class Reachability:
             log_event(
                 logger,
                 logging.ERROR,
-                "etcd_unreachable",
-                endpoints=self._endpoints,
+                "definitions_unreachable",
+                store=self._store,
                 during=work,
                 error=error,
             )
@@ -39,7 +40,7 @@ class Reachability:
         if work in self.failing:
             self.failing.remove(work)
             if not self.failing:
-                log_event(logger, logging.INFO, "etcd_reachable", endpoints=self._endpoints)
+                log_event(logger, logging.INFO, "definitions_reachable", store=self._store)
                 self._tell(True)
 
     def _tell(self, reachable: bool) -> None:

@@ -46,7 +46,7 @@ class TestLosingEtcd:
                 assert told == [False, True] * (round_ + 1)
             outcomes = check(writers.made, await cluster.history())
             assert outcomes["undecided"] == 0
-            assert events(caplog) == ["etcd_unreachable", "etcd_reachable"] * 3
+            assert events(caplog) == ["definitions_unreachable", "definitions_reachable"] * 3
 
         in_cluster(own_etcd, scenario)
 
@@ -149,7 +149,7 @@ class TestTheWatch:
 
     def test_a_compaction_during_a_break_costs_a_reload_and_watchers_hear_the_differences(
         self,
-        shared_etcd: EtcdServer,
+        own_etcd: EtcdServer,
         in_cluster: Callable[..., None],
         caplog: pytest.LogCaptureFixture,
     ) -> None:
@@ -188,7 +188,7 @@ class TestTheWatch:
             }
             assert len(heard) == 4
 
-        in_cluster(shared_etcd, scenario)
+        in_cluster(own_etcd, scenario)
 
     def test_a_definition_this_version_cannot_read_is_skipped_and_refused_at_start(
         self,

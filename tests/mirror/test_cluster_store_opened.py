@@ -212,7 +212,7 @@ class TestReplica:
         in_cluster(shared_etcd, scenario)
 
     def test_a_replica_older_than_etcd_remembers_is_brought_up_to_date(
-        self, shared_etcd: EtcdServer, in_cluster: Callable[..., None], tmp_path: Path
+        self, own_etcd: EtcdServer, in_cluster: Callable[..., None], tmp_path: Path
     ) -> None:
         async def scenario(cluster: Cluster) -> None:
             other = await cluster.open("b")
@@ -231,7 +231,7 @@ class TestReplica:
                 assert kept is not None
                 assert [change.stored for change in kept.definitions] == list(other.records(()))
 
-        in_cluster(shared_etcd, scenario)
+        in_cluster(own_etcd, scenario)
 
     def test_a_replica_whose_versions_are_counts_is_not_used(
         self, shared_etcd: EtcdServer, in_cluster: Callable[..., None], tmp_path: Path

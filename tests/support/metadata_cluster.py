@@ -40,7 +40,7 @@ class Cluster:
         return await self.stack.enter_async_context(CuttingProxy(self.server.port, seed))
 
     async def compact(self) -> None:
-        """Make etcd forget all but the newest state."""
+        """Make etcd forget all but the newest state: for an etcd that no other test uses."""
         etcd = self.client()
         now = (await etcd.txn(Txn(success=[put(b"/any", b"")]))).header.revision
         await etcd._call("/v3/kv/compaction", {"revision": now, "physical": True}, dict)

@@ -19,7 +19,7 @@ EXPECTED = (
     # Etcd is out of reach, or the node stands still.
     "cluster_lease_lost",
     "cluster_transactions_undecided",
-    "etcd_unreachable",
+    "definitions_unreachable",
 )
 """Events of the log at level ERROR that say what the faults did."""
 
