@@ -217,16 +217,16 @@ class TestReplica:
         async def scenario(cluster: Cluster) -> None:
             other = await cluster.open("b")
             await done(other.transact([Write(("vhost", n), vhost()) for n in "ab"]))
-            async with replica_in(tmp_path) as replica:
+            async with replica_in(tmp_path / "node") as replica:
                 await (await cluster.open("a", replica=replica)).aclose()
             other.transact([Write(("vhost", "b"), None)])
             await done(other.transact([Write(("vhost", "c"), vhost())]))
             await cluster.compact()
-            async with replica_in(tmp_path) as replica:
+            async with replica_in(tmp_path / "node") as replica:
                 warm = await cluster.open("a", replica=replica)
                 assert list(warm.records(())) == list(other.records(()))
                 await warm.aclose()
-            async with replica_in(tmp_path) as replica:
+            async with replica_in(tmp_path / "node") as replica:
                 kept = replica.load()
                 assert kept is not None
                 assert [change.stored for change in kept.definitions] == list(other.records(()))
