@@ -72,6 +72,22 @@ def test_a_signal_ends_it_in_order_while_it_starts(tmp_path: Path, number: signa
         assert b"Traceback" not in log.read()
 
 
+def test_it_serves_and_stops_where_standard_input_is_closed(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "warren", "server", "--http", "none"]
+    command += ["--amqp", "127.0.0.1:0", "--data-dir", "data"]
+    with subprocess.Popen(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert "ready: amqp" in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+
+
 def test_confirms_of_what_was_published_go_out_before_it_stops(
     start_server: Callable[..., Any], connect: Callable[..., RawClient]
 ) -> None:
