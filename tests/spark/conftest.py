@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,16 +30,36 @@ def worker_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, worker_python: str) -> Iterator[SparkSession]:
+def any_spark(
+    tmp_path_factory: pytest.TempPathFactory, worker_python: str
+) -> Iterator[Callable[[], SparkSession]]:
+    """Gives the Spark that runs, and starts another one when its Java has ended."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("there is no Java (Debian: apt-get install openjdk-17-jre-headless)")
-    with warnings.catch_warnings():
-        # What Spark and its libraries warn of is theirs.
-        warnings.simplefilter("ignore")
-        from quick_spark import new_spark
+    from quick_spark import is_alive, let_go, new_spark
 
-        session = new_spark(tmp_path_factory.mktemp("spark"), worker_python, "1g")
-    yield session
-    for query in session.streams.active:
-        query.stop()
-    session.stop()
+    session: SparkSession | None = None
+
+    def running() -> SparkSession:
+        nonlocal session
+        if session is not None and not is_alive(session):
+            let_go()
+            session = None
+        if session is None:
+            with warnings.catch_warnings():
+                # What Spark and its libraries warn of is theirs.
+                warnings.simplefilter("ignore")
+                session = new_spark(tmp_path_factory.mktemp("spark"), worker_python, "1g")
+        return session
+
+    yield running
+    if session is not None and is_alive(session):
+        for query in session.streams.active:
+            query.stop()
+        session.stop()
+
+
+@pytest.fixture(scope="module")
+def spark(any_spark: Callable[[], SparkSession]) -> SparkSession:
+    """One Spark for all modules, as long as it lives."""
+    return any_spark()
