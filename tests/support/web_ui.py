@@ -10,7 +10,9 @@ from urllib.parse import quote
 
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect, sync_playwright
 
-CHROMIUM = Path("/usr/bin/chromium")
+BROWSERS = (Path("/usr/bin/chromium-headless-shell"), Path("/usr/bin/chromium"))
+"""Debian's packages of the same names; the first takes two thirds of the processor time."""
+CHROMIUM = next(filter(Path.exists, BROWSERS), BROWSERS[0])
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
