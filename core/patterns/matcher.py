@@ -39,6 +39,9 @@ CHARGED_S_MAX = 0.001
 """The most that a search which ended by itself takes from it: what takes longer may have been
 Python, which collected its garbage meanwhile."""
 
+TRIED_S_MIN = 0.00005
+"""A search that ran out of time is tried again if the pattern has more than this left."""
+
 PLAIN_LENGTH_MAX = 4096
 """Characters of a plain pattern: `re` compiles 1 in about 1 microsecond."""
 
@@ -133,17 +136,20 @@ class BoundedMatcher:
 
     def search(self, text: str, /) -> object | None:
         if self._left_s > 0:
-            began = self._cpu_s()
-            try:
-                found = self._find(text, self._left_s)
-            except TimeoutError:
-                self._left_s = 0.0
-            else:
-                charged_s = min(self._cpu_s() - began, CHARGED_S_MAX)
-                left_s = self._left_s + EARNED_S - charged_s
-                self._left_s = min(left_s, BURST_S)
-                if left_s > 0:
-                    return found
+            while self._left_s > 0:
+                began = self._cpu_s()
+                try:
+                    found = self._find(text, self._left_s)
+                except TimeoutError:
+                    # Other threads may have used the time that the engine measured.
+                    left_s = self._left_s - (self._cpu_s() - began)
+                    self._left_s = left_s if left_s > TRIED_S_MIN else 0.0
+                else:
+                    charged_s = min(self._cpu_s() - began, CHARGED_S_MAX)
+                    left_s = self._left_s + EARNED_S - charged_s
+                    self._left_s = min(left_s, BURST_S)
+                    if left_s > 0:
+                        return found
             if not self._strict:
                 log_event(
                     log, logging.ERROR, "pattern_too_slow", of=self._owner, pattern=self._pattern
@@ -176,7 +182,8 @@ def _bounded_find(pattern: str, ignore_case: bool) -> Find:
         raise re.error(error.msg, pattern, error.pos) from None
 
     def find(text: str, left_s: float) -> object | None:
-        found: object | None = compiled.search(text, timeout=left_s)
+        # The timeout counts what all threads of the process use: let no other one run Python.
+        found: object | None = compiled.search(text, timeout=left_s, concurrent=False)
         return found
 
     return find

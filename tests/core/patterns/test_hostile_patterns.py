@@ -9,6 +9,7 @@ import gc
 import logging
 import re
 from collections.abc import Iterator
+from threading import Event, Thread
 from time import thread_time
 
 import pytest
@@ -170,6 +171,41 @@ def test_a_pause_of_python_is_not_held_against_a_pattern() -> None:
         for _ in range(10):
             assert bounded.search("0.00001")
     assert not [one for one in range(10) if bounded.search("0.5")][5:]
+
+
+def test_the_time_of_other_threads_is_not_held_against_a_pattern() -> None:
+    stopped = Event()
+
+    def work() -> None:
+        while not stopped.is_set():
+            sum(range(2000))
+
+    threads = [Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        pattern = compile_pattern(r"^(amq\.)?orders\.", owner="policy 'p' of virtual host '/'")
+        assert all(pattern.search("orders.new") for _ in range(20_000))
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_search_that_ran_out_of_the_time_of_others_is_tried_again() -> None:
+    clock = [0.0]
+    timeouts = [None] * 20
+
+    def find(text: str, left_s: float) -> object | None:
+        clock[0] += 0.0001
+        if timeouts:
+            raise TimeoutError(timeouts.pop())
+        return text
+
+    assert BoundedMatcher(find, "x", None, cpu_s=lambda: clock[0]).search("q")
+    timeouts[:] = [None] * 50
+    assert not BoundedMatcher(find, "x", None, cpu_s=lambda: clock[0]).search("q")
+    assert timeouts
 
 
 def test_a_pattern_that_is_always_slower_than_it_may_be_runs_out_of_time() -> None:
