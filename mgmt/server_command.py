@@ -35,7 +35,7 @@ from warren.log_output import LogOutput
 from warren.mgmt.definitions.errors import DefinitionsFileRefused
 from warren.mgmt.node_configuration import examine_configuration, read_configuration
 from warren.node import Ending, Joined, RunningNode
-from warren.node_refused import NodeRefused
+from warren.node_refused import NodeRefused, StoreLost
 from warren.persist.disk.data_directory import DataDirectoryRefused, is_of_processes
 from warren.rabbitmq_conf import ConfigError
 from warren.service_manager import ServiceManager
@@ -48,8 +48,8 @@ log = logging.getLogger("warren.node")
 EXIT_FAULT = 70
 """The exit code after an internal fault of the node (EX_SOFTWARE of sysexits.h)."""
 
-ADDRESS_AGAIN_S = 0.5
-"""Time until an address that was in use after a pause is tried again."""
+START_AGAIN_S = 0.5
+"""Time until a start after a pause is tried again: an address was in use, or etcd lost again."""
 
 
 Serve: TypeAlias = Callable[[Config, LogOutput], Coroutine[Any, Any, int]]
@@ -283,7 +283,7 @@ class _Life:
         """Start the node with the same addresses as before.
 
         Another socket may have taken one of them meanwhile, as the local end of a connection does:
-        then this waits until the address is free.
+        then this waits until the address is free. It also waits for an etcd that is lost once more.
         """
         while True:
             try:
@@ -292,9 +292,11 @@ class _Life:
                 if error.errno != errno.EADDRINUSE:
                     raise
                 log_event(log, logging.WARNING, "address_in_use", error=error, action="waiting")
+            except StoreLost as lost:
+                log_event(log, logging.WARNING, "store_lost_again", reason=lost, action="waiting")
             with _waits_for(self._stop_wanted, *stop) as waits:
                 ended, _ = await asyncio.wait(
-                    waits, timeout=ADDRESS_AGAIN_S, return_when=asyncio.FIRST_COMPLETED
+                    waits, timeout=START_AGAIN_S, return_when=asyncio.FIRST_COMPLETED
                 )
             if ended:
                 return None

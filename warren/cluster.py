@@ -34,7 +34,7 @@ from warren.etcd_access import etcd_client
 from warren.mgmt.waiting import done, through
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.ending import end_tasks
-from warren.mirror.definitions.etcd import EtcdClient, EtcdError
+from warren.mirror.definitions.etcd import EtcdClient, EtcdError, EtcdHistoryLost
 from warren.mirror.definitions.secret_proof import is_secret_of
 from warren.mirror.links.links import Links
 from warren.mirror.links.ports import PROTOCOL_VERSION, EndReason, Identity, LinkSettings
@@ -94,6 +94,10 @@ DRAIN_POLL_S = 0.05
 
 class ClusterRefused(Exception):
     """The node cannot be part of the cluster; the text says why and what to do."""
+
+
+class ClusterStoreLost(ClusterRefused):
+    """etcd could not be used; it may be back at the next attempt."""
 
 
 class NotForgotten(NamedTuple):
@@ -181,7 +185,8 @@ class Cluster:
             await cluster._join(secret, directory, own_definitions if expected is None else [])
         except EtcdError as error:
             await _abandon(etcd, membership, replica)
-            raise ClusterRefused(
+            refusal = ClusterRefused if isinstance(error, EtcdHistoryLost) else ClusterStoreLost
+            raise refusal(
                 f"node {node_name} cannot use the etcd of its cluster: {error}"
             ) from error
         except (MembershipRefused, UnreadableMembership) as error:

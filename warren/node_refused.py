@@ -1,7 +1,11 @@
-"""The error of a node that cannot start as it is configured."""
+"""The errors of a node that cannot start as it is configured."""
 
 from __future__ import annotations
 
 
 class NodeRefused(Exception):
     """The node cannot start as it is configured; the text says why and what to do."""
+
+
+class StoreLost(NodeRefused):
+    """The store of the cluster could not be used; it may be back at the next attempt."""

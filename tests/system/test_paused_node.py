@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -169,6 +171,72 @@ def test_it_waits_for_an_address_that_something_else_has_meanwhile(cluster: Runn
     cluster.wait_until_linked("a", "b")
     channel = a.connect().channel()
     assert channel.queue_declare("of.a", passive=True).method.message_count == 3
+
+
+class LeaseProxy(threading.Thread):
+    """Forwards to etcd, but cuts the connection of each of the next `cuts` requests for a lease."""
+
+    def __init__(self, etcd_port: int) -> None:
+        super().__init__(daemon=True)
+        self.cuts = 0
+        self._etcd_port = etcd_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.start()
+
+    def run(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                try:
+                    etcd = socket.create_connection(("127.0.0.1", self._etcd_port))
+                except OSError:
+                    client.close()
+                    continue
+                threading.Thread(target=self._serve, args=(client, etcd), daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self.join()
+        self._listener.close()
+
+    def _serve(self, client: socket.socket, etcd: socket.socket) -> None:
+        with client, etcd:
+            answers = threading.Thread(target=self._pass_on, args=(etcd, client))
+            answers.start()
+            self._pass_on(client, etcd)
+            answers.join()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if self.cuts and b"/v3/lease/grant" in data:
+                    self.cuts -= 1
+                    break
+                target.sendall(data)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def test_it_goes_on_waiting_when_etcd_is_lost_again_while_it_joins(tmp_path: Path) -> None:
+    cluster = RunningCluster(tmp_path)
+    proxy = LeaseProxy(cluster.etcd.port)
+    a = cluster.new_node("a", cluster.config.replace(cluster.etcd.url, proxy.url))
+    try:
+        cluster.etcd.start()
+        a.start()
+        cluster.etcd.kill()
+        wait_until(lambda: state(a) == "paused")
+        proxy.cuts = 2
+        cluster.etcd.start()
+        wait_until(lambda: state(a) == "running")
+        assert proxy.cuts == 0
+        assert a.log.count("store_lost_again") == 2
+        a.connect().channel().queue_declare("q", durable=True)
+    finally:
+        cluster.end()
+        proxy.close()
 
 
 def test_it_can_be_stopped_and_reset(cluster: RunningCluster) -> None:
