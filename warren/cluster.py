@@ -34,7 +34,7 @@ from warren.etcd_access import etcd_client
 from warren.mgmt.waiting import done, through
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.ending import end_tasks
-from warren.mirror.definitions.etcd import EtcdClient, EtcdError, EtcdHistoryLost
+from warren.mirror.definitions.etcd import EtcdClient, EtcdError
 from warren.mirror.definitions.secret_proof import is_secret_of
 from warren.mirror.links.links import Links
 from warren.mirror.links.ports import PROTOCOL_VERSION, EndReason, Identity, LinkSettings
@@ -61,6 +61,7 @@ from warren.mirror.remote.remote_queues import RemoteQueues
 from warren.mirror.replication.copy_cards import CardFiles, NoCards, is_copy
 from warren.mirror.replication.mirroring import Mirroring
 from warren.mirror.replication.replicas import SyncLimits
+from warren.node_refused import NodeRefused, StoreLost
 from warren.open_files import descriptors
 from warren.persist.definitions.deleted_queues import DeletedQueues, no_notes, storage_ids
 from warren.persist.definitions.metadata_replica import LmdbReplica
@@ -92,12 +93,8 @@ DRAIN_S = 30.0
 DRAIN_POLL_S = 0.05
 
 
-class ClusterRefused(Exception):
+class ClusterRefused(NodeRefused):
     """The node cannot be part of the cluster; the text says why and what to do."""
-
-
-class ClusterStoreLost(ClusterRefused):
-    """etcd could not be used; it may be back at the next attempt."""
 
 
 class NotForgotten(NamedTuple):
@@ -159,7 +156,7 @@ class Cluster:
         """Join the cluster, or begin it.
 
         A new cluster begins with the node's `own_definitions`; a node that has any does not join
-        another cluster. Raises `ClusterRefused`, OSError.
+        another cluster. Raises `ClusterRefused`, `StoreLost`, OSError.
         """
         secret = _secret(config)
         certificates = _link_certificates(config.link_ssl)
@@ -183,19 +180,14 @@ class Cluster:
                 )
             cluster = cls(config, node_name, clock, etcd, membership, replica, certificates)
             await cluster._join(secret, directory, own_definitions if expected is None else [])
-        except EtcdError as error:
+        except BaseException as error:
             await _abandon(etcd, membership, replica)
-            refusal = ClusterRefused if isinstance(error, EtcdHistoryLost) else ClusterStoreLost
-            raise refusal(
-                f"node {node_name} cannot use the etcd of its cluster: {error}"
-            ) from error
-        except (MembershipRefused, UnreadableMembership) as error:
-            await _abandon(etcd, membership, replica)
-            raise ClusterRefused(
-                f"node {node_name} cannot be part of its cluster: {error}"
-            ) from error
-        except BaseException:
-            await _abandon(etcd, membership, replica)
+            if isinstance(error, EtcdError):
+                problem = f"node {node_name} cannot use the etcd of its cluster: {error}"
+                raise StoreLost(problem) from error
+            if isinstance(error, MembershipRefused | UnreadableMembership):
+                problem = f"node {node_name} cannot be part of its cluster: {error}"
+                raise ClusterRefused(problem) from error
             raise
         return cluster
 

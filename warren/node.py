@@ -53,7 +53,6 @@ from warren.federation.upstream import COMPONENT as UPSTREAM
 from warren.listening import connection_settings, proxy_reader, socket_options, tls_files
 from warren.message_storage import MessageStorage, RecoveryProgress
 from warren.message_traces import MessageTraces
-from warren.node_refused import NodeRefused, StoreLost
 from warren.open_files import descriptors
 from warren.persist.definitions.deleted_queues import DeletedQueues, no_notes
 from warren.persist.definitions.metadata import LmdbMetadataStore
@@ -628,14 +627,9 @@ async def _join(
         definitions = list(own.records(()))
     finally:
         own.close()
-    try:
-        cluster: Cluster = await module.Cluster.open(
-            options, _name(config), loop, clock, directory, definitions, on_fault
-        )
-    except module.ClusterStoreLost as lost:
-        raise StoreLost(str(lost)) from lost
-    except module.ClusterRefused as refusal:
-        raise NodeRefused(str(refusal)) from refusal
+    cluster: Cluster = await module.Cluster.open(
+        options, _name(config), loop, clock, directory, definitions, on_fault
+    )
     return cluster
 
 
