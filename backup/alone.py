@@ -17,7 +17,7 @@ from warren.core.definitions.records import ExchangeRecord, QueueRecord
 from warren.core.ports import Stored
 from warren.persist.definitions.database import MAP_BYTES_FIRST, Database, open_environment
 from warren.persist.definitions.definitions_copy import read_definitions, read_deleted_queues
-from warren.persist.definitions.deleted_queues import NOTED, note_key, own_storage
+from warren.persist.definitions.deleted_queues import NO_STORAGES, NOTED, note_key, own_storage
 from warren.persist.definitions.metadata import DIRECTORY, encode_definition
 from warren.persist.definitions.metadata_replica import DIRECTORY as REPLICA_DIRECTORY
 from warren.persist.disk.cluster_file import FILE, KnownCluster, read_known_cluster
@@ -67,7 +67,7 @@ def make_alone(directory: Path) -> list[str]:
     notes = [(note_key(queue_id), NOTED) for queue_id in deleted]
     path = directory / DIRECTORY
     create_directory(path)
-    database = Database(path, open_environment, MAP_BYTES_FIRST, lambda key, value: set())
+    database = Database(path, open_environment, MAP_BYTES_FIRST, lambda key, value: NO_STORAGES)
     try:
         database.clear()
         database.write([[*notes, *puts]])

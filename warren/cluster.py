@@ -58,7 +58,7 @@ from warren.mirror.messages.post import Post
 from warren.mirror.remote.placement import ClusterPlacement
 from warren.mirror.remote.queue_host import QueueHost
 from warren.mirror.remote.remote_queues import RemoteQueues
-from warren.mirror.replication.copy_cards import CardFiles, NoCards, is_copy
+from warren.mirror.replication.copy_cards import CardFiles, NoCards, leftover_rule
 from warren.mirror.replication.mirroring import Mirroring
 from warren.mirror.replication.replicas import SyncLimits
 from warren.node_refused import NodeRefused, StoreLost
@@ -304,16 +304,11 @@ class Cluster:
 
         To be called before `find_former_copies`, which removes cards.
         """
-        others: set[int] = set()
+        deleted_queues.copies_of = self.mirroring.copies.storages_of
+        named: set[int] = set()
         for stored in self.metadata.records(("queue",)):
-            others |= storage_ids(stored.record)
-        whole = card_files.read().keys()
-
-        def is_leftover(storage_id: int) -> bool:
-            unfinished = is_copy(storage_id) and storage_id not in whole
-            return unfinished or storage_id in others or storage_id in deleted_queues
-
-        return is_leftover
+            named |= storage_ids(stored.record)
+        return leftover_rule(named, card_files.read(), deleted_queues.__contains__)
 
     def find_former_copies(self, node: Node, is_leftover: Callable[[int], bool]) -> None:
         """Find the copies of an earlier process, before storages that are not open are dropped."""

@@ -88,6 +88,7 @@ class CopiesHere:
         self._definitions = definitions
         self._carriers = carriers
         self._formers = formers
+        self.storages_of = formers.storages_of
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
         self._retained_sync: RetainedSync

@@ -8,6 +8,7 @@ use. The card of a node that leads says so before any other node can hear of it 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import msgspec
@@ -75,6 +76,8 @@ class CopyCards:
     def __init__(self, files: CardFiles) -> None:
         self._files = files
         self._cards: dict[int, Card] = {}
+        # Sets are replaced, not changed: other threads read them.
+        self._by_queue: dict[int, frozenset[int]] = {}
         self._commits: dict[int, Commit] = {}
 
     def read(self) -> dict[int, Card]:
@@ -90,8 +93,12 @@ class CopyCards:
                 self._files.remove(storage_id)
                 continue
             cards[storage_id] = card
-            self._cards[storage_id] = card
+            self._note(storage_id, card)
         return cards
+
+    def of_queue(self, queue_id: int) -> frozenset[int]:
+        """The storages that have cards of this queue; may be called on any thread."""
+        return self._by_queue.get(queue_id, frozenset())
 
     def is_of(self, storage_id: int, epoch: int) -> bool:
         """Whether the storage has a card of this epoch, or one is being written."""
@@ -104,7 +111,7 @@ class CopyCards:
         return CompletedCommit() if commit is None else commit
 
     def write(self, storage_id: int, card: Card) -> Commit:
-        self._cards[storage_id] = card
+        self._note(storage_id, card)
         commit = self._files.write(storage_id, msgspec.msgpack.encode(card))
         if not commit.done:
             self._commits[storage_id] = commit
@@ -122,5 +129,42 @@ class CopyCards:
             self.write(storage_id, msgspec.structs.replace(card, led=False, searched=True))
 
     def remove(self, storage_id: int) -> None:
-        if self._cards.pop(storage_id, None) is not None:
-            self._files.remove(storage_id)
+        card = self._cards.pop(storage_id, None)
+        if card is None:
+            return
+        self._files.remove(storage_id)
+        others = self._by_queue[card.queue_id] - {storage_id}
+        if others:
+            self._by_queue[card.queue_id] = others
+        else:
+            del self._by_queue[card.queue_id]
+
+    def _note(self, storage_id: int, card: Card) -> None:
+        self._cards[storage_id] = card
+        self._by_queue[card.queue_id] = self.of_queue(card.queue_id) | {storage_id}
+
+
+def leftover_rule(
+    named: Collection[int], cards: Mapping[int, bytes], is_deleted: Callable[[int], bool]
+) -> Callable[[int], bool]:
+    """A predicate of storage ids: true for storages of deleted queues and for useless copies.
+
+    `named` are the ids that definitions have for queues and storages, `is_deleted` tells of either
+    that it was deleted. The predicate is for storages that are not in use here.
+    """
+
+    def is_leftover(storage_id: int) -> bool:
+        card = cards.get(storage_id)
+        if storage_id in named or is_deleted(storage_id) or (is_copy(storage_id) and card is None):
+            return True
+        queue_id = None if card is None else _queue_of(card)
+        return queue_id is not None and queue_id not in named and is_deleted(queue_id)
+
+    return is_leftover
+
+
+def _queue_of(card: bytes) -> int | None:
+    try:
+        return msgspec.msgpack.decode(card, type=Card).queue_id
+    except msgspec.MsgspecError:
+        return None

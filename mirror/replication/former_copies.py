@@ -184,6 +184,10 @@ class FormerCopies:
         card = Card(queue_id, epoch, deltas, *renumbering.plain(), led)
         return self._cards.write(storage_id, card)
 
+    def storages_of(self, queue_id: int) -> frozenset[int]:
+        """The storages that are whole copies of the queue; may be called on any thread."""
+        return self._cards.of_queue(queue_id)
+
     def remove_card(self, storage_id: int) -> None:
         """Remove the card of a storage that is deleted, or is no copy any more."""
         self._cards.remove(storage_id)

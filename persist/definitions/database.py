@@ -16,7 +16,14 @@ from typing import TypeAlias
 
 import lmdb
 
-from warren.persist.definitions.deleted_queues import NOTED, QUEUE_PREFIX, Puts, note_key
+from warren.persist.definitions.deleted_queues import (
+    NO_STORAGES,
+    NOTED,
+    QUEUE_PREFIX,
+    Puts,
+    Storages,
+    note_key,
+)
 from warren.persist.definitions.lmdb_file import DamagedLmdb, check_lmdb
 from warren.persist.disk.data_directory import DataDirectoryRefused, sync_directory
 
@@ -47,7 +54,7 @@ class Database:
     """The LMDB environment: written by one thread at a time, opened anew after an error.
 
     A transaction that takes a queue's storage from the definitions also notes that it was deleted
-    (`deleted_queues.py`). `storage_ids_in` reads the storages out of the value of a definition.
+    (`deleted_queues.py`). `storages_in` reads the storages out of the value of a definition.
     """
 
     def __init__(
@@ -55,10 +62,10 @@ class Database:
         path: Path,
         open_environment: OpenEnvironment,
         map_bytes: int,
-        storage_ids_in: Callable[[bytes, bytes], set[int]],
+        storages_in: Callable[[bytes, bytes], Storages],
     ) -> None:
         self.path = path
-        self._storage_ids_in = storage_ids_in
+        self._storages_in = storages_in
         self._open_environment = open_environment
         self._map_bytes = max(map_bytes, 2 * _file_bytes(path))
         self._environment: lmdb.Environment | None = None
@@ -121,11 +128,11 @@ class Database:
 
     def _note_deleted(self, transaction: lmdb.Transaction, key: bytes, value: bytes | None) -> None:
         before = transaction.get(key)
-        had = self._storage_ids_in(key, bytes(before)) if before is not None else set()
-        has = self._storage_ids_in(key, value) if value is not None else set()
-        for queue_id in had - has:
+        had = self._storages_in(key, bytes(before)) if before is not None else NO_STORAGES
+        has = self._storages_in(key, value) if value is not None else NO_STORAGES
+        for queue_id in (had.named - has.named) | (had.kept - has.kept):
             transaction.put(note_key(queue_id), NOTED)
-        for queue_id in has - had:
+        for queue_id in (has.named - had.named) | (has.kept - had.kept):
             transaction.delete(note_key(queue_id))
 
     def _enlarge(self) -> None:

@@ -13,8 +13,8 @@ such a key: their kinds begin with a letter.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from typing import NamedTuple, TypeAlias
 
 from warren.core.backing.backing_queue import LEVELS, RETAINED_LEVEL
 from warren.core.definitions.definition_table import CompletedCommit
@@ -31,6 +31,17 @@ QUEUE_PREFIX = encode_path(("queue",))
 _ID = struct.Struct(">Q")
 
 Puts: TypeAlias = Sequence[tuple[bytes, bytes | None]]
+
+
+class Storages(NamedTuple):
+    """What a node has of a queue: storages that the definition names, and copies that it keeps from
+    an earlier time, when the definition named them."""
+
+    named: Set[int]
+    kept: Set[int] = frozenset()
+
+
+NO_STORAGES = Storages(frozenset())
 
 
 def note_key(queue_id: int) -> bytes:
@@ -79,16 +90,18 @@ class DeletedQueues:
     `former` are ids that definitions had when the node stopped. In a cluster other nodes delete
     queues while this one is down, and their deletion is known by their absence since.
 
-    `retaining` are queues of which the storage has messages that were acknowledged.
+    `retaining` are queues of which the storage has messages that were acknowledged. `copies_of`
+    tells, on any thread, which storages are copies of a queue.
     """
 
     def __init__(self, submit: Callable[[Puts], Commit]) -> None:
         self.noted: set[int] = set()
         self.former: set[int] = set()
         self.retaining: set[int] = set()
+        self.copies_of: Callable[[int], Set[int]] = lambda queue_id: frozenset()
         self._submit = submit
 
-    def __contains__(self, queue_id: int) -> bool:
+    def __contains__(self, queue_id: int | None) -> bool:
         """Whether it is written down that the queue was deleted before this start."""
         return queue_id in self.noted or queue_id in self.former
 

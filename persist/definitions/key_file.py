@@ -24,7 +24,7 @@ from warren.persist.definitions.database import (
     open_environment,
 )
 from warren.persist.definitions.database_writer import DatabaseWriter
-from warren.persist.definitions.deleted_queues import Puts
+from warren.persist.definitions.deleted_queues import NO_STORAGES, Puts, Storages
 from warren.persist.definitions.sealing import sealed, unsealed
 from warren.persist.disk.data_directory import create_directory
 from warren.persist.disk.group_commit import (
@@ -106,5 +106,5 @@ def _place(key: bytes) -> bytes:
     return PREFIX + blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
-def _no_storages(key: bytes, value: bytes) -> set[int]:
-    return set()
+def _no_storages(key: bytes, value: bytes) -> Storages:
+    return NO_STORAGES

@@ -49,8 +49,10 @@ from warren.persist.definitions.database import (
 )
 from warren.persist.definitions.database_writer import DatabaseWriter
 from warren.persist.definitions.deleted_queues import (
+    NO_STORAGES,
     DeletedQueues,
     Puts,
+    Storages,
     noted_queue,
     storage_ids,
 )
@@ -98,7 +100,7 @@ class LmdbMetadataStore(DefinitionTable):
     ) -> None:
         super().__init__()
         self._database = Database(
-            directory.subdirectory(DIRECTORY), open_environment, map_bytes_first, _storage_ids_in
+            directory.subdirectory(DIRECTORY), open_environment, map_bytes_first, _storages_in
         )
         self.deleted_queues = DeletedQueues(self._submit)
         try:
@@ -169,12 +171,12 @@ class LmdbMetadataStore(DefinitionTable):
         return self._writer.submit(puts)
 
 
-def _storage_ids_in(key: bytes, value: bytes) -> set[int]:
+def _storages_in(key: bytes, value: bytes) -> Storages:
     """The storage of a queue, from its definition; none when that cannot be read."""
     try:
-        return storage_ids(decode_definition(key, value).record)
+        return Storages(storage_ids(decode_definition(key, value).record))
     except DataDirectoryRefused:
-        return set()
+        return NO_STORAGES
 
 
 def _put(change: Change) -> tuple[bytes, bytes | None]:

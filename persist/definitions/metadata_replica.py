@@ -34,6 +34,7 @@ from warren.core.definitions.record_format import (
     record_from,
     unpacked,
 )
+from warren.core.definitions.records import QueueRecord
 from warren.core.log_line import log_event
 from warren.core.ports import Commit, Stored
 from warren.persist.definitions.database import (
@@ -45,9 +46,11 @@ from warren.persist.definitions.database import (
 )
 from warren.persist.definitions.database_writer import DatabaseWriter
 from warren.persist.definitions.deleted_queues import (
+    NO_STORAGES,
     NOTED,
     DeletedQueues,
     Puts,
+    Storages,
     note_key,
     noted_queue,
     own_storage,
@@ -101,7 +104,7 @@ class LmdbReplica:
     ) -> None:
         self._node = node
         self._path = directory.subdirectory(DIRECTORY)
-        self._database = Database(self._path, open_environment, map_bytes_first, self._own_storage)
+        self._database = Database(self._path, open_environment, map_bytes_first, self._storages_in)
         self._cluster_id = ""
         self._revision = 0
         self.deleted_queues = DeletedQueues(self._write_notes)
@@ -191,13 +194,16 @@ class LmdbReplica:
             self._database.clear()
         self._database.write([list(_puts(saved)) for saved in batch])
 
-    def _own_storage(self, key: bytes, value: bytes) -> set[int]:
-        """The storage that a definition of a queue gives this node."""
+    def _storages_in(self, key: bytes, value: bytes) -> Storages:
+        """The storages that this node has of the queue of a definition."""
         try:
             record = decode_replicated(key, value).record
-            return own_storage(record, self._node, self.deleted_queues.retaining)
         except DamagedMetadata:
-            return set()
+            return NO_STORAGES
+        if not isinstance(record, QueueRecord):
+            return NO_STORAGES
+        named = own_storage(record, self._node, self.deleted_queues.retaining)
+        return Storages(named, self.deleted_queues.copies_of(record.queue_id))
 
 
 def _puts(saved: Saved) -> Iterator[tuple[bytes, bytes | None]]:

@@ -16,7 +16,7 @@ from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import Envelope, Message
 from warren.mirror.replication import leader
-from warren.mirror.replication.copy_cards import COPY_BIT, Card
+from warren.mirror.replication.copy_cards import COPY_BIT, Card, leftover_rule
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.leader import Leader
 
@@ -317,3 +317,19 @@ def test_an_older_copy_of_a_queue_that_is_led_here_does_not_stay(led: bool) -> N
         formers.searched(searched)
     cluster.settle()
     assert not stored and not opened[0].length
+
+
+def test_copies_of_a_queue_that_is_deleted_are_left_over() -> None:
+    """Its definition may have named them at an earlier time only: their cards name the queue."""
+    cards = {
+        storage_id: msgspec.msgpack.encode(Card(queue_id, 1, [0], 1, []))
+        for storage_id, queue_id in ((STORAGE, 256), (OTHER, 512), (COPY_BIT | 1024, 1280))
+    }
+    cards[COPY_BIT | 1536] = b"damaged"
+    is_leftover = leftover_rule({512}, cards, {256, 512}.__contains__)
+    assert is_leftover(STORAGE)
+    # One queue is there; of the other it is not known that it was deleted.
+    assert not is_leftover(OTHER) and not is_leftover(COPY_BIT | 1024)
+    assert not is_leftover(COPY_BIT | 1536) and not is_leftover(1792)
+    # Storages that are not in use: of deleted queues, of other nodes' queues, of unfinished copies.
+    assert is_leftover(256) and is_leftover(512) and is_leftover(COPY_BIT | 2048)

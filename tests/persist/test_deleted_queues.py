@@ -143,6 +143,21 @@ class TestDeletedQueuesOfAMember:
         assert replica.deleted_queues.noted == {0x200, 0x300}
         replica.close()
 
+    def test_copies_that_are_kept_from_earlier_are_noted_when_their_queue_goes(
+        self, tmp_path: Path
+    ) -> None:
+        replica = self.filled(tmp_path)
+        copies = {0x200: frozenset({0x300, 0x500}), 0x400: frozenset({0x400, 0x600})}
+        replica.deleted_queues.copies_of = lambda queue_id: copies.get(queue_id, frozenset())
+        moved = QueueRecord(False, {}, 0x200, leader="there")
+        replica.save(6, [self.saved("mirrored", moved), self.saved("other", None)])
+        replica.close()
+        replica = self.opened(tmp_path)
+        assert replica.load() is not None
+        # The definition of `mirrored` does not name its copy here any more; the queue is there.
+        assert replica.deleted_queues.noted == {0x300, 0x400, 0x600}
+        replica.close()
+
     def test_what_the_cluster_had_and_has_no_more_was_deleted(self, tmp_path: Path) -> None:
         self.filled(tmp_path).close()
         replica = self.opened(tmp_path)

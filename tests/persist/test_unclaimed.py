@@ -47,6 +47,21 @@ def test_messages_of_a_queue_that_cannot_be_brought_back_are_kept(disk: Simulate
     assert 0x2000 not in last.storage._open
 
 
+def test_what_is_dropped_at_a_start_is_noted_for_the_next_one(disk: SimulatedDisk) -> None:
+    """As members of a cluster know at this start only what was deleted while they were down."""
+    node = Node(disk)
+    for queue_id in (0x1000, 0x2000):
+        node.open(queue_id)
+        node.publish(b"x", queue_id)
+    node.rest()
+    disk.crash()
+    node = Node(disk, deleted=(0x2000,), is_deleted=(0x1000, 0x2000).__contains__)
+    assert node.noted == [[(note_key(0x1000), NOTED)]]
+    # It ends before anything has left the disk.
+    disk.crash()
+    assert not unclaimed(Node(disk, deleted=(0x1000, 0x2000)))
+
+
 def unclaimed(node: Node) -> list[tuple[int, int, int]]:
     return [tuple(row)[:3] for row in node.storage.unclaimed.rows()]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from disk import SimulatedDisk
@@ -57,6 +57,7 @@ class Node:
         limits: StorageSizes = LIMITS,
         defined: Sequence[int] = (),
         deleted: Sequence[int] = (),
+        is_deleted: Callable[[int], bool] | None = None,
     ) -> None:
         self.disk = disk
         self.clock = ManualClock()
@@ -95,7 +96,7 @@ class Node:
         self.queues: dict[int, VariableQueue] = {}
         self.open(QUEUE)
         self.open(OTHER)
-        self.storage.settle_unclaimed(defined)
+        self.storage.settle_unclaimed(defined, is_deleted)
 
     def _note(self, puts: Puts) -> Commit:
         self.noted.append(puts)
