@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -21,12 +21,13 @@ from aiohttp import web
 from warren.core.access.access_control import User
 from warren.core.errors import BrokerError, NotFound
 from warren.core.log_line import event_line
-from warren.core.scheduling.waiting import Event, Waiting
+from warren.core.scheduling.waiting import Event
 from warren.mgmt.http.caller import Caller
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import ApiError, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.waiting import through
+from warren.mirror.definitions.ending import end_tasks
 
 if TYPE_CHECKING:
     from warren.cluster import Cluster
@@ -92,6 +93,8 @@ class Peers:
         self._managed = managed
         self._cluster = cluster
         self._endpoints = {endpoint.path: endpoint for endpoint in endpoints}
+        self._answers: set[asyncio.Task[Any]] = set()
+        self._stopping = False
         cluster.calls.serve(QUESTION, self._asked)
 
     def linked(self) -> list[str]:
@@ -206,8 +209,28 @@ class Peers:
 
     # Being asked
 
-    def _asked(self, node: str, *question: Any) -> Waiting[Any]:
-        return _from_asyncio(self._answer(question[0]))
+    async def stop(self) -> None:
+        """Answer no more: what an answer waits for may not come while the node stops."""
+        self._stopping = True
+        await end_tasks(self._answers)
+
+    async def _asked(self, node: str, *question: Any) -> Any:
+        """Answer by a task of asyncio, since the caller waits by the broker's own `Waiting`."""
+        if self._stopping:
+            raise NotFound("the node is stopping")
+        answered = Event()
+        task = asyncio.ensure_future(self._answer(question[0]))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+        task.add_done_callback(lambda _: answered.happen())
+        await answered
+        if task.cancelled():
+            raise NotFound("the node is stopping")
+        error = task.exception()
+        if error is not None and not isinstance(error, BrokerError):
+            log.error("%s", event_line("passed_request_failed"), exc_info=error)
+            raise NotFound("the node could not answer")
+        return task.result()
 
     async def _answer(self, asked: Any) -> tuple[Any, Refusal | None]:
         try:
@@ -281,16 +304,3 @@ async def _whole(answer: Any) -> Any:
     if isinstance(answer, AsyncIterator):
         return [row async for rows in answer for row in rows]
     return answer
-
-
-async def _from_asyncio(work: Awaitable[Any]) -> Any:
-    """Run asyncio work on the loop for a caller that waits by the broker's own `Waiting`."""
-    finished = Event()
-    task: asyncio.Task[Any] = asyncio.ensure_future(cast(Any, work))
-    task.add_done_callback(lambda _: finished.happen())
-    await finished
-    error = task.exception()
-    if error is not None and not isinstance(error, BrokerError):
-        log.error("%s", event_line("passed_request_failed"), exc_info=error)
-        raise NotFound("the node could not answer")
-    return task.result()

@@ -205,6 +205,8 @@ class Management:
     async def stop(self) -> None:
         self._listeners.stop()
         await self.managed.message_jobs.stop()
+        if self.managed.peers is not None:
+            await self.managed.peers.stop()
         if self.managed.snapshots is not None:
             self.managed.snapshots.stop()
         if self._server is not None:

@@ -239,7 +239,8 @@ class Job:
             if self.plan.dry_run:
                 await self._note(looked.found)
             else:
-                await self._reserve_for(len(looked.found))
+                if not await self._reserved_for(len(looked.found)):
+                    break
                 await self._handle(looked.found)
             start = looked.next
             if start is None:
@@ -255,12 +256,20 @@ class Job:
         if missing:
             self.left[NOT_READY] += missing
 
-    async def _reserve_for(self, count: int) -> None:
-        """Record messages before they are handled, so that the limit holds even after a crash."""
+    async def _reserved_for(self, count: int) -> bool:
+        """Record messages before they are handled, so that the limit holds even after a crash.
+
+        False if the job is to stop first: the cluster's store may be lost for a long time.
+        """
         wanted = self.done + self.under_way + count
-        if self._reserve is not None and self.plan.limit is not None and wanted > self._reserved:
-            self._reserved = min(self.plan.limit, wanted + RESERVED)
-            await self._reserve(self._reserved)
+        if self._reserve is None or self.plan.limit is None or wanted <= self._reserved:
+            return True
+        self._reserved = min(self.plan.limit, wanted + RESERVED)
+        reserving = asyncio.ensure_future(self._reserve(self._reserved))
+        await self._until_stopped(reserving)
+        if not reserving.cancelled():
+            reserving.result()
+        return not reserving.cancelled()
 
     def _batch(self) -> int:
         """How many messages to look for next; 0 when the limit is reached."""
@@ -426,7 +435,7 @@ class Job:
             self._less_under_way.clear()
             await self._until_stopped(asyncio.ensure_future(self._less_under_way.wait()))
 
-    async def _until_stopped(self, task: asyncio.Future[bool]) -> None:
+    async def _until_stopped(self, task: asyncio.Future[Any]) -> None:
         """Wait for the task; cancel it when the job is to stop."""
         stopped = asyncio.ensure_future(self._stop_wanted.wait())
         await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
@@ -40,6 +41,10 @@ KEPT_MAX = 100
 """Finished jobs that are still shown."""
 
 
+NOTE_S = 1.0
+"""How long a stop of the node waits until the cluster has it that a job is over."""
+
+
 class TooManyJobs(BrokerError):
     """The node runs `RUNNING_MAX` jobs already."""
 
@@ -66,6 +71,7 @@ class MessageJobs:
         self._jobs: dict[JobKey, Job] = {}
         self._tasks: dict[JobKey, asyncio.Task[None]] = {}
         self._numbers = count(1)
+        self._stop_wanted = asyncio.Event()
         node.parameters.register(COMPONENT, _check)
 
     def items(self) -> list[tuple[JobKey, Job]]:
@@ -122,8 +128,6 @@ class MessageJobs:
         except Exception:
             log_fault(log, "message_job_failed", vhost=key.vhost, name=key.name)
             job.fail("an unexpected error, see the log")
-        finally:
-            del self._tasks[key]
         log_event(
             log,
             logging.INFO,
@@ -135,14 +139,32 @@ class MessageJobs:
             left=sum(job.left.values()),
             reason=job.reason or None,
         )
-        if job.plan.dry_run:
-            return
+        try:
+            if not job.plan.dry_run:
+                await self._unless_stopped(self._note_end(key, job))
+        finally:
+            if self._tasks.get(key) is asyncio.current_task():
+                del self._tasks[key]
+
+    async def _note_end(self, key: JobKey, job: Job) -> None:
         if job.state is not JobState.INTERRUPTED:
             await self.forget(key)
         else:
             # If the node cannot write this, the number reserved for the limit stays.
             with suppress(BrokerError):
                 await self._keep(key, job, job.done)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work. When the node stops, give it up soon: the cluster's store may be lost."""
+        doing = asyncio.create_task(work)
+        stopping = asyncio.create_task(self._stop_wanted.wait())
+        await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        await asyncio.wait((doing,), timeout=NOTE_S)
+        if doing.cancel():
+            await asyncio.wait((doing,))
+        if not doing.cancelled():
+            doing.result()
 
     async def forget(self, key: JobKey) -> bool:
         """Delete what the cluster keeps about the job. False if there was nothing."""
@@ -164,6 +186,7 @@ class MessageJobs:
 
     async def stop(self) -> None:
         """Interrupt all jobs when the node stops: messages under way arrive first."""
+        self._stop_wanted.set()
         for job in self._jobs.values():
             if not job.is_over:
                 job.stop(interrupted=True)

@@ -1,12 +1,18 @@
-"""Figures of several nodes, added up."""
+"""Figures of several nodes, added up; and what is asked of a node that stops."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
+import msgspec
 import pytest
 
-from warren.mgmt.peers import added
+from warren.core.errors import NotFound
+from warren.core.scheduling.waiting import Waiting
+from warren.mgmt.peers import Peers, Question, added
+from warren.mgmt.waiting import through
 
 
 def details(rate: float, *samples: tuple[int, float]) -> dict[str, Any]:
@@ -39,3 +45,35 @@ def details(rate: float, *samples: tuple[int, float]) -> dict[str, Any]:
 )
 def test_numbers_are_added_place_by_place(one: Any, other: Any, both: Any) -> None:
     assert added(one, other) == both
+
+
+def test_what_a_node_was_asked_ends_when_it_stops() -> None:
+    served: dict[str, Any] = {}
+    begun = asyncio.Event()
+
+    async def handler(request: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    endpoint = SimpleNamespace(
+        path="/x",
+        methods={"GET": handler},
+        right_for=lambda method: SimpleNamespace(check=lambda caller: None),
+    )
+    calls = SimpleNamespace(serve=served.__setitem__)
+    cluster = SimpleNamespace(calls=calls)
+    question = Question("GET", "/x", {}, {}, {}, None, "guest", [], False, "")
+
+    def asked() -> Waiting[Any]:
+        return cast("Waiting[Any]", served["management"]("b", msgspec.to_builtins(question)))
+
+    async def main() -> None:
+        peers = Peers(cast("Any", SimpleNamespace(node=None)), cast("Any", cluster), cast("Any", [endpoint]))
+        waiting = asyncio.create_task(through(asked()))
+        await begun.wait()
+        await peers.stop()
+        for question in (waiting, through(asked())):
+            with pytest.raises(NotFound, match="the node is stopping"):
+                await question
+
+    asyncio.run(main())

@@ -16,7 +16,7 @@ from pika.exceptions import ConnectionClosedByBroker
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
 from warren_command import run_warren
 
-from warren.mgmt.ctl.errors import Refused
+from warren.mgmt.ctl.errors import CtlError, Refused
 
 GUEST = {"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
 
@@ -237,6 +237,46 @@ def test_it_goes_on_waiting_when_etcd_is_lost_again_while_it_joins(tmp_path: Pat
     finally:
         cluster.end()
         proxy.close()
+
+
+def begin_limited_job(node: ClusterProcess, count: int) -> None:
+    """Begin a job that needs the store of definitions before each thousand of messages."""
+    channel = node.connect().channel()
+    channel.queue_declare("to", durable=True)
+    channel.queue_declare("from", durable=True)
+    channel.confirm_delivery()
+    publish(channel, "from", [b"x"] * count)
+    body = {"action": "move", "to_queue": "to", "limit": count, "rate": 2000}
+    node.does("POST", "queues", "/", "from", "messages", "jobs", body=body)
+
+
+def test_a_job_that_waits_for_etcd_does_not_hold_up_the_pause(cluster: RunningCluster) -> None:
+    a = cluster["a"]
+    begin_limited_job(a, 4000)
+    cluster.etcd.stand_still()
+    wait_until(lambda: state(a) == "paused")
+    cluster.etcd.go_on()
+    cluster.wait_until_linked("a", "b")
+    assert " asyncio " not in a.log
+
+
+def test_what_another_node_asked_for_does_not_outlive_the_pause(cluster: RunningCluster) -> None:
+    a, b = cluster["a"], cluster["b"]
+    a.connect().channel().queue_declare("from", durable=True)
+    cluster.etcd.stand_still()
+
+    def begin_job() -> None:
+        body = {"action": "move", "to_queue": "from"}
+        with suppress(CtlError):
+            b.does("POST", "queues", "/", "from", "messages", "jobs", body=body)
+
+    asking = threading.Thread(target=begin_job)
+    asking.start()
+    wait_until(lambda: state(a) == "paused")
+    cluster.etcd.go_on()
+    cluster.wait_until_linked("a", "b")
+    asking.join()
+    assert " asyncio " not in a.log
 
 
 def test_it_can_be_stopped_and_reset(cluster: RunningCluster) -> None:
