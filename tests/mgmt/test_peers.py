@@ -68,7 +68,9 @@ def test_what_a_node_was_asked_ends_when_it_stops() -> None:
         return cast("Waiting[Any]", served["management"]("b", msgspec.to_builtins(question)))
 
     async def main() -> None:
-        peers = Peers(cast("Any", SimpleNamespace(node=None)), cast("Any", cluster), cast("Any", [endpoint]))
+        peers = Peers(
+            cast("Any", SimpleNamespace(node=None)), cast("Any", cluster), cast("Any", [endpoint])
+        )
         waiting = asyncio.create_task(through(asked()))
         await begun.wait()
         await peers.stop()
