@@ -242,6 +242,7 @@ class Mirroring:
 
     def stop(self) -> None:
         """The node has stopped: the storage is told which messages of copies count as delivered."""
+        self._definitions.stop()
         self.copies.stop()
         self._formers.stop()
 
@@ -251,8 +252,7 @@ class Mirroring:
 
     def epoch_of(self, queue: Queue) -> int:
         """The epoch in which this node leads the queue."""
-        record = self._record(queue)
-        return 0 if record is None else record.epoch
+        return 0 if (record := self._record(queue)) is None else record.epoch
 
     def _record(self, queue: Queue) -> QueueRecord | None:
         """The definition of the queue; None if it was deleted."""

@@ -20,6 +20,11 @@ class QueueDefinitions:
         self._clock = clock
         # Definitions that are waited for.
         self._news: dict[Key, list[Event]] = {}
+        self._stopped = False
+
+    def stop(self) -> None:
+        """The node has stopped: what is written from now on has no consequences here."""
+        self._stopped = True
 
     def items(self) -> Iterator[tuple[Key, QueueRecord]]:
         for stored in self._metadata.records(("queue",)):
@@ -60,6 +65,8 @@ class QueueDefinitions:
         commit = self._metadata.transact([Write(key, changed)], [Precondition(key, stored.version)])
 
         def decided() -> None:
+            if self._stopped:
+                return
             if commit.refused:
                 self.write_record(key, queue_id, change, then, otherwise)
             else:
