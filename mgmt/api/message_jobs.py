@@ -22,7 +22,7 @@ from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound, from_b
 from warren.mgmt.http.listing import Row, answer_row, answer_rows
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.messages.job import Job, JobState
-from warren.mgmt.messages.jobs import JobKey, Kept, TooManyJobs
+from warren.mgmt.messages.jobs import JobKey, Kept, NotNow
 from warren.mgmt.messages.plan import Action, InvalidPlan, Plan, check_positions, parse_plan
 from warren.mgmt.messages.sources import source_of, why_no_replay
 from warren.mgmt.peers import peers_of
@@ -85,7 +85,7 @@ async def _begin(
     user = None if request.caller.local else request.caller.user
     try:
         await jobs.begin(name, queue, plan, user, done=again.done if again is not None else 0)
-    except TooManyJobs as error:
+    except NotNow as error:
         raise ApiError(503, "unavailable", error.text) from error
     if not plan.dry_run:
         _put_on_record(request, queue, name, plan)

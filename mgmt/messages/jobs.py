@@ -45,8 +45,8 @@ NOTE_S = 1.0
 """How long a stop of the node waits until the cluster has it that a job is over."""
 
 
-class TooManyJobs(BrokerError):
-    """The node runs `RUNNING_MAX` jobs already."""
+class NotNow(BrokerError):
+    """The node begins no further job: it runs `RUNNING_MAX` jobs already, or is stopping."""
 
 
 class JobKey(NamedTuple):
@@ -99,9 +99,9 @@ class MessageJobs:
         self, name: str, queue: LocalQueue, plan: Plan, user: User | None, *, done: int = 0
     ) -> None:
         """Begin a job on a queue that this node leads. `done` counts what it did before, if it is
-        started again. Raises `TooManyJobs`."""
+        started again. Raises `NotNow`."""
         if len(self._tasks) >= RUNNING_MAX:
-            raise TooManyJobs(f"{RUNNING_MAX} jobs are running on node '{self._node.name}'")
+            raise NotNow(f"{RUNNING_MAX} jobs are running on node '{self._node.name}'")
         key = JobKey(queue.vhost_name, name)
 
         async def reserve(done: int) -> None:
@@ -112,6 +112,9 @@ class MessageJobs:
         self._jobs[key] = job
         if not plan.dry_run:
             await self._keep(key, job, done)
+        if self._stop_wanted.is_set():
+            del self._jobs[key]
+            raise NotNow(f"node '{self._node.name}' is stopping")
         self._forget_old()
         self._tasks[key] = asyncio.create_task(self._run(key, job))
 

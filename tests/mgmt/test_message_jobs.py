@@ -274,6 +274,24 @@ def test_an_interrupted_job_is_shown_and_can_be_started_again(tmp_path: Path) ->
         assert sorted(bodies(api, "target") + bodies(api), key=int) == NUMBERS
 
 
+def test_no_job_begins_when_the_node_stops_meanwhile(
+    api: ApiClient, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(channel)
+    fill(channel, "target", [])
+
+    async def keep(jobs: MessageJobs, *job: object) -> None:
+        await jobs.stop()
+
+    monkeypatch.setattr(MessageJobs, "_keep", keep)
+    status, answer = api.post(
+        "/queues/%2F/q/messages/jobs", {"action": "move", "to_queue": "target"}
+    )
+    assert status == 503 and answer["reason"].endswith("is stopping")
+    assert not bodies(api, "target")
+    assert not api.get("/message-jobs")[1]
+
+
 def test_a_limit_holds_though_the_node_has_crashed_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
