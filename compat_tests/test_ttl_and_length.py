@@ -66,6 +66,15 @@ def test_expiration_stays_in_the_properties(ch: RawChannel) -> None:
     assert ch.got(queue).properties == {"expiration": "+60000"}
 
 
+def test_count_of_get_ok_is_without_what_expired_behind_the_message(ch: RawChannel) -> None:
+    queue = ch.own_queue()
+    ch.publish(b"stays", queue)
+    ch.publish(b"goes", queue, expiration="1")
+    ch.publish(b"stays too", queue)
+    time.sleep(0.05)
+    assert ch.got(queue, b"stays")["message_count"] == 1
+
+
 def test_unacked_messages_do_not_expire_until_requeued(ch: RawChannel) -> None:
     queue = ch.own_queue(x_message_ttl=SHORT_MS)
     fill(ch, queue, b"acked", b"requeued")
@@ -106,6 +115,18 @@ def test_expiration_zero_means_now_or_never(ch: RawChannel) -> None:
     other.consume(queue, no_ack=True)
     ch.publish(b"now", queue, expiration="0")
     other.delivery(b"now")
+
+
+def test_expiration_zero_behind_another_message_stays_until_it_is_the_head(ch: RawChannel) -> None:
+    dead = ch.own_queue()
+    queue = ch.own_queue(x_dead_letter_exchange="", x_dead_letter_routing_key=dead)
+    ch.publish(b"1", queue)
+    ch.publish(b"2", queue, expiration="0")
+    assert ch.ready(queue) == 2
+    assert ch.ready(dead) == 0
+    ch.got(queue, b"1")
+    ch.becomes_ready(dead, 1)
+    assert ch.ready(queue) == 0
 
 
 def test_message_that_dies_at_once_was_routed(ch: RawChannel) -> None:

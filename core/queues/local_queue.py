@@ -301,7 +301,7 @@ class LocalQueue(Queue):
                 ready.rotate(-1)
             if at_once:
                 return SETTLED
-        elif ttl_ms == 0:
+        elif ttl_ms == 0 and (settings.message_ttl_ms == 0 or not backing.length):
             self._turned_away += 1
             self.ways_out.expired += 1
             return self._bury_unkept(
@@ -423,7 +423,7 @@ class LocalQueue(Queue):
     def get(self, no_ack: bool, client: TracedClient) -> Message | None:
         """Fetch one message for basic.get; it is unacknowledged unless `no_ack`.
 
-        None while the queue is empty, or `is_withheld`.
+        None while the queue is empty, or `is_withheld`. What expired behind the message is dropped.
         """
         self.touch()
         if self._held is not None:
@@ -450,8 +450,8 @@ class LocalQueue(Queue):
         else:
             self.got += 1
             self.unacked += 1
-        if self._has_expiring:
-            self._arm_expiry()
+        if self._has_expiring and not self._drop_expired(EXPIRY_SLICE):
+            self._resume_soon()
         return message
 
     def envelope_got(self, message: Message, no_ack: bool) -> Envelope:
