@@ -40,13 +40,13 @@ def qos(channel: Channel, method: commands.Basic.Qos) -> None:
 
 async def consume(channel: Channel, method: commands.Basic.Consume) -> None:
     tag = method.consumer_tag or f"amq.ctag-{channel.connection.node.new_token()}"
-    reply_consumer = channel.reply_consumer
-    if tag in channel.consumers or (reply_consumer is not None and reply_consumer.tag == tag):
+    name = named_queue(channel, method.queue)
+    # The tag of a reply consumer may be that of another consumer, too.
+    if tag in channel.consumers:
         raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
-    if method.queue == REPLY_TO_NAME:
+    if name == REPLY_TO_NAME:
         _consume_replies(channel, tag, method)
         return
-    name = named_queue(channel, method.queue)
     channel.check("queue", name, "read")
     queue = channel.vhost.queue(name)
     queue.check_access(channel.connection)
@@ -83,15 +83,14 @@ async def consume(channel: Channel, method: commands.Basic.Consume) -> None:
 
 def cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
     tag = method.consumer_tag or ""
-    consumer = channel.remove_consumer(tag)
     connection = channel.connection
-    if consumer is not None:
+    if channel.reply_consumer is not None and channel.reply_consumer.tag == tag:
+        channel.reply_consumer.end()
+        channel.reply_consumer = None
+    elif (consumer := channel.remove_consumer(tag)) is not None:
         with connection.held.leaving(connection.node.metadata, connection.output) as left:
             event = consumer.queue.remove_consumer(consumer)
             left += [event] if event is not None else []
-    elif channel.reply_consumer is not None and channel.reply_consumer.tag == tag:
-        channel.reply_consumer.end()
-        channel.reply_consumer = None
     if not method.nowait:
         channel.reply(make(commands.Basic.CancelOk, consumer_tag=tag))
 
@@ -182,10 +181,10 @@ def _check_recover(requeue: bool) -> None:
 
 
 def _consume_replies(channel: Channel, tag: str, method: commands.Basic.Consume) -> None:
-    if channel.reply_consumer is not None:
-        raise PreconditionFailed("reply consumer already set")
     if not method.no_ack:
         raise PreconditionFailed("reply consumer cannot acknowledge")
+    if channel.reply_consumer is not None:
+        raise PreconditionFailed("reply consumer already set")
     channel.reply_consumer = ReplyConsumer(channel, tag, channel.connection.node)
     if not method.nowait:
         channel.reply(make(commands.Basic.ConsumeOk, consumer_tag=tag))

@@ -19,7 +19,14 @@ from warren.amqp.confirms import ChannelConfirms
 from warren.amqp.consumer import ChannelConsumer, delivery_frames
 from warren.amqp.delivery_limit import DeliveryLimit
 from warren.amqp.delivery_timeout import DeliveryTimeout
-from warren.amqp.errors import NO_IDS, PUBLISH_IDS, FrameError, UnexpectedFrame
+from warren.amqp.errors import (
+    CLASS_AND_WEIGHT,
+    NO_IDS,
+    PUBLISH_IDS,
+    UnexpectedFrame,
+    no_content_header,
+    refused_header,
+)
 from warren.amqp.frames import BODY as BODY_FRAME
 from warren.amqp.frames import END, FRAME_US, FrameHeads
 from warren.amqp.frames import HEADER as HEADER_FRAME
@@ -38,7 +45,6 @@ from warren.amqp.settling import (
 from warren.amqp.verdict import Verdict
 from warren.core.access.access_control import Kind, Permission
 from warren.core.access.audit import audit
-from warren.core.erlang_text import binary_text
 from warren.core.errors import BrokerError, CommandInvalid, PreconditionFailed
 from warren.core.messages.message import NOBODY, Envelope, HeldQueue, Holder, Message
 from warren.core.messages.message_observer import TracedClient
@@ -250,10 +256,7 @@ class Channel:
     def unexpected_method(self) -> UnexpectedFrame:
         """The error for a method in the middle of content, and for a part of it that is none."""
         if self.expects is HEADER:
-            return UnexpectedFrame(
-                "expected content header for class 60, got non content header frame instead",
-                PUBLISH_IDS,
-            )
+            return no_content_header()
         return UnexpectedFrame(
             "expected content body, got non content body frame instead", PUBLISH_IDS
         )
@@ -271,16 +274,8 @@ class Channel:
     def content_header(self, header: bytes) -> None:
         if self.expects is not HEADER:
             raise self._unexpected_content()
-        if len(header) < 14:
-            raise FrameError(f"cannot decode {binary_text(header)}")
-        class_id = header[0] << 8 | header[1]
-        if class_id != 60:
-            raise UnexpectedFrame(
-                f"expected content header for class 60, got one for class {class_id} instead",
-                PUBLISH_IDS,
-            )
-        if header[2] or header[3]:  # the weight, which is to be zero (4.2.6.1)
-            raise self.unexpected_method()
+        if len(header) < 14 or header[:4] != CLASS_AND_WEIGHT:
+            raise refused_header(header)
         self._header = header
         self._body_size = self._body_left = int.from_bytes(header[4:12], "big")
         if self._body_left:

@@ -35,6 +35,7 @@ from warren.amqp.errors import (
     FrameError,
     TooManyChannels,
     UnexpectedFrame,
+    malformed,
     method_ids,
     offender,
     reply_to,
@@ -82,7 +83,6 @@ from warren.amqp.publish_stream import serve_publishes
 from warren.amqp.publishing import MALFORMED_TEXT, PublishRoutes
 from warren.amqp.state import HANDLERS, NEXT, State, Transition
 from warren.core.access.access_control import LoginRefused, User
-from warren.core.erlang_text import binary_text
 from warren.core.errors import BrokerError, ChannelFault, CommandInvalid, InternalFault, NotAllowed
 from warren.core.exchanges.routing import table_us
 from warren.core.field import Table
@@ -438,7 +438,7 @@ class Connection:
         except MalformedText as error:
             raise FrameError(MALFORMED_TEXT) from error
         except MalformedMethod as error:
-            raise FrameError(f"cannot decode {binary_text(payload)}") from error
+            raise malformed(payload) from error
         self.node.turns.spend(METHOD_US + table_us(len(payload)))
         waiting = channel.receive(method)
         if waiting is not None:
@@ -643,7 +643,7 @@ class Connection:
             method = decode_method(payload)
         except (UnknownMethod, MalformedMethod) as error:
             if self.state is State.RUNNING:
-                raise InternalFault("") from error
+                raise malformed(payload) if len(payload) < 4 else InternalFault("") from error
             if self.state is not State.CLOSING:
                 self._fail("a method that cannot be read")
             return

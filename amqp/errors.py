@@ -8,7 +8,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from warren.amqp.frames import METHOD
+from warren.amqp.frames import HEADER, METHOD, described
+from warren.core.erlang_text import binary_text, octets_text
 from warren.core.errors import (
     AccessRefused,
     BrokerError,
@@ -29,6 +30,9 @@ REPLY_TEXT_MAX = 255
 NO_IDS = (0, 0)
 PUBLISH_IDS = (60, 40)
 
+CLASS_AND_WEIGHT = b"\x00\x3c\x00\x00"
+"""The start of every content header; the weight is to be zero (4.2.6.1)."""
+
 
 class ConnectionForced(ConnectionFault):
     """The broker or an operator ends the connection."""
@@ -36,6 +40,10 @@ class ConnectionForced(ConnectionFault):
 
 class FrameError(ConnectionFault):
     """A frame cannot be read."""
+
+
+class MalformedArguments(FrameError):
+    """The octets behind class and method id are not the arguments of that method."""
 
 
 class FatalFrameError(FrameError):
@@ -70,6 +78,7 @@ REPLIES: dict[type[BrokerError], Reply] = {
     ResourceLocked: Reply(405, "RESOURCE_LOCKED"),
     PreconditionFailed: Reply(406, "PRECONDITION_FAILED"),
     FrameError: Reply(501, "FRAME_ERROR"),
+    MalformedArguments: Reply(501, "FRAME_ERROR"),
     FatalFrameError: Reply(501, "FRAME_ERROR"),
     CommandInvalid: Reply(503, "COMMAND_INVALID"),
     ChannelError: Reply(504, "CHANNEL_ERROR"),
@@ -79,6 +88,36 @@ REPLIES: dict[type[BrokerError], Reply] = {
     Unsupported: Reply(540, "NOT_IMPLEMENTED"),
     InternalFault: Reply(541, "INTERNAL_ERROR"),
 }
+
+
+def malformed(payload: bytes) -> FrameError:
+    """The error for the payload of a method frame that cannot be read."""
+    if len(payload) < 4:
+        return FrameError(f"{described(METHOD, payload)}: unknown_frame")
+    return MalformedArguments(f"cannot decode {octets_text(payload[4:])}")
+
+
+def no_content_header() -> UnexpectedFrame:
+    """The error for what is not the content header that must follow a publish."""
+    return UnexpectedFrame(
+        "expected content header for class 60, got non content header frame instead", PUBLISH_IDS
+    )
+
+
+def refused_header(header: bytes) -> FrameError | UnexpectedFrame:
+    """The error for a content header that is too short, or begins otherwise than
+    `CLASS_AND_WEIGHT`."""
+    if len(header) < 12:
+        return FrameError(f"{described(HEADER, header)}: unknown_frame")
+    class_id = header[0] << 8 | header[1]
+    if class_id != 60:
+        return UnexpectedFrame(
+            f"expected content header for class 60, got one for class {class_id} instead",
+            PUBLISH_IDS,
+        )
+    if len(header) < 14:
+        return FrameError(f"cannot decode {binary_text(header)}")
+    return no_content_header()
 
 
 def reply_to(error: BrokerError) -> tuple[int, str]:
@@ -91,6 +130,8 @@ def offender(error: BrokerError, method: tuple[int, int]) -> tuple[int, int]:
     """The class and method id in a close: the offending method's, or 0/0 if there is none."""
     if isinstance(error, UnexpectedFrame):
         return error.ids
+    if isinstance(error, MalformedArguments):
+        return method
     if isinstance(error, FrameError | InternalFault | TooManyChannels | ConnectionForced):
         return NO_IDS
     return method

@@ -9,8 +9,8 @@ Its lowest bit says that another flags word follows (4.2.6.1); no property of th
 words, so they are skipped and kept.
 
 `scan` finds the properties that publishing needs without decoding the headers table. Edits copy
-every unchanged property byte by byte, so types and order survive (amqp_semantics.md section 0); a
-replaced headers table is sorted by key. Nothing here checks the class id.
+every unchanged property byte by byte, so types and order survive (amqp_semantics.md section 0).
+Nothing here checks the class id.
 """
 
 from __future__ import annotations
@@ -349,13 +349,10 @@ def replace(
     reply_to: bytes | Keep | None = UNCHANGED,
     expiration: bytes | Keep | None = UNCHANGED,
 ) -> bytes:
-    """The header with these properties set, or removed if None; the others stay as they are.
-
-    A given table is sorted by key.
-    """
+    """The header with these properties set, or removed if None; the others stay as they are."""
     changes: dict[int, bytes | None] = {}
     if headers is not UNCHANGED:
-        changes[_HEADERS] = None if headers is None else encode_table(_sorted_by_key(headers))
+        changes[_HEADERS] = None if headers is None else encode_table(headers)
     if reply_to is not UNCHANGED:
         changes[_REPLY_TO] = None if reply_to is None else _encode_shortstr(reply_to)
     if expiration is not UNCHANGED:
@@ -443,13 +440,13 @@ class AmqpContentCodec:
     def content_header(self, body_size: int, headers: Table) -> bytes:
         """A header whose only property is these headers."""
         bare = struct.pack(">HHQH", 60, 0, body_size, 0)
-        return replace(bare, headers=headers)
+        return replace(bare, headers=sorted_by_key(headers))
 
     def for_dead_letter(self, header: bytes, headers: Table) -> bytes:
-        return replace(header, headers=headers, expiration=None)
+        return replace(header, headers=sorted_by_key(headers), expiration=None)
 
     def with_headers(self, header: bytes, headers: Table) -> bytes:
-        return replace(header, headers=headers)
+        return replace(header, headers=sorted_by_key(headers))
 
     def message_name(self, header: bytes) -> str | None:
         octets = identity(header)
@@ -561,7 +558,8 @@ def _rewrite(header: bytes, changes: Mapping[int, bytes | None]) -> bytes:
     return b"".join(parts)
 
 
-def _sorted_by_key(table: Table) -> Table:
+def sorted_by_key(table: Table) -> Table:
+    """The table in the order in which RabbitMQ leaves tables to which it has added a key."""
     # Sorted by the bytes of the names: code points would put escaped bytes and astral planes in
     # another order.
     return dict(sorted(table.items(), key=lambda pair: pair[0].encode("utf-8", "surrogateescape")))

@@ -16,11 +16,10 @@ from msgspec import Struct
 
 from warren.amqp import properties
 from warren.amqp.confirms import ChannelConfirms
-from warren.amqp.errors import FrameError
+from warren.amqp.errors import FrameError, MalformedArguments
 from warren.amqp.frames import HEAD
-from warren.amqp.names import clean_name
 from warren.core.access.access_control import User
-from warren.core.erlang_text import binary_text
+from warren.core.erlang_text import binary_text, octets_text
 from warren.core.errors import AccessRefused, PreconditionFailed, Unsupported
 from warren.core.exchanges.exchange import Exchange, TopicExchange
 from warren.core.exchanges.routing import table_us
@@ -89,16 +88,14 @@ class Route(Struct, frozen=True, eq=False):
 
 
 class _Source(Struct, frozen=True, eq=False):
-    """An exchange to which the user may publish, under the name that the connection sent.
+    """An exchange to which the user may publish.
 
-    `clean`: the name sent is the exchange's name exactly. `checks_keys`: each routing key needs a
-    permission of its own. `queues` returns the queues for a routing key. `has_many_keys`: only the
-    queues depend on the key, and keys may all differ.
+    `checks_keys`: each routing key needs a permission of its own. `queues` returns the queues for
+    a routing key. `has_many_keys`: only the queues depend on the key, and keys may all differ.
     """
 
     exchange: Exchange
     name: str
-    clean: bool
     checks_keys: bool
     queues: Callable[[str], tuple[Queue, ...] | None]
     has_many_keys: bool
@@ -198,9 +195,9 @@ class PublishRoutes:
             end = at + 1 + arguments[at]
             bits = arguments[end]
         except IndexError as error:
-            raise FrameError(f"cannot decode {binary_text(arguments)}") from error
+            raise MalformedArguments(f"cannot decode {octets_text(arguments)}") from error
         if end + 1 != len(arguments):
-            raise FrameError(f"cannot decode {binary_text(arguments)}")
+            raise MalformedArguments(f"cannot decode {octets_text(arguments)}")
         try:
             routing_key = arguments[at + 1 : end].decode()
         except UnicodeDecodeError as error:
@@ -214,7 +211,7 @@ class PublishRoutes:
         queues = source.queues(routing_key)
         is_reply = not name and routing_key.startswith(REPLY_TO_PREFIX)
         # The octets between the reserved short and the bits.
-        address = arguments[2:end] if source.clean else b""
+        address = arguments[2:end]
         mandatory = bool(bits & _MANDATORY)
         is_observed = self.vhost.observation.is_needed and self._is_observed(queues)
         by_key = source.queues if source.has_many_keys else None
@@ -234,7 +231,7 @@ class PublishRoutes:
     def _source(self, octets: bytes) -> _Source:
         """The exchange of that name, with the facts that hold for all publishes to it."""
         try:
-            name = clean_name(octets.decode())
+            name = octets.decode()
         except UnicodeDecodeError as error:
             raise FrameError(MALFORMED_TEXT) from error
         vhost, user, access = self.vhost, self._user, self._node.access
@@ -245,17 +242,14 @@ class PublishRoutes:
                 f"cannot publish to internal exchange '{name}' in vhost '{vhost.name}'"
             )
         queues: Callable[[str], tuple[Queue, ...] | None] = partial(vhost.queues_by_key, exchange)
-        clean = len(name.encode()) == len(octets)
         checks_keys = has_many_keys = False
         if isinstance(exchange, TopicExchange):
             checks_keys = access.has_topic_permission(user, vhost.name, name)
-            has_many_keys = clean and not checks_keys
+            has_many_keys = not checks_keys
             queues = PatternTargets(exchange, vhost.queues_by_key).queues
         if len(self._sources) >= SOURCES_MAX:
             self._sources.clear()
-        source = self._sources[octets] = _Source(
-            exchange, name, clean, checks_keys, queues, has_many_keys
-        )
+        source = self._sources[octets] = _Source(exchange, name, checks_keys, queues, has_many_keys)
         return source
 
     def _with_facts(self, route: Route, header: bytes, facts: properties.Facts) -> Envelope:
@@ -265,15 +259,15 @@ class PublishRoutes:
         expiration_ms = None
         if facts.expiration is not None:
             expiration_ms = _expiration_ms(facts.expiration)
-        if facts.delivery_mode not in (None, 1, 2):
-            raise PreconditionFailed(
-                f"invalid message: {{delivery_mode_unknown,{facts.delivery_mode}}}"
-            )
         copies: tuple[str, ...] = ()
         if properties.may_have_copies(header, facts):
             self._node.turns.spend(table_us(len(header)))
             header, copies = _copies(header)
             self._check_copies(route, copies)
+        if facts.delivery_mode not in (None, 1, 2):
+            raise PreconditionFailed(
+                f"invalid message: {{delivery_mode_unknown,{facts.delivery_mode}}}"
+            )
         return Envelope(
             route.exchange_name,
             route.routing_key,

@@ -58,7 +58,7 @@ async def purge(channel: Channel, method: commands.Queue.Purge) -> None:
 
 async def delete(channel: Channel, method: commands.Queue.Delete) -> None:
     vhost = channel.vhost
-    name = named_queue(channel, method.queue)
+    name = clean_name(named_queue(channel, method.queue))
     channel.check("queue", name, "configure")
     queue = vhost.queues.get(name)
     with channel.cancels_later():
@@ -77,7 +77,6 @@ async def delete(channel: Channel, method: commands.Queue.Delete) -> None:
 
 def named_queue(channel: Channel, name: str) -> str:
     """The name, or if it is empty, the name of the queue last declared on this channel."""
-    name = clean_name(name)
     if name:
         return name
     if channel.last_queue is None:
@@ -155,9 +154,9 @@ def _declare_ok(name: str, messages: int, consumers: int) -> commands.Queue.Decl
 async def _binding(
     channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbind
 ) -> Binding:
-    destination = named_queue(channel, method.queue)
+    destination = clean_name(named_queue(channel, method.queue))
     routing_key = method.routing_key
-    if not clean_name(method.queue) and not routing_key:
+    if not method.queue and not routing_key:
         routing_key = destination
     source = clean_name(method.exchange)
     check_binding(channel.asking(), "queue", destination, source, routing_key)

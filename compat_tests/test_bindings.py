@@ -125,6 +125,28 @@ def test_binding_an_exclusive_queue_of_another_connection_is_locked(
     )
 
 
+def test_unbinding_an_exclusive_queue_of_another_connection_is_locked_if_it_is_bound(
+    raw: Raw, ch: RawChannel, names: Names, vhost: str
+) -> None:
+    queue = names.new()
+    owner = raw().channel()
+    owner.declare(queue, exclusive=True)
+    ch.call("queue.unbind", queue=queue, exchange="amq.direct", routing_key="k")
+    ch.call("queue.unbind", queue=queue, exchange="cf-no-such-exchange")
+    owner.bind(queue, "amq.direct", "k")
+    ch.call("queue.unbind", queue=queue, exchange="amq.direct", routing_key="another")
+    ch.refused(
+        405,
+        f"cannot obtain exclusive access to locked queue '{queue}' in vhost '{vhost}'. "
+        "It could be originally declared on another connection or the exclusive property value "
+        "does not match that of the original declaration.",
+        "queue.unbind",
+        queue=queue,
+        exchange="amq.direct",
+        routing_key="k",
+    )
+
+
 def test_bindings_go_with_their_queue(ch: RawChannel, names: Names) -> None:
     queue = names.new()
     ch.declare(queue)

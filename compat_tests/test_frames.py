@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from warren.compat_tests.factory import Raw
-from warren.compat_tests.methods import encode_header, encode_method
+from warren.compat_tests.methods import METHODS, encode_header, encode_method
 from warren.compat_tests.raw_client import RawChannel, RawClient
 from warren.compat_tests.raw_connection import BODY, HEADER, HEARTBEAT, METHOD, SocketClosed
 
@@ -177,6 +177,41 @@ def test_truncated_method_is_a_frame_error(client: RawClient) -> None:
     close = client.expect("connection.close")
     assert close["reply_code"] == 501
     assert close["reply_text"].startswith("FRAME_ERROR - cannot decode <<")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("queue.declare", b"\0\0"),
+        ("basic.qos", b"abc"),
+        ("basic.return", b""),
+        ("connection.open-ok", b"\0abc"),
+    ],
+)
+def test_close_names_the_method_that_cannot_be_read_and_shows_its_arguments(
+    client: RawClient, name: str, arguments: bytes
+) -> None:
+    method = METHODS[name]
+    ids = (method.class_id, method.method_id)
+    number = client.channel().number
+    client.send_frame(METHOD, number, struct.pack(">HH", *ids) + arguments)
+    shown = ",".join(str(octet) for octet in arguments)
+    client.expect_close(501, f"cannot decode <<{shown}>>", offender=ids)
+
+
+@pytest.mark.parametrize("on_channel", [False, True], ids=["channel 0", "a channel"])
+def test_method_without_a_whole_id_is_an_unknown_frame(client: RawClient, on_channel: bool) -> None:
+    number = client.channel().number if on_channel else 0
+    client.send_frame(METHOD, number, b"\0\x3c\0")
+    text = "type 1, all octets = <<0,60,0>>: unknown_frame"
+    client.expect_close(501, text, offender=(0, 0))
+
+
+def test_content_header_without_a_whole_size_is_an_unknown_frame(ch: RawChannel) -> None:
+    ch.send("basic.publish")
+    ch.client.send_frame(HEADER, ch.number, b"\0\x3c\0\0")
+    text = "type 2, all octets = <<0,60,0,0>>: unknown_frame"
+    ch.client.expect_close(501, text, offender=(0, 0))
 
 
 def test_truncated_method_on_channel_zero_is_an_internal_error(client: RawClient) -> None:

@@ -104,6 +104,12 @@ def test_header_types_survive_an_edit_of_the_headers(ch: RawChannel) -> None:
     assert ch.got(queue).typed_headers == ALL_TYPES
 
 
+def test_other_headers_keep_their_order_when_bcc_is_taken_out(ch: RawChannel) -> None:
+    queue = ch.own_queue()
+    ch.publish(b"m", queue, headers={"z": 1, "BCC": [], "a": 2, "m": 3})
+    assert list(ch.got(queue).headers) == ["z", "a", "m"]
+
+
 def test_both_octets_for_64_bit_numbers_are_read(ch: RawChannel) -> None:
     """`L` passes through as it is, and becomes `l` when the broker writes the headers again."""
     queue = ch.own_queue()

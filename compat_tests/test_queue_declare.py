@@ -191,6 +191,59 @@ def test_line_ends_are_stripped_from_names(ch: RawChannel, names: Names) -> None
     assert ch.declare(queue[:3] + "\r\n" + queue[3:])["queue"] == queue
 
 
+@pytest.mark.parametrize("method", ["basic.get", "basic.consume", "queue.purge"])
+def test_line_ends_stay_in_names_of_queues_that_are_read(
+    ch: RawChannel, names: Names, vhost: str, method: str
+) -> None:
+    queue = names.new()
+    ch.declare(queue)
+    for name in (f"{queue}\r\n", "\n"):
+        ch.refused(404, f"no queue '{name}' in vhost '{vhost}'", method, queue=name)
+
+
+def test_line_ends_stay_in_names_of_exchanges_that_are_published_to(
+    ch: RawChannel, vhost: str
+) -> None:
+    ch.publish(b"m", exchange="amq.\nfanout")
+    ch.expect_close(404, f"no exchange 'amq.\nfanout' in vhost '{vhost}'")
+
+
+def test_name_of_line_ends_is_not_the_last_queue(ch: RawChannel, vhost: str) -> None:
+    queue = ch.own_queue()
+    missing = f"no queue '' in vhost '{vhost}'"
+    ch.call("queue.delete", queue="\n")
+    ch.refused(404, missing, "queue.bind", queue="\n", exchange="amq.direct")
+    assert ch.ready(queue) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (True, "true' of type 'bool"),
+        (None, "undefined' of type 'void"),
+        (1000.0, "1.0e3' of type 'double"),
+        (100.0, "100.0' of type 'double"),
+        (0.00001, "1.0e-5' of type 'double"),
+        (Typed("D", (1, 15)), "{1,15}' of type 'decimal"),
+        (Typed("x", b"ab"), "ab' of type 'binary"),
+        ([1, "a"], "[{signedint,1},{longstr,<<\"a\">>}]' of type 'array"),
+        ({"a": 1.5}, "[{<<\"a\">>,double,1.5}]' of type 'table"),
+    ],
+    ids=str,
+)
+def test_values_of_all_types_are_shown(
+    ch: RawChannel, queue: str, vhost: str, value: object, shown: str
+) -> None:
+    ch.refused(
+        406,
+        f"inequivalent arg 'x-max-length' for queue '{queue}' in vhost '{vhost}': "
+        f"received the value '{shown}' but current is none",
+        "queue.declare",
+        queue=queue,
+        arguments={"x-max-length": value},
+    )
+
+
 @pytest.mark.parametrize("suffix", [" with spaces", "/$%&", "-ünïcödé", "."])
 def test_names_may_have_any_characters(ch: RawChannel, names: Names, suffix: str) -> None:
     queue = names.new() + suffix

@@ -176,3 +176,27 @@ def test_reply_does_not_wait_for_a_commit(ch: RawChannel) -> None:
     answering.call("tx.select")
     answering.publish(b"reply", name)
     ch.delivery(b"reply")
+
+
+def test_reply_consumer_may_share_its_tag(ch: RawChannel) -> None:
+    """Cancelling the tag ends the replies first."""
+    queue = ch.own_queue()
+    ch.consume(QUEUE, "shared", no_ack=True)
+    ch.consume(queue, "shared", no_ack=True)
+    ch.call("basic.cancel", consumer_tag="shared")
+    ch.publish(b"m", queue)
+    ch.delivery(b"m")
+    ch.call("basic.cancel", consumer_tag="shared")
+    ch.consume(QUEUE, "shared", no_ack=True)
+
+
+def test_reply_consumer_may_not_take_a_tag_in_use(ch: RawChannel) -> None:
+    ch.consume(ch.own_queue(), "me")
+    ch.send("basic.consume", queue=QUEUE, consumer_tag="me", no_ack=True)
+    ch.client.expect_close(530, "attempt to reuse consumer tag 'me'", offender=(60, 20))
+
+
+def test_pseudo_queue_may_be_the_last_declared_one(ch: RawChannel) -> None:
+    ch.declare(QUEUE)
+    ch.consume("", no_ack=True)
+    ch.refused(406, "reply consumer already set", "basic.consume", queue=QUEUE, no_ack=True)

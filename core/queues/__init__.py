@@ -12,6 +12,7 @@ tracing) is behind one flag.
 | `subscriptions` | who may subscribe, and the single active consumer |
 | `consumers` | who is served next, priorities |
 | `queue_arguments`, `queue_type` | what clients may declare, and what it means |
+| `argument_equivalence` | when two declarations agree |
 | `quorum_queue`, `quorum_level` | what quorum queues do otherwise than classic ones |
 | `redelivery` | delivery limits, and returns that wait |
 | `stream_queue`, `stream_arguments` | streams: readers at offsets of their own |

@@ -1,16 +1,16 @@
-"""The arguments of queue.declare: which are valid, when two declarations agree, what they say.
+"""The arguments of queue.declare: which are valid, and what they say.
 
 Answerable for amqp_semantics.md section 4.2 and the texts of section 2.1, not for who may use the
 dead letter exchange.
 
 Checks are made in a fixed order: the type of `x-dead-letter-exchange`, the queue type, the other
 arguments of a queue of this type in the order of `CHECKS`, and last those that only other types of
-queues know (`OTHER_TYPES`). Other arguments may have any value.
+queues know (`OTHER_TYPES`), in the order given. Other arguments may have any value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -212,8 +212,15 @@ def check(queue: str, vhost: str, arguments: Table) -> None:
             raise PreconditionFailed(reason)
         if reason is not None:
             raise PreconditionFailed(f"invalid arg '{name}' for {described}: {reason}")
-    for name in OTHER_TYPES[kind]:
-        if name in arguments:
+    _check_known(arguments, OTHER_TYPES[kind], described, kind)
+
+
+def _check_known(
+    arguments: Table, of_others: Container[str], described: str, kind: QueueType
+) -> None:
+    """Raise `PreconditionFailed` for the first argument, as given, that is for other types only."""
+    for name in arguments:
+        if name in of_others:
             raise PreconditionFailed(
                 f"invalid arg '{name}' for {described} of queue type {kind.module}"
             )
@@ -252,16 +259,14 @@ def check_named_by_client(arguments: Table) -> None:
 def check_consumer(queue: str, vhost: str, kind: QueueType, arguments: Table) -> None:
     """Raise `PreconditionFailed` for an argument of basic.consume that is not valid."""
     described = f"queue '{queue}' in vhost '{vhost}'"
-    for name in OTHER_CONSUMERS[kind]:
-        if name in arguments:
-            raise PreconditionFailed(
-                f"invalid arg '{name}' for {described} of queue type {kind.module}"
-            )
     for name, reason_against in CONSUMER_CHECKS.items():
         field = arguments.get(name)
-        reason = None if field is None else reason_against(field, arguments)
+        if field is None or name in OTHER_CONSUMERS[kind]:
+            continue
+        reason = reason_against(field, arguments)
         if reason is not None:
             raise PreconditionFailed(f"invalid arg '{name}' for {described}: {reason}")
+    _check_known(arguments, OTHER_CONSUMERS[kind], described, kind)
     if kind is STREAM:
         stream_offset(arguments.get(STREAM_OFFSET), described)
 
@@ -273,55 +278,6 @@ def check_dead_letter_exchange(queue: str, vhost: str, exchange: Field) -> None:
             f"invalid type '{KIND_NAMES[exchange.kind]}' for arg '{DEAD_LETTER_EXCHANGE}' in"
             f" queue '{queue}' in vhost '{vhost}'"
         )
-
-
-def check_equivalent(queue: str, vhost: str, received: Table, current: Table) -> None:
-    """Raise `PreconditionFailed` when a declaration contradicts the arguments of the queue.
-
-    Only arguments that queues of its type know count, and integers are equal whatever their type.
-    """
-    for name in EQUIVALENCE_ORDER[type_of(current)]:
-        new, old = received.get(name), current.get(name)
-        if new == old or _same(new, old) or (name == QUEUE_TYPE and _both_classic(new, old)):
-            continue
-        both = new is not None and old is not None
-        raise PreconditionFailed(
-            f"inequivalent arg '{name}' for queue '{queue}' in vhost '{vhost}':"
-            f" received {_shown(new, both)} but current is {_shown(old, both)}"
-        )
-
-
-def _same(new: Field | None, old: Field | None) -> bool:
-    if new is None or old is None:
-        return False
-    return _kind_class(new.kind) == _kind_class(old.kind) and bool(new.value == old.value)
-
-
-def _kind_class(kind: str) -> str:
-    if kind in INTEGER_KINDS:
-        return "int"
-    return "float" if kind in FLOAT_KINDS else kind
-
-
-def _both_classic(new: Field | None, old: Field | None) -> bool:
-    return all(field is None or field == EXPLICITLY_CLASSIC for field in (new, old))
-
-
-def _shown(field: Field | None, both: bool) -> str:
-    """`none`; the value with its type; or the value alone when both sides have one."""
-    if field is None:
-        return "none"
-    if both:
-        return f"'{_value_text(field)}'"
-    return f"the value '{_value_text(field)}' of type '{KIND_NAMES[field.kind]}'"
-
-
-def _value_text(field: Field) -> str:
-    if field.kind in "Sx":
-        return to_text(field.value)
-    if field.kind == "t":
-        return "true" if field.value else "false"
-    return "undefined" if field.kind == "V" else str(field.value)
 
 
 def _unacceptable(field: Field) -> str:
@@ -528,10 +484,6 @@ CHECKS: Mapping[QueueType, Mapping[str, Check]] = {
         "x-queue-leader-locator": _LEADER_LOCATORS,
     },
 }
-EQUIVALENCE_ORDER: Mapping[QueueType, tuple[str, ...]] = {
-    kind: (DEAD_LETTER_EXCHANGE, *(name for name in checks if name != QUEUE_TYPE), QUEUE_TYPE)
-    for kind, checks in CHECKS.items()
-}
 
 # Known to other types of queues, and wrong for one of this type.
 OTHER_TYPES: Mapping[QueueType, tuple[str, ...]] = {
@@ -582,12 +534,12 @@ CANCEL_ON_FAILOVER = "x-cancel-on-ha-failover"
 PRIORITY = "x-priority"
 
 CONSUMER_CHECKS: Mapping[str, Check] = {
-    CANCEL_ON_FAILOVER: _boolean,
     PRIORITY: _whole_number,
+    CANCEL_ON_FAILOVER: _boolean,
 }
 OTHER_CONSUMERS: Mapping[QueueType, tuple[str, ...]] = {
     CLASSIC: (STREAM_OFFSET,),
     QUORUM: (CANCEL_ON_FAILOVER, STREAM_OFFSET),
-    STREAM: (CANCEL_ON_FAILOVER, PRIORITY),
+    STREAM: (PRIORITY, CANCEL_ON_FAILOVER),
 }
 """Arguments of basic.consume that other types of queues know, and that are refused."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from warren.core.erlang_text import argument_text
 from warren.core.errors import PreconditionFailed
 from warren.core.exchanges.delay import DELAYED_TYPE, ROUTING_TYPE
 from warren.core.exchanges.exchange import ALTERNATE_EXCHANGE, Exchange
-from warren.core.field import KIND_NAMES, Field, Table, to_text
+from warren.core.field import Table
 
 
 def check_exchange_equivalent(
@@ -38,8 +39,8 @@ def check_exchange_equivalent(
             raise inequivalent(
                 name,
                 described,
-                shown_argument(received_argument, both),
-                shown_argument(current_argument, both),
+                argument_text(received_argument, both),
+                argument_text(current_argument, both),
             )
 
 
@@ -58,10 +59,3 @@ def shown(value: str | bool) -> str:
 def type_shown(kind: str) -> str:
     """The type of an exchange as RabbitMQ quotes it in this text."""
     return f"'{kind}'" if "-" in kind else kind
-
-
-def shown_argument(argument: Field | None, both: bool) -> str:
-    if argument is None:
-        return "none"
-    text = to_text(argument.value) if argument.kind == "S" else str(argument.value)
-    return f"'{text}'" if both else f"the value '{text}' of type '{KIND_NAMES[argument.kind]}'"

@@ -70,7 +70,7 @@ from warren.core.ports import (
     Precondition,
     Write,
 )
-from warren.core.queues import queue_arguments
+from warren.core.queues import argument_equivalence, queue_arguments
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.local_queues import LocalQueues
 from warren.core.queues.placement import Placement
@@ -423,7 +423,7 @@ class VirtualHost:
         ):
             if received != current:
                 raise inequivalent(name, described, shown(received), shown(current))
-        queue_arguments.check_equivalent(queue.name, self.name, arguments, queue.arguments)
+        argument_equivalence.check_equivalent(queue.name, self.name, arguments, queue.arguments)
 
     async def end_queue(self, queue: Queue, check: Callable[[], None]) -> None:
         """`QueueOwner`: delete the queue and its bindings, in turns if they are many."""
@@ -476,11 +476,10 @@ class VirtualHost:
         )
 
     def unbind(self, binding: Binding, connection: object) -> Commit:
-        """Unbind. What does not exist is no error."""
-        if binding.destination_kind == "queue":
-            queue = self.queues.get(binding.destination)
-            if queue is not None:
-                queue.check_access(connection)
+        """Unbind. What does not exist is no error, whoever owns the queue."""
+        source = self.exchanges.get(binding.source)
+        if binding.destination_kind == "queue" and source and binding in source.bindings:
+            self.queue(binding.destination).check_access(connection)
         return self.delete(bindings=[binding])
 
     def bindings(self) -> Iterator[Binding]:

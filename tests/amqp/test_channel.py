@@ -311,16 +311,3 @@ class TestTracing:
         traced.publishes("q", exchange=name)
         key = traced.receives_content().method.routing_key
         assert len(key.encode()) <= 255 and key.startswith("publish.é")
-
-
-def test_the_exchange_of_a_delivery_has_its_clean_name(client: Client) -> None:
-    """What is read from a store or fetched by basic.get says the same as what is delivered."""
-    client.declares("q")
-    client.sends(commands.Queue.Bind, queue="q", exchange="amq.direct", routing_key="k")
-    client.receives(commands.Queue.BindOk)
-    for _ in range(2):
-        client.publishes("k", exchange="amq.\r\ndirect")
-    got = client.gets("q")
-    assert got is not None and got.method.exchange == "amq.direct"
-    client.consumes("q")
-    assert client.receives_content().method.exchange == "amq.direct"

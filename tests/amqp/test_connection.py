@@ -207,7 +207,7 @@ class TestChannels:
                 504,
                 "unexpected method in connection state running",
             ),
-            (Frame(1, 1, b"\0\x3c\0\x0a\0").octets, 501, "cannot decode <<0,60,0,10,0>>"),
+            (Frame(1, 1, b"\0\x3c\0\x0a\0").octets, 501, "cannot decode <<0>>"),
         ],
         ids=lambda value: str(value)[:30],
     )

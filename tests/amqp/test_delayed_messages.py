@@ -362,7 +362,6 @@ class TestTheQueueBehind:
             (commands.Queue.Purge, {"queue": QUEUE}),
             (commands.Queue.Delete, {"queue": QUEUE}),
             (commands.Queue.Bind, {"queue": QUEUE, "exchange": "dx", "routing_key": "k"}),
-            (commands.Queue.Unbind, {"queue": QUEUE, "exchange": "dx", "routing_key": "k"}),
             (commands.Basic.Consume, {"queue": QUEUE}),
             (commands.Basic.Get, {"queue": QUEUE}),
         ],

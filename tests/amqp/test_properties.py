@@ -240,10 +240,9 @@ def test_an_edit_changes_what_it_names_and_nothing_else(
     edited = replace(raw, headers=table, reply_to=reply_to, expiration=None)
     expected = {name: value for name, value in properties.items() if name != "expiration"}
     expected["reply_to"] = bytes((len(reply_to),)) + reply_to
-    names = sorted(table, key=str.encode)
-    expected["headers"] = encode_table({name: table[name] for name in names})
+    expected["headers"] = encode_table(table)
     assert edited == content_header(expected)
-    assert list(headers(edited)) == names
+    assert list(headers(edited)) == list(table)
 
 
 @given(encoded_properties)
