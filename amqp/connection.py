@@ -35,11 +35,12 @@ from warren.amqp.errors import (
     FrameError,
     TooManyChannels,
     UnexpectedFrame,
-    malformed,
+    check_open,
     method_ids,
     offender,
     reply_to,
     short_text,
+    unreadable,
 )
 from warren.amqp.frames import (
     BODY,
@@ -80,10 +81,10 @@ from warren.amqp.methods import (
 )
 from warren.amqp.peer import ConnectionSettings, Peer, client_name
 from warren.amqp.publish_stream import serve_publishes
-from warren.amqp.publishing import MALFORMED_TEXT, PublishRoutes
-from warren.amqp.state import HANDLERS, NEXT, State, Transition
+from warren.amqp.publishing import PublishRoutes
+from warren.amqp.state import HANDLERS, NAMES, NEXT, State, Transition
 from warren.core.access.access_control import LoginRefused, User
-from warren.core.errors import BrokerError, ChannelFault, CommandInvalid, InternalFault, NotAllowed
+from warren.core.errors import BrokerError, ChannelFault, InternalFault, NotAllowed
 from warren.core.exchanges.routing import table_us
 from warren.core.field import Table
 from warren.core.log_line import log_event
@@ -421,10 +422,10 @@ class Connection:
             return
         if kind not in (METHOD, HEADER, BODY):
             raise FrameError(f"{described(kind, payload)}: unknown_frame")
-        if number == 0:
-            if kind != METHOD:
-                raise UnexpectedFrame(described(kind, payload))
+        if number == 0 and kind == METHOD:
             self._connection_method(payload)
+        elif number == 0 or state is State.AWAITING_OPEN:
+            raise UnexpectedFrame(described(kind, payload))
         elif state is State.RUNNING:
             self._unopened_channel(kind, number, payload)
         elif state is not State.CLOSING:
@@ -433,12 +434,8 @@ class Connection:
     def _channel_method(self, channel: Channel, payload: bytes) -> None:
         try:
             method = decode_method(payload)
-        except UnknownMethod as error:
-            raise CommandInvalid("unimplemented method") from error
-        except MalformedText as error:
-            raise FrameError(MALFORMED_TEXT) from error
-        except MalformedMethod as error:
-            raise malformed(payload) from error
+        except (UnknownMethod, MalformedMethod) as error:
+            raise unreadable(payload, error, channel.number) from error
         self.node.turns.spend(METHOD_US + table_us(len(payload)))
         waiting = channel.receive(method)
         if waiting is not None:
@@ -486,8 +483,6 @@ class Connection:
         self._crossed_closes.discard(number)
         if crossed and index == commands.Channel.CloseOk.index:
             return
-        if index != _CHANNEL_OPEN:
-            raise ChannelError("expected 'channel.open'")
         assert self.user is not None and self.vhost is not None
         opened = self.channel_count
         if self.channel_max and opened >= self.channel_max:
@@ -499,9 +494,10 @@ class Connection:
             self.node.check_channel_limit(self.user)
         except NotAllowed as error:
             raise TooManyChannels(error.text) from error
+        check_open(kind, payload)
         self.channels[number] = Channel(self, number)
         self.node.channel_opened(self)
-        self.send(number, make(commands.Channel.OpenOk))
+        self.send(number, make(commands.Channel.OpenOk, channel_id=b""))
 
     # Errors
 
@@ -526,7 +522,7 @@ class Connection:
         ids = offender(error, method)
         if isinstance(error, ChannelFault):
             self.close_channel(number, error, ids)
-        elif self.state in (State.RUNNING, State.AWAITING_OPEN):
+        elif self.state in NAMES:
             self._close(error, ids)
         elif self.state is not State.CLOSING:
             self._fail(error.text)
@@ -642,8 +638,8 @@ class Connection:
         try:
             method = decode_method(payload)
         except (UnknownMethod, MalformedMethod) as error:
-            if self.state is State.RUNNING:
-                raise malformed(payload) if len(payload) < 4 else InternalFault("") from error
+            if self.state is State.RUNNING or isinstance(error, MalformedText):
+                raise unreadable(payload, error, 0) from error
             if self.state is not State.CLOSING:
                 self._fail("a method that cannot be read")
             return
@@ -654,8 +650,8 @@ class Connection:
                 handle(method)
             except HandshakeFault as fault:
                 self._fail(str(fault))
-        elif self.state is State.RUNNING:
-            raise ChannelError("unexpected method in connection state running")
+        elif self.state in NAMES:
+            raise ChannelError(f"unexpected method in connection state {NAMES[self.state]}")
         elif self.state is not State.CLOSING:
             self._fail(f"unexpected {method.name}")
 
@@ -676,8 +672,11 @@ class Connection:
         except LoginRefused as refusal:
             self.node.login_refused(self.peer.name, refusal)
             if "authentication_failure_close" in self.capabilities:
+                self._enter(Transition.CLOSE)
                 self.send(0, authentication.refusal())
-            self._fall_silent()
+                self._cut_after(FAILURE_DELAY_S)
+            else:
+                self._fall_silent()
             return
         if isinstance(answer, sasl.Challenge):
             self._enter(Transition.CHALLENGE)

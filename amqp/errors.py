@@ -8,7 +8,10 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from pamqp import commands
+
 from warren.amqp.frames import HEADER, METHOD, described
+from warren.amqp.methods import MalformedMethod, MalformedText, UnknownMethod, decode_method
 from warren.core.erlang_text import binary_text, octets_text
 from warren.core.errors import (
     AccessRefused,
@@ -27,8 +30,13 @@ REPLY_TEXT_MAX = 255
 """The longest short string, in octets; a longer text is cut and ends in three dots."""
 
 
+MALFORMED_TEXT = "Malformed UTF-8 in shortstr"
+
 NO_IDS = (0, 0)
 PUBLISH_IDS = (60, 40)
+
+HEADER_HEAD = 12
+"""The octets of a content header before the flags of its properties."""
 
 CLASS_AND_WEIGHT = b"\x00\x3c\x00\x00"
 """The start of every content header; the weight is to be zero (4.2.6.1)."""
@@ -90,11 +98,31 @@ REPLIES: dict[type[BrokerError], Reply] = {
 }
 
 
-def malformed(payload: bytes) -> FrameError:
-    """The error for the payload of a method frame that cannot be read."""
+def unreadable(payload: bytes, error: Exception, channel: int) -> BrokerError:
+    """The error for the payload of a method frame, by what `decode_method` has against it."""
     if len(payload) < 4:
         return FrameError(f"{described(METHOD, payload)}: unknown_frame")
+    if isinstance(error, MalformedText):
+        return FrameError(MALFORMED_TEXT) if channel else MalformedArguments(MALFORMED_TEXT)
+    if not channel:
+        return InternalFault("")
+    if isinstance(error, UnknownMethod):
+        return CommandInvalid("unimplemented method")
     return MalformedArguments(f"cannot decode {octets_text(payload[4:])}")
+
+
+def check_open(kind: int, payload: bytes) -> None:
+    """Raise the error for a frame on a channel that is not open, if it is not channel.open."""
+    if kind == HEADER and len(payload) < HEADER_HEAD:
+        raise refused_header(payload)
+    if kind != METHOD:
+        raise UnexpectedFrame("expected method frame, got non method frame instead")
+    try:
+        method = decode_method(payload)
+    except (UnknownMethod, MalformedMethod) as error:
+        raise unreadable(payload, error, 1) from error
+    if not isinstance(method, commands.Channel.Open):
+        raise ChannelError("expected 'channel.open'")
 
 
 def no_content_header() -> UnexpectedFrame:
@@ -107,7 +135,7 @@ def no_content_header() -> UnexpectedFrame:
 def refused_header(header: bytes) -> FrameError | UnexpectedFrame:
     """The error for a content header that is too short, or begins otherwise than
     `CLASS_AND_WEIGHT`."""
-    if len(header) < 12:
+    if len(header) < HEADER_HEAD:
         return FrameError(f"{described(HEADER, header)}: unknown_frame")
     class_id = header[0] << 8 | header[1]
     if class_id != 60:

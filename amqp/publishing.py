@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from warren.amqp import properties
 from warren.amqp.confirms import ChannelConfirms
-from warren.amqp.errors import FrameError, MalformedArguments
+from warren.amqp.errors import MALFORMED_TEXT, FrameError, MalformedArguments
 from warren.amqp.frames import HEAD
 from warren.core.access.access_control import User
 from warren.core.erlang_text import binary_text, octets_text
@@ -58,8 +58,6 @@ QUEUES_BETWEEN_LOOKS = 20
 
 ARGUMENTS_AT = HEAD.size + 4
 """The offset of a method's arguments in its frame."""
-
-MALFORMED_TEXT = "Malformed UTF-8 in shortstr"
 
 _MANDATORY = 1
 _IMMEDIATE = 2

@@ -12,6 +12,8 @@ from warren.amqp.field_table import TableError, decode_fields
 from warren.core.field import to_text
 
 TLS_ONLY = frozenset({"EXTERNAL"})
+_TEXTS = frozenset("Sx")
+"""The types of fields that hold text."""
 _CR_DEMO_ANSWER = b"My password is "
 
 
@@ -83,6 +85,9 @@ def _amqplain(response: bytes) -> Credentials:
     except TableError as error:
         raise SyntaxFault(str(error)) from error
     login, password = fields.get("LOGIN"), fields.get("PASSWORD")
-    if login is None or password is None or login.kind != "S" or password.kind != "S":
+    if login is None or password is None or login.kind not in _TEXTS:
         raise SyntaxFault("an AMQPLAIN response has LOGIN and PASSWORD")
-    return Credentials(to_text(login.value), to_text(password.value))
+    # What is no text is a wrong password, and so is an empty one for every user.
+    return Credentials(
+        to_text(login.value), to_text(password.value) if password.kind in _TEXTS else ""
+    )

@@ -4,12 +4,13 @@
           └▶ AWAITING_TUNE_OK ─▶ AWAITING_OPEN ─▶ RUNNING
     RUNNING ─close from us─▶ CLOSING ─close-ok─▶ CLOSED
     RUNNING ─close from the client─▶ CLOSED
-    AWAITING_OPEN ─open refused─▶ CLOSING
-    any state before RUNNING ─anything else─▶ FAILED
+    AWAITING_START_OK, AWAITING_SECURE_OK ─login refused─▶ CLOSING, if the client wants to be told
+    AWAITING_OPEN ─anything but open─▶ CLOSING
+    any state before AWAITING_OPEN ─anything else─▶ FAILED
 
-A method that is not in the table is an error. Before RUNNING the connection sends nothing more, and
-the socket is cut after a delay (amqp_semantics.md section 1.1); in RUNNING it is a channel error
-(section 1.10). FAILED and CLOSED ignore everything and wait for the socket to end.
+A method that is not in the table is an error. Before AWAITING_OPEN the connection sends nothing
+more, and the socket is cut after a delay (amqp_semantics.md section 1.1); from then on it is a
+channel error (section 1.10). FAILED and CLOSED ignore everything and wait for the socket to end.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ NEXT: Mapping[tuple[State, Transition], State] = {
     (State.AWAITING_SECURE_OK, Transition.LOG_IN): State.AWAITING_TUNE_OK,
     (State.AWAITING_TUNE_OK, Transition.TUNE): State.AWAITING_OPEN,
     (State.AWAITING_OPEN, Transition.OPEN): State.RUNNING,
+    (State.AWAITING_START_OK, Transition.CLOSE): State.CLOSING,
+    (State.AWAITING_SECURE_OK, Transition.CLOSE): State.CLOSING,
     (State.AWAITING_OPEN, Transition.CLOSE): State.CLOSING,
     (State.RUNNING, Transition.CLOSE): State.CLOSING,
     (State.RUNNING, Transition.CLOSE_BY_CLIENT): State.CLOSED,
@@ -64,6 +67,9 @@ NEXT: Mapping[tuple[State, Transition], State] = {
     **{(state, Transition.LOSE): State.CLOSED for state in State},
 }
 """The state after each transition; a transition that is not here is a fault of the broker."""
+
+NAMES: Mapping[State, str] = {State.AWAITING_OPEN: "opening", State.RUNNING: "running"}
+"""The states in which a fault of the client is told it in a close, as error texts name them."""
 
 BEFORE_RUNNING = frozenset(State) - {State.RUNNING, State.CLOSING, State.CLOSED}
 

@@ -19,6 +19,11 @@ def in_error(client: RawClient) -> RawChannel:
     return channel
 
 
+def test_open_ok_carries_nothing(client: RawClient) -> None:
+    client.send_method(1, "channel.open")
+    assert client.expect("channel.open-ok", 1)["reserved_1"] == b""
+
+
 def test_second_open_closes_the_connection(ch: RawChannel) -> None:
     ch.send("channel.open")
     ch.client.expect_close(504, "second 'channel.open' seen", offender=(20, 10))

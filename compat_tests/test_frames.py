@@ -179,6 +179,13 @@ def test_truncated_method_is_a_frame_error(client: RawClient) -> None:
     assert close["reply_text"].startswith("FRAME_ERROR - cannot decode <<")
 
 
+@pytest.mark.parametrize("type", [HEADER, BODY])
+def test_content_on_a_channel_that_is_not_open_is_unexpected(client: RawClient, type: int) -> None:
+    client.send_frame(type, 7, encode_header({}, 0))
+    text = "expected method frame, got non method frame instead"
+    client.expect_close(505, text, offender=(0, 0))
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

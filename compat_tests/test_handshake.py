@@ -5,7 +5,7 @@ import re
 import pytest
 
 from warren.compat_tests.factory import Raw
-from warren.compat_tests.field_table import Reader, encode_pairs
+from warren.compat_tests.field_table import Reader, Typed, encode_pairs
 from warren.compat_tests.methods import encode_method
 from warren.compat_tests.raw_client import RawClient
 from warren.compat_tests.raw_connection import BODY, PROTOCOL_HEADER, Silence
@@ -244,3 +244,62 @@ def test_nothing_follows_open_ok_unasked(raw: Raw) -> None:
     client = raw()
     with pytest.raises(Silence):
         client.read_frame(0.3)
+
+
+def test_refused_client_that_answers_the_close_is_let_go_at_once(raw: Raw) -> None:
+    client = raw.connected()
+    client.start()
+    client.send_start_ok(password="wrong")
+    client.expect("connection.close")
+    client.send_method(0, "connection.close-ok")
+    assert client.expect_socket_closed() < 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"LOGIN": Typed("x", b"nobody"), "PASSWORD": "wrong"}, True),
+        ({"LOGIN": "nobody", "PASSWORD": 5}, True),
+        ({"LOGIN": 5, "PASSWORD": "wrong"}, False),
+    ],
+    ids=["binary name", "number for a password", "number for a name"],
+)
+def test_amqplain_reads_any_password_and_names_that_are_text(
+    raw: Raw, fields: dict[str, object], told: bool
+) -> None:
+    client = raw.connected()
+    client.start()
+    client.send_start_ok(mechanism="AMQPLAIN", response=encode_pairs(fields))
+    if told:
+        assert client.expect("connection.close")["reply_code"] == 403
+    else:
+        dropped_silently(client)
+
+
+@pytest.mark.parametrize("name", ["connection.tune-ok", "connection.close"])
+def test_another_method_where_open_is_due_is_told(raw: Raw, name: str) -> None:
+    client = raw.connected()
+    client.start()
+    client.send_start_ok()
+    client.tune()
+    client.send_method(0, name)
+    client.expect_close(504, "unexpected method in connection state opening")
+
+
+def test_channel_where_open_is_due_is_told(raw: Raw) -> None:
+    client = raw.connected()
+    client.start()
+    client.send_start_ok()
+    client.tune()
+    client.send_method(1, "channel.open")
+    text = "type 1, all octets = <<0,20,0,10,0>>"
+    client.expect_close(505, text, offender=(0, 0))
+
+
+def test_virtual_host_that_is_not_utf_8_is_a_frame_error(raw: Raw) -> None:
+    client = raw.connected()
+    client.start()
+    client.send_start_ok()
+    client.tune()
+    client.send_method(0, "connection.open", virtual_host=b"\xff")
+    client.expect_close(501, "Malformed UTF-8 in shortstr", offender=(10, 40))

@@ -134,6 +134,14 @@ HEADERS: list[tuple[dict[str, object], dict[str, object], bool]] = [
     ({"a": True}, {"a": 1}, False),
     ({"a": "5"}, {"a": 5}, False),
     ({"a": "x"}, {"a": "X"}, False),
+    ({"a": Typed("T", 5)}, {"a": 5}, True),
+    ({"a": 5.0}, {"a": Typed("T", 5)}, True),
+    ({"a": "x"}, {"a": Typed("x", b"x")}, True),
+    ({"a": {}}, {"a": []}, True),
+    ({"a": [1]}, {"a": [1]}, True),
+    ({"a": [1]}, {"a": [1.0]}, False),
+    ({"a": {"b": 1}}, {"a": {"b": Typed("l", 1)}}, False),
+    ({"a": Typed("D", (0, 1))}, {"a": 1}, False),
 ]
 
 

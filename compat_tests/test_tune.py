@@ -83,6 +83,17 @@ def test_one_channel_too_many_closes_the_connection(raw: Raw) -> None:
     )
 
 
+def test_one_channel_too_many_is_told_before_that_it_is_not_open(raw: Raw) -> None:
+    client = raw(channel_max=1)
+    client.channel(1)
+    client.send_method(2, "basic.qos")
+    client.expect_close(
+        530,
+        "number of channels opened (1) has reached the negotiated channel_max (1)",
+        offender=(0, 0),
+    )
+
+
 def test_closed_channels_do_not_count(raw: Raw) -> None:
     client = raw(channel_max=1)
     for number in (1, 2, 3):

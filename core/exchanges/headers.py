@@ -3,8 +3,9 @@
 The arguments of the binding are what the headers of a message must hold: all of them, or any one,
 as `x-match` says. Arguments whose name starts with `x-` are no conditions unless `x-match` ends in
 `-with-x`; `x-match` itself never is. A void argument asks only that the header exist. Numbers are
-equal by value whatever their types, integers and floats alike; values of any other two types are
-never equal, so neither a boolean nor a string equals a number.
+equal by value whatever their types, integers, floats and timestamps alike, and so are strings and
+binaries; values of any other two types are never equal, so neither a boolean nor a string equals a
+number. Within tables and arrays the types must be the same, too.
 
 Of thousands of bindings only those are tried that a header of the message speaks for. A binding is
 filed under its conditions if any of them is enough, and under one of them if all must hold: the one
@@ -13,6 +14,7 @@ that the fewest others are filed under.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from warren.core.erlang_text import binary_text, field_text
@@ -159,9 +161,19 @@ class HeadersRules:
 
 def _sign(name: str, field: Field) -> Sign:
     kind, value = _comparable(field)
-    return (name, kind) if kind in "AF" else (name, kind, value)
+    return (name, kind) if kind == "list" else (name, kind, value)
+
+
+_COMPARABLE: Mapping[str, str] = {
+    **dict.fromkeys(NUMBER_KINDS | {"T"}, "number"),
+    **dict.fromkeys("Sx", "text"),
+    **dict.fromkeys("AF", "list"),
+}
+"""What values of these types are to RabbitMQ, which does not compare the types themselves."""
 
 
 def _comparable(field: Field) -> tuple[str, object]:
+    """What is equal for fields that RabbitMQ takes for equal: an empty table is an empty array."""
     kind, value = field
-    return ("number" if kind in NUMBER_KINDS else kind), value
+    kind = _COMPARABLE.get(kind, kind)
+    return kind, (value or ()) if kind == "list" else value

@@ -93,13 +93,27 @@ def test_numbers_are_equal_by_value_whatever_their_types(
         (Field("t", False), Field("d", 0.0)),
         (ONE, longstr("1")),
         (longstr("1"), ONE),
-        (Field("T", 1), ONE),
-        (longstr("a"), Field("x", b"a")),
+        (Field("D", (0, 1)), ONE),
+        (Field("A", [longstr("a")]), Field("A", [Field("x", b"a")])),
         (Field("A", [ONE]), Field("A", [Field("t", True)])),
     ],
 )
 def test_values_of_other_types_are_never_equal(wanted: Field, header: Field) -> None:
     assert not matches({"a": wanted}, {"a": header})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Field("T", 1), ONE),
+        (Field("T", 1), Field("d", 1.0)),
+        (longstr("a"), Field("x", b"a")),
+        (Field("A", []), Field("F", {})),
+    ],
+)
+def test_some_values_are_equal_whatever_their_types(one: Field, other: Field) -> None:
+    assert matches({"a": one}, {"a": other})
+    assert matches({"a": other}, {"a": one})
 
 
 @pytest.mark.parametrize(
