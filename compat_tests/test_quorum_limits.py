@@ -218,3 +218,19 @@ def test_unused_queue_goes(ch: RawChannel, names: Names) -> None:
     assert time.monotonic() < deadline + 15
     assert not ch.queue_exists(queue)
     assert ch.queue_exists(kept)
+
+
+def test_what_comes_back_is_offered_to_consumers_before_the_limit_is_looked_at(
+    ch: RawChannel, names: Names
+) -> None:
+    queue = quorum_queue(ch, names, x_max_length=1)
+    ch.call("basic.qos", prefetch_count=1)
+    ch.consume(queue)
+    ch.publish(b"1", queue)
+    first = ch.delivery(b"1")
+    ch.publish(b"2", queue)
+    ch.becomes_ready(queue, 1)
+    ch.nack(first["delivery_tag"])
+    second = ch.delivery(b"2")
+    ch.ack(second["delivery_tag"])
+    ch.delivery(b"1")

@@ -192,8 +192,9 @@ class QuorumQueue(LocalQueue):
         if dead:
             self.ways_out.rejected += len(dead)
             self._bury(dead, DeathReason.DELIVERY_LIMIT)
-        self._keep_rules()
+        # As in RabbitMQ, what a consumer takes at once does not count towards the limits.
         self.deliver()
+        self._keep_rules()
 
     # Deaths
 

@@ -118,7 +118,8 @@ class Model:
         level = min(priority, rules.max_priority or 0)
         entry = Entry(body, self.published, level, expires_at)
         self.published += 1
-        if not self._someone_waits() and ttls and min(ttls) == 0:
+        never = rules.message_ttl_ms == 0 or not self.ready
+        if not self._someone_waits() and ttls and min(ttls) == 0 and never:
             self._dies(body, "expired")
             return "settled"
         if self._someone_waits():
@@ -127,11 +128,13 @@ class Model:
             self.ready.append(entry)
             self._sort()
             self._drop_excess()
+            self._expire()
         return "settled"
 
     def get(self) -> Entry | None:
         self._expire()
         entry = self.ready.pop(0) if self.ready else None
+        self._expire()
         return entry
 
     def settle(self, subscriber: Subscriber | None, entries: list[Entry], verdict: str) -> None:
