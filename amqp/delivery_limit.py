@@ -8,7 +8,8 @@ come first, so the limit is usually reached again before the others are looked a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from warren.amqp.settling import LOOKS_PER_US
 from warren.core.queues.consumers import Blocked, Consumer
@@ -94,23 +95,21 @@ class DeliveryLimit:
         """Serve those that are held back, in turn, until the limit is reached again: last those
         whose queue has nothing for them."""
         self._turns.spend(len(self._held) // HELD_PER_US)
-        for consumer in filter(lambda held: held.queue.has_ready, list(self._held)):
-            if self.is_reached:
-                return
-            self._serve(consumer)
-        for consumer in list(self._held):
-            if self.is_reached:
-                return
-            self._serve(consumer)
+        self._serve(filter(lambda held: held.queue.has_ready, list(self._held)))
+        self._serve(iter(list(self._held)))
 
-    def _serve(self, consumer: Consumer) -> None:
-        if consumer in self._held:
-            del self._held[consumer]
-            self._served[consumer] = None
-            _wake((consumer,))
+    def _serve(self, held: Iterator[Consumer]) -> None:
+        """Serve as many at a time as there is room for messages, so that they share it."""
+        while not self.is_reached and (some := list(islice(held, self.room))):
+            some = [consumer for consumer in some if consumer in self._held]
+            for consumer in some:
+                del self._held[consumer]
+                self._served[consumer] = None
+            _wake(some)
 
 
 def _wake(consumers: Iterable[Consumer]) -> None:
-    for consumer in consumers:
-        if consumer.unblock(Blocked.CHANNEL_LIMIT):
-            consumer.queue.deliver()
+    """Let the queues go on when all these consumers of theirs may: a queue serves them in turn."""
+    able = [one.queue for one in consumers if one.unblock(Blocked.CHANNEL_LIMIT)]
+    for queue in dict.fromkeys(able):
+        queue.deliver()

@@ -205,6 +205,25 @@ def test_global_limit_starves_no_consumer(ch: RawChannel) -> None:
     assert served == tags
 
 
+@pytest.mark.parametrize("how", ["raised", "removed", "settled"])
+def test_consumers_of_a_queue_share_the_room_of_a_global_limit(ch: RawChannel, how: str) -> None:
+    queue = ch.own_queue()
+    most = 4 if how == "settled" else 1
+    ch.call("basic.qos", prefetch_count=most, **{"global": True})
+    feed(ch, queue, most + 4)
+    for tag in ("one", "two"):
+        ch.consume(queue, tag)
+        if tag == "one":
+            first = [ch.delivery() for _ in range(most)]
+    if how == "settled":
+        ch.ack(first[-1]["delivery_tag"], multiple=True)
+    else:
+        limit = 5 if how == "raised" else 0
+        ch.call("basic.qos", prefetch_count=limit, **{"global": True})
+    tags = sorted(ch.delivery()["consumer_tag"] for _ in range(4))
+    assert tags == ["one", "one", "two", "two"]
+
+
 def test_requeued_message_comes_again_under_a_global_limit(ch: RawChannel) -> None:
     """Its queue may hear of the free place first: then RabbitMQ delivers the next one before it."""
     queue = ch.own_queue()
