@@ -415,10 +415,10 @@ class Connection:
         if state is State.CLOSED or state is State.FAILED:
             return
         if kind == HEARTBEAT:
-            if number:
-                raise UnexpectedFrame(described(kind, payload))
             if payload:
                 raise FrameError(f"{described(kind, payload)}: unknown_frame")
+            if number:
+                raise UnexpectedFrame(described(kind, payload))
             return
         if kind not in (METHOD, HEADER, BODY):
             raise FrameError(f"{described(kind, payload)}: unknown_frame")

@@ -66,6 +66,11 @@ def test_heartbeat_with_payload_is_a_frame_error(client: RawClient) -> None:
     client.expect_close(501, 'type 8, all octets = <<"x">>: unknown_frame', offender=(0, 0))
 
 
+def test_heartbeat_with_payload_on_a_channel_is_a_frame_error(client: RawClient) -> None:
+    client.send_frame(HEARTBEAT, 1, b"x")
+    client.expect_close(501, 'type 8, all octets = <<"x">>: unknown_frame', offender=(0, 0))
+
+
 def test_heartbeat_on_a_channel_is_unexpected(client: RawClient) -> None:
     client.channel(1)
     client.send_frame(HEARTBEAT, 1, b"")
