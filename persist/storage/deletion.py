@@ -74,9 +74,6 @@ class Deletion:
 
     def batch_closed(self) -> None:
         """The batch has all that was noted of the queues deleted so far."""
-        # Definitions may not have named the storage for long: only a note tells the next start.
-        if gone := {first_level(index.queue_id) for index in self._deleted if index.durable}:
-            self._notes.note(gone)
         self._doomed += self._deleted
         self._deleted = []
 

@@ -340,6 +340,9 @@ class Storage:
         self.unclaimed.report()
         self._undelivered = None
         self._recovered_counts = {}
+        # This start may end before they have left the disk, and the next one knows by notes only.
+        if unnoted := dropped - deleted_queues.noted:
+            deleted_queues.note(unnoted)
         # Of the others there is nothing, or a definition has them again.
         self._deletion.forget_when_synced(deleted_queues.noted - dropped)
 
