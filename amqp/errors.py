@@ -126,7 +126,7 @@ def check_open(kind: int, payload: bytes) -> None:
 
 
 def no_content_header() -> UnexpectedFrame:
-    """The error for what is not the content header that must follow a publish."""
+    """The error for a frame that comes where the content header of a publish must come."""
     return UnexpectedFrame(
         "expected content header for class 60, got non content header frame instead", PUBLISH_IDS
     )

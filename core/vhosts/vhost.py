@@ -476,7 +476,7 @@ class VirtualHost:
         )
 
     def unbind(self, binding: Binding, connection: object) -> Commit:
-        """Unbind. What does not exist is no error, whoever owns the queue."""
+        """Unbind. A binding that does not exist is no error, even if the queue is another's."""
         source = self.exchanges.get(binding.source)
         if binding.destination_kind == "queue" and source and binding in source.bindings:
             self.queue(binding.destination).check_access(connection)

@@ -101,7 +101,7 @@ class DeletedQueues:
         self.copies_of: Callable[[int], Set[int]] = lambda queue_id: frozenset()
         self._submit = submit
 
-    def __contains__(self, queue_id: int | None) -> bool:
+    def __contains__(self, queue_id: int) -> bool:
         """Whether it is written down that the queue was deleted before this start."""
         return queue_id in self.noted or queue_id in self.former
 
