@@ -139,6 +139,7 @@ class Cluster:
         self._etcd = etcd
         self._replica = replica
         self._links: Links
+        self._abreast: Abreast
         self._remote_queues: RemoteQueues
         self._flow: dict[str, bool] = {}
 
@@ -236,6 +237,7 @@ class Cluster:
                 attempts=config.start_attempts,
                 attempt_pause_s=config.start_pause_s,
             )
+            self._abreast = Abreast(self.metadata, self.calls, self._clock, self.post.peers)
             if own_definitions:
                 await written(self.metadata, _taken_along(own_definitions, self._node_name))
             store, name = self.metadata, self._node_name
@@ -321,8 +323,6 @@ class Cluster:
         ClientNews(node.vhost_limits.elsewhere, self.post, self.calls)
         Ownerless(self.metadata, self._is_first, bindings_to_queues_of(node))
         node.vhost_limits.elsewhere.is_beside = self.membership.is_beside
-        if self._config.machine:
-            abreast = Abreast(self.metadata, self.calls, self.membership, self.running)
         self.mirroring.attach(node, self._new_backing)
         self.post.watch(on_up=lambda name: None, on_down=self._link_down)
         # Questions are answered once it is known what a mirror here had of the queue. Incarnations
@@ -342,8 +342,7 @@ class Cluster:
             self._clock.call_later(FOUND_S, self._look_for_ended)
         else:
             self._look_for_ended()
-        if self._config.machine:
-            await abreast.linked()
+        await self._abreast.linked(lambda: self.membership.running().keys() - {self._node_name})
 
     @property
     def link_port(self) -> int:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from warren.core.definitions.definition_replica import Replica
@@ -94,10 +94,6 @@ class ClusterMetadata(SharedDefinitions):
         self._reachability = Reachability(etcd.place, on_reachable)
         self._on_superseded = on_superseded
         self._check_interval_s = check_interval_s
-        # `on_applied` is called when `revision` has changed; `seen_elsewhere` is awaited before a
-        # transaction of its revision is done (`members/abreast.py`).
-        self.on_applied: Callable[[], None] = lambda: None
-        self.seen_elsewhere: Callable[[int], Awaitable[None]] = _at_once
         # No definition changed after `revision` and up to this revision.
         self._passed = 0
         self._work = asyncio.Event()
@@ -289,7 +285,6 @@ class ClusterMetadata(SharedDefinitions):
                 self._work.clear()
                 while batch := await self._gathered():
                     decision = await self._decision(batch)
-                    await self.seen_elsewhere(decision.revision)
                     self.batch_decided(decision.taken, decision.revision)
         except WriterSuperseded as error:
             self._superseded = error
@@ -379,7 +374,6 @@ class ClusterMetadata(SharedDefinitions):
         self.advance(revision.number, revision.changes)
         if revision.changes:
             self._save(revision.number, revision.changes)
-        self.on_applied()
 
     async def _reload_if_possible(self) -> None:
         try:
@@ -453,10 +447,6 @@ class ClusterMetadata(SharedDefinitions):
         Replicas of earlier versions of Warren have other versions of definitions, and are dropped.
         """
         return f"{self._history.etcd_cluster:x}/{self._cluster_id}/{VERSIONS_ARE}"
-
-
-async def _at_once(revision: int) -> None:
-    return
 
 
 def _longer(pause_s: float) -> float:

@@ -8,7 +8,8 @@ Theory. The shared store has one history; each of its revisions is a set of chan
 is that history applied up to `revision`, never more and never out of order. A transaction is
 decided at a revision: taken, or refused because a precondition did not hold just before it. In
 both cases its commit is done when the table has come to that revision. So a caller that was refused
-sees why, and one that was not sees what it wrote.
+sees why, and one that was not sees what it wrote. If it is something that clients see, those of
+the other nodes have come to that revision, too (`mirror/members/abreast.py`).
 
 Order. Transactions of one node are decided in the order of the `transact` calls, so commits are
 done in that order. A batch is a run of transactions that the shared store can decide at one
@@ -135,13 +136,17 @@ class Piece(NamedTuple):
 
 
 class Transaction:
-    """A call of `transact` under way. `decided_at` is 0 until all its pieces are decided."""
+    """A call of `transact` under way. `decided_at` is 0 until all its pieces are decided;
+    `everywhere` is whether it is done only when other nodes have come to that revision."""
 
-    __slots__ = ("commit", "decided_at", "pieces", "refused", "transient_of")
+    __slots__ = ("commit", "decided_at", "everywhere", "pieces", "refused", "transient_of")
 
-    def __init__(self, pieces: Collection[Piece], transient_of: dict[Key, bool | None]) -> None:
+    def __init__(
+        self, pieces: Collection[Piece], transient_of: dict[Key, bool | None], everywhere: bool
+    ) -> None:
         self.pieces = deque(pieces)
         self.transient_of = transient_of
+        self.everywhere = everywhere
         self.commit = SharedCommit()
         self.decided_at = 0
         self.refused = False
@@ -158,6 +163,12 @@ class SharedDefinitions(DefinitionTable):
     def __init__(self) -> None:
         super().__init__()
         self._revision = 0
+        # The revision that all other nodes have come to; None if nobody is waited for.
+        self._others_at: int | None = None
+        # Called with its revision when a batch is decided that others are to come to, and when
+        # `revision` has changed.
+        self.on_decided: Callable[[int], None] = lambda revision: None
+        self.on_advanced: Callable[[], None] = lambda: None
         self._unsent: deque[Transaction] = deque()
         self._uncommitted: deque[Transaction] = deque()
         # For each key, the youngest transaction under way that writes it, and whether it makes the
@@ -193,7 +204,8 @@ class SharedDefinitions(DefinitionTable):
             for key, record in last.items()
         ]
         conditions = tuple(self._as_shared(one) for one in preconditions)
-        transaction = Transaction(_pieces(encoded, conditions), transient_of)
+        everywhere = any(map(self._is_seen_by_clients, writes))
+        transaction = Transaction(_pieces(encoded, conditions), transient_of, everywhere)
         for key, transient in transient_of.items():
             self._coming[key] = (transient, transaction)
         self._unsent.append(transaction)
@@ -252,14 +264,24 @@ class SharedDefinitions(DefinitionTable):
 
     def batch_decided(self, taken: Sequence[bool], revision: int) -> None:
         """The batch was decided at `revision`; `taken` says for each piece whether it was taken."""
+        everywhere = False
         for was_taken in taken:
             transaction = self._unsent[0]
+            everywhere |= transaction.everywhere
             transaction.pieces.popleft()
             if was_taken and transaction.pieces:
                 continue
             self._unsent.popleft()
             transaction.refused = not was_taken
             transaction.decided_at = revision
+        if everywhere:
+            self.on_decided(revision)
+        self._settle()
+
+    def others_reached(self, revision: int) -> None:
+        """All other nodes that are waited for have come to a revision. From the first call on,
+        what clients see is done only when others have come to it."""
+        self._others_at = max(revision, self._others_at or 0)
         self._settle()
 
     def pass_over(self, path: bytes, key: Key | None, version: int, reason: str) -> None:
@@ -298,6 +320,7 @@ class SharedDefinitions(DefinitionTable):
         self._revision = revision
         self._tell(applied)
         self._settle()
+        self.on_advanced()
 
     def _wake(self) -> None:
         raise NotImplementedError
@@ -310,10 +333,21 @@ class SharedDefinitions(DefinitionTable):
             return write.transient if transient is None else transient
         return write.key in self._transient if write.key in self._stored else write.transient
 
+    def _is_seen_by_clients(self, write: Write) -> bool:
+        """Who leads a queue that is there already, and where its copies are, is between nodes."""
+        kind = write.key[0]
+        is_change = write.record is not None and write.key in self._stored
+        return kind != "group" and not (kind == "queue" and is_change)
+
+    def _others_are_behind(self, revision: int) -> bool:
+        return self._others_at is not None and self._others_at < revision
+
     def _settle(self) -> None:
         while self._uncommitted:
             transaction = self._uncommitted[0]
             if not 0 < transaction.decided_at <= self._revision:
+                return
+            if transaction.everywhere and self._others_are_behind(transaction.decided_at):
                 return
             self._uncommitted.popleft()
             for key in transaction.transient_of:

@@ -1,22 +1,25 @@
-"""Processes of one broker show the same definitions: a client's next request, to any of them, finds
-what it has defined.
+"""Nodes of a cluster show the same definitions: a client's next request, to any of them, finds what
+it has defined.
 
-A transaction of definitions is done for a node when the node itself has applied its revision; other
-nodes apply it a moment later. A client chooses the node of a cluster that it talks to. The
-processes of one broker are chosen for it, and must show it one state. So a process also waits until
-the others on its machine have applied the revision.
+A node sees a transaction when it has applied the transaction's revision; the others apply it a
+moment later. Without more, a client that is told at one node that its queue is declared, and
+publishes at another one at once, finds no queue there. So a transaction is done for the node that
+sent it when the others have applied it as well. As in RabbitMQ, whose definitions are changed at
+all running nodes before a client is answered.
+
+A node that does not answer must not hold up the others for long: after `PATIENCE_S` nobody waits
+for it until it answers again. Its clients may find that they are ahead of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from typing import Protocol
 
 from warren.core.errors import BrokerError
+from warren.core.ports import Clock, Timer
 from warren.core.scheduling.waiting import Event, run
-from warren.mirror.definitions.cluster_metadata import ClusterMetadata
-from warren.mirror.members.membership import Membership
 from warren.mirror.messages.calls import Calls
 
 REACHED = "definitions.reached"
@@ -25,77 +28,107 @@ LINKED_S = 5.0
 LINKED_POLL_S = 0.005
 
 PATIENCE_S = 2.0
-"""Seconds that the other processes have to answer, about as long as a silent process counts as up;
-after them the client is answered anyway."""
+"""Seconds that a node has to answer. All that is defined meanwhile waits, once."""
+
+
+class OwnDefinitions(Protocol):
+    """The node's own definitions, as far as this needs them (`SharedDefinitions`)."""
+
+    on_decided: Callable[[int], None]
+    on_advanced: Callable[[], None]
+
+    @property
+    def revision(self) -> int: ...
+
+    def others_reached(self, revision: int) -> None: ...
 
 
 class Abreast:
-    """`running` are the nodes that can be reached, including this one."""
+    """`others` are the other nodes that can be reached; one that pauses ends its links.
+
+    Each of them is asked one question at a time: to answer when it has applied the newest revision
+    at which a transaction of this node was decided.
+    """
 
     def __init__(
         self,
-        metadata: ClusterMetadata,
+        metadata: OwnDefinitions,
         calls: Calls,
-        membership: Membership,
-        running: Callable[[], Collection[str]],
+        clock: Clock,
+        others: Callable[[], Collection[str]],
     ) -> None:
         self._metadata = metadata
         self._calls = calls
-        self._membership = membership
-        self._running = running
+        self._clock = clock
+        self._others = others
+        self._decided_at = 0
+        # The nodes that are asked; those of them that have not answered in time have no timer.
+        self._asked: dict[str, Timer | None] = {}
+        # What each node is known to have applied; nodes that are not asked have all of it.
+        self._reached: dict[str, int] = {}
+        # What other nodes wait for here.
         self._waiting: list[Event] = []
-        metadata.on_applied = self._applied
-        metadata.seen_elsewhere = self._seen
-        calls.serve(REACHED, self._asked)
+        metadata.on_advanced = self._advanced
+        metadata.on_decided = self._decided
+        metadata.others_reached(0)
+        calls.serve(REACHED, self._answer)
 
-    async def linked(self) -> None:
-        """Return when the other processes that are up can be reached, as clients expect, or when
-        that takes too long."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + LINKED_S
-        while self._here(self._membership.running().keys() - self._running()):
-            if loop.time() >= deadline:
-                return
+    async def linked(self, running: Callable[[], Collection[str]]) -> None:
+        """Return when all the other nodes that are running can be reached, as clients expect, or
+        when that takes too long."""
+        deadline = self._clock.now() + LINKED_S
+        while set(running()) - set(self._others()) and self._clock.now() < deadline:
             await asyncio.sleep(LINKED_POLL_S)
 
-    def _others(self) -> list[str]:
-        """The other processes that can be reached."""
-        return self._here(self._running())
+    def _decided(self, revision: int) -> None:
+        """A batch of this node's transactions was decided at a revision."""
+        self._decided_at = revision
+        for node in self._others():
+            if node not in self._asked:
+                self._ask(node)
+        self._tell()
 
-    def _here(self, nodes: Collection[str]) -> list[str]:
-        """Those of the nodes that are other processes of this node's broker."""
-        return [node for node in nodes if self._membership.is_beside(node)]
+    def _ask(self, node: str) -> None:
+        revision = self._decided_at
+        self._asked[node] = self._clock.call_later(PATIENCE_S, lambda: self._too_late(node))
+        run(self._reach(node, revision), lambda result: self._answered(node, revision, result()))
 
-    def _applied(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for event in waiting:
-            event.happen()
+    async def _reach(self, node: str, revision: int) -> bool:
+        """Whether the node has applied the revision; False if it is gone, or has only begun."""
+        try:
+            await self._calls.ask(node, REACHED, revision)
+        except BrokerError:
+            return False
+        return True
 
-    async def _asked(self, _node: str, revision: int) -> None:
+    def _answered(self, node: str, revision: int, reached: bool) -> None:
+        timer = self._asked.pop(node)
+        if timer is not None:
+            timer.cancel()
+        self._reached[node] = revision
+        if reached and revision < self._decided_at:
+            self._ask(node)
+        else:
+            del self._reached[node]
+        self._tell()
+
+    def _too_late(self, node: str) -> None:
+        self._asked[node] = None
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell the definitions what all the nodes have that are waited for."""
+        awaited = (node for node, timer in self._asked.items() if timer is not None)
+        reached = (self._reached.get(node, 0) for node in awaited)
+        self._metadata.others_reached(min(reached, default=self._decided_at))
+
+    async def _answer(self, _node: str, revision: int) -> None:
         while self._metadata.revision < revision:
             event = Event()
             self._waiting.append(event)
             await event
 
-    async def _seen(self, revision: int) -> None:
-        """Return when the other processes have applied a revision, or `PATIENCE_S` is over."""
-        others = self._others()
-        left = len(others)
-        all_told = asyncio.Event()
-
-        def told(_: object) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                all_told.set()
-
-        for node in others:
-            run(self._ask(node, revision), told)
-        if others:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(all_told.wait(), PATIENCE_S)
-
-    async def _ask(self, node: str, revision: int) -> None:
-        # A process that has ended meanwhile, or has only begun, has no clients to surprise.
-        with suppress(BrokerError):
-            await self._calls.ask(node, REACHED, revision)
+    def _advanced(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            event.happen()

@@ -8,6 +8,7 @@ from mirrored import ha_cluster, hand_over, mirrored, mirrored_later, record
 from pamqp import commands
 
 from warren.core.field import Field
+from warren.mirror.members import abreast
 from warren.mirror.replication.copy_here import LEADER_MAY_COME_S
 from warren.mirror.replication.hand_over import PATIENCE_S
 
@@ -394,13 +395,13 @@ def test_a_mirror_that_is_to_begin_anew_leads_when_nobody_else_is_left(cluster: 
     is_of_an_earlier_version(cluster[target])
     cluster.cut_store(target)
     hand_over(cluster, "ha", target)
-    cluster.clock.advance(PATIENCE_S + 1)
+    cluster.clock.advance(PATIENCE_S + abreast.PATIENCE_S + 1)
     cluster.stall(between, target)
     client.publishes("ha", b"more than the next leader has")
     cluster.settle()
     cluster.stall(target, between)
     cluster.restore_store(target)
-    cluster.clock.advance(0.5)
+    cluster.clock.advance(abreast.PATIENCE_S)
     assert record(cluster, "ha").leader == target
     assert between in record(cluster, "ha").in_sync
     # It cannot say that the mirror begins anew.

@@ -17,6 +17,7 @@ from warren.core.field import Field
 from warren.core.messages.message import Envelope
 from warren.core.queues.consumers import Consumer
 from warren.core.scheduling.waiting import run
+from warren.mirror.members import abreast
 from warren.mirror.replication.leader import BATCH_BYTES_MAX
 from warren.mirror.replication.replicas import SyncLimits, Wanted
 
@@ -302,7 +303,9 @@ def test_a_queue_is_declared_without_nodes_that_take_too_long(cluster: Cluster) 
     a = cluster["a"].connects()
     a.opens_channel(1)
     cluster.cut_store("b")
-    declare_mirrored(cluster, a, "ha")
+    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments={})
+    cluster.clock.advance(abreast.PATIENCE_S + 3)
+    assert a.receives(commands.Queue.DeclareOk)
     assert record(cluster, "ha", "a").mirrors == ["c"]
     cluster.restore_store("b")
     cluster.clock.advance(3)

@@ -11,6 +11,7 @@ from pipe import publish_frames
 from stores import SlowQueues
 
 from warren.core.backing.memory_queue import MemoryQueue
+from warren.mirror.members import abreast
 
 
 @pytest.fixture
@@ -464,6 +465,7 @@ def test_what_is_published_to_a_queue_that_has_been_deleted_is_refused(cluster: 
     b.selects_confirms()
     cluster.cut_store("b")
     a.sends(commands.Queue.Delete, queue="q")
+    cluster.clock.advance(abreast.PATIENCE_S)
     assert a.receives(commands.Queue.DeleteOk)
     a.declares("q", durable=True)
     b.publishes("q", b"to the one before")

@@ -23,6 +23,7 @@ from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.queues.placement import Placement
 from warren.mirror.links.ports import EndReason, Frame, Identity, LinkUser, Part
 from warren.mirror.members import leftovers
+from warren.mirror.members.abreast import Abreast
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.origin import origin_name
 from warren.mirror.messages.post import Post
@@ -171,8 +172,10 @@ class ClusterNode(Broker):
         self.calls = Calls(self.post)
         self.remote_queues: RemoteQueues
         self.mirroring: Mirroring
+        clock = NodeClock(cluster.clock, cluster.ahead_s())
+        Abreast(store, self.calls, clock, lambda: self.links.up)
         super().__init__(
-            clock=NodeClock(cluster.clock, cluster.ahead_s()),
+            clock=clock,
             name=name,
             metadata=store,
             random_seed=f"{name} {incarnation} {cluster.seed}",
