@@ -284,16 +284,21 @@ class _Life:
 
         Another socket may have taken one of them meanwhile, as the local end of a connection does:
         then this waits until the address is free. It also waits for an etcd that is lost once more.
+        What it waits for is logged when it changes.
         """
+        told = ""
         while True:
             try:
                 return await self._start(patient(self._config), joined, stop)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
-                log_event(log, logging.WARNING, "address_in_use", error=error, action="waiting")
+                event, reason = "address_in_use", str(error)
             except StoreLost as lost:
-                log_event(log, logging.WARNING, "store_lost_again", reason=lost, action="waiting")
+                event, reason = "store_lost_again", str(lost)
+            if reason != told:
+                log_event(log, logging.WARNING, event, reason=reason, action="waiting")
+                told = reason
             with _waits_for(self._stop_wanted, *stop) as waits:
                 ended, _ = await asyncio.wait(
                     waits, timeout=START_AGAIN_S, return_when=asyncio.FIRST_COMPLETED

@@ -232,7 +232,8 @@ def test_it_goes_on_waiting_when_etcd_is_lost_again_while_it_joins(tmp_path: Pat
         cluster.etcd.start()
         wait_until(lambda: state(a) == "running")
         assert proxy.cuts == 0
-        assert a.log.count("store_lost_again") == 2
+        # It says so once: nothing has changed the second time.
+        assert a.log.count("store_lost_again") == 1
         a.connect().channel().queue_declare("q", durable=True)
     finally:
         cluster.end()
