@@ -4,11 +4,11 @@ it has defined.
 A node sees a transaction when it has applied the transaction's revision; the others apply it a
 moment later. Without more, a client that is told at one node that its queue is declared, and
 publishes at another one at once, finds no queue there. So a transaction is done for the node that
-sent it when the others have applied it as well. As in RabbitMQ, whose definitions are changed at
-all running nodes before a client is answered.
+sent it when the others have applied it as well. RabbitMQ does the same: it changes definitions at
+all running nodes before it answers a client.
 
-A node that does not answer must not hold up the others for long: after `PATIENCE_S` nobody waits
-for it until it answers again. Its clients may find that they are ahead of it.
+A node that does not answer must not hold up the others for long: after `PATIENCE_S` no node waits
+for it until it answers again. Its clients may miss what was defined meanwhile.
 """
 
 from __future__ import annotations
