@@ -83,8 +83,8 @@ class ContentCodec(Protocol):
 class Write(NamedTuple):
     """One change of a definition: a record to put under the key, or None to delete it.
 
-    What is `transient` is gone when the node, or the last node of a cluster, has stopped. A
-    definition stays what it was first written as.
+    What is `transient` is gone when the node has stopped; a definition stays what it was first
+    written as. A cluster goes by the definitions themselves (`mirror/members/leftovers.py`).
     """
 
     key: Key

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from warren.core.access.limits import effective, validate_user_limits
+from warren.core.access.limits import validate_user_limits
 from warren.core.access.password import (
     DEFAULT_ALGORITHM,
     SALT_BYTES,
@@ -194,10 +194,6 @@ class AccessControl:
         record = self._record(user)
         return record.limits if record is not None else {}
 
-    def user_limit(self, user: str, name: str) -> int | None:
-        """How many of `max-connections` or `max-channels` are allowed; None for any number."""
-        return effective(self.user_limits(user), name)
-
     def has_user(self, name: str) -> bool:
         return self._record(name) is not None
 
@@ -262,9 +258,6 @@ class AccessControl:
 
     def clear_password(self, name: str) -> Commit:
         return self._update_user(name, password_hash=b"")
-
-    def set_tags(self, name: str, tags: Iterable[str]) -> Commit:
-        return self._update_user(name, tags=list(tags))
 
     def set_user_limits(self, name: str, limits: Any) -> Commit:
         """Set the limits given and keep the others; raises `ValidationFailed`."""

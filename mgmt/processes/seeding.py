@@ -44,7 +44,7 @@ def seed(gateway: KeyGateway, directory: DataDirectory, known: KnownCluster) -> 
         *(
             put(
                 keys.key(change.key),
-                encode_definition(change.key, change.stored.record, change.transient) or b"",
+                encode_definition(change.key, change.stored.record),
             )
             for change in definitions
             if change.stored is not None

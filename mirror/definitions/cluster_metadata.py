@@ -230,11 +230,9 @@ class ClusterMetadata(SharedDefinitions):
 
     def _fill(self, definitions: Iterable[Change]) -> None:
         stored = []
-        for key, definition, transient in definitions:
-            assert definition is not None
-            stored.append(definition)
-            if transient:
-                self._transient.add(key)
+        for change in definitions:
+            assert change.stored is not None
+            stored.append(change.stored)
         self._load(stored)
 
     async def _read_snapshot(self) -> Revision:

@@ -3,9 +3,10 @@
 - Key: `<prefix of the cluster>/definitions/`, then the path of the definition
   (`core/definitions/record_format.py`). No name is too long for a key of etcd, so the whole path is
   in the key.
-- Value: MessagePack of [value format, transient, escaped, record]. The version of a definition is
-  the revision at which its key was written last. (etcd's own version of a key begins anew when the
-  key is deleted. With it a node that was cut off could take a new definition for the one it knows.)
+- Value: MessagePack of [value format, false, escaped, record]; what earlier versions wrote in the
+  place of `false` is not read any more. The version of a definition is the revision at which its
+  key was written last. (etcd's own version of a key begins anew when the key is deleted. With it a
+  node that was cut off could take a new definition for the one it knows.)
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ class Keys:
         return key[len(self.definitions) :]
 
 
-def encode_definition(key: Key, record: object, transient: bool) -> bytes:
+def encode_definition(key: Key, record: object) -> bytes:
     """The value of a definition. Raises OverflowError for an integer beyond 64 bits."""
     assert type(record) is RECORD_TYPES[key[0]], (key, record)
-    return encode_with_record((VALUE_FORMAT, transient), record)
+    return encode_with_record((VALUE_FORMAT, False), record)
 
 
 def decode_definition(path: bytes, value: bytes, version: int) -> Change:
@@ -69,12 +70,12 @@ def decode_definition(path: bytes, value: bytes, version: int) -> Change:
                 f"definition {path!r} has format {value_format}, this version of Warren reads up"
                 f" to {VALUE_FORMAT}; update this node"
             )
-        transient, escaped, plain = rest
+        _, escaped, plain = rest
         key = decode_path(path)
         record = record_from(key[0], escaped, plain)
     except UNREADABLE as error:
         raise UnreadableDefinition(f"definition {path!r} cannot be read: {error}") from None
-    return Change(key, Stored(key, record, version), bool(transient))
+    return Change(key, Stored(key, record, version))
 
 
 def decode_deletion(path: bytes) -> Change:

@@ -139,13 +139,10 @@ class Transaction:
     """A call of `transact` under way. `decided_at` is 0 until all its pieces are decided;
     `everywhere` is whether it is done only when other nodes have come to that revision."""
 
-    __slots__ = ("commit", "decided_at", "everywhere", "pieces", "refused", "transient_of")
+    __slots__ = ("commit", "decided_at", "everywhere", "pieces", "refused")
 
-    def __init__(
-        self, pieces: Collection[Piece], transient_of: dict[Key, bool | None], everywhere: bool
-    ) -> None:
+    def __init__(self, pieces: Collection[Piece], everywhere: bool) -> None:
         self.pieces = deque(pieces)
-        self.transient_of = transient_of
         self.everywhere = everywhere
         self.commit = SharedCommit()
         self.decided_at = 0
@@ -171,9 +168,6 @@ class SharedDefinitions(DefinitionTable):
         self.on_advanced: Callable[[], None] = lambda: None
         self._unsent: deque[Transaction] = deque()
         self._uncommitted: deque[Transaction] = deque()
-        # For each key, the youngest transaction under way that writes it, and whether it makes the
-        # key transient (None: it deletes the key). Kept until that transaction is done.
-        self._coming: dict[Key, tuple[bool | None, Transaction]] = {}
         # The shared store's versions of definitions that this node never could read.
         self._unread: dict[Key, int] = {}
 
@@ -194,20 +188,14 @@ class SharedDefinitions(DefinitionTable):
         if not writes and not preconditions:
             # Nothing to do or to check: all that is visible is durable already.
             return CompletedCommit()
-        transient_of = {
-            write.key: None if write.record is None else self._is_transient(write)
-            for write in writes
-        }
         last = {write.key: write.record for write in writes}
         encoded = [
-            EncodedWrite(key, _encoded(key, record, bool(transient_of[key])))
+            EncodedWrite(key, None if record is None else encode_definition(key, record))
             for key, record in last.items()
         ]
         conditions = tuple(self._as_shared(one) for one in preconditions)
         everywhere = any(map(self._is_seen_by_clients, writes))
-        transaction = Transaction(_pieces(encoded, conditions), transient_of, everywhere)
-        for key, transient in transient_of.items():
-            self._coming[key] = (transient, transaction)
+        transaction = Transaction(_pieces(encoded, conditions), everywhere)
         self._unsent.append(transaction)
         self._uncommitted.append(transaction)
         self._wake()
@@ -226,18 +214,6 @@ class SharedDefinitions(DefinitionTable):
                 log_fault(logger, "definition_watcher_failed", kind=key[0])
 
         return super().watch(prefix, guarded)
-
-    def drop_transient(self) -> Commit | None:
-        """Delete all transient definitions: for the first node of its cluster to start.
-
-        A definition that another node writes meanwhile stays. Returns the last of the commits; None
-        when there is nothing to delete.
-        """
-        commit: Commit | None = None
-        for key in sorted(self._transient):
-            condition = Precondition(key, self._stored[key].version)
-            commit = self.transact([Write(key, None)], [condition])
-        return commit
 
     def next_batch(self) -> list[Piece]:
         """The pieces to decide together next; they stay queued until `batch_decided`."""
@@ -325,14 +301,6 @@ class SharedDefinitions(DefinitionTable):
     def _wake(self) -> None:
         raise NotImplementedError
 
-    def _is_transient(self, write: Write) -> bool:
-        """Whether the definition is transient: it stays as first written, if that is known here."""
-        coming = self._coming.get(write.key)
-        if coming is not None:
-            transient, _ = coming
-            return write.transient if transient is None else transient
-        return write.key in self._transient if write.key in self._stored else write.transient
-
     def _is_seen_by_clients(self, write: Write) -> bool:
         """Who leads a queue that is there already, and where its copies are, is between nodes."""
         kind = write.key[0]
@@ -350,14 +318,7 @@ class SharedDefinitions(DefinitionTable):
             if transaction.everywhere and self._others_are_behind(transaction.decided_at):
                 return
             self._uncommitted.popleft()
-            for key in transaction.transient_of:
-                if self._coming[key][1] is transaction:
-                    del self._coming[key]
             transaction.commit.complete(transaction.refused)
-
-
-def _encoded(key: Key, record: object | None, transient: bool) -> bytes | None:
-    return None if record is None else encode_definition(key, record, transient)
 
 
 def _pieces(writes: Sequence[EncodedWrite], preconditions: tuple[Precondition, ...]) -> list[Piece]:

@@ -128,7 +128,6 @@ class SimulatedMetadataStore(SharedDefinitions):
         self._carrying = False
         definitions = history.definitions()
         self._load([change.stored for change in definitions if change.stored is not None])
-        self._transient |= {change.key for change in definitions if change.transient}
         self._revision = history.revision
 
     def close(self) -> None:

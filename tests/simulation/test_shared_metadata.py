@@ -208,39 +208,6 @@ class TestLargeTransactions:
         assert steps.waiting == [] and store.uncommitted() is None
 
 
-class TestTransient:
-    def test_a_definition_stays_what_it_was_first_written_as(
-        self, history: SharedHistory, steps: Steps
-    ) -> None:
-        a, b = history.open("a"), history.open("b")
-        a.transact([Write(("vhost", "passing"), vhost("1"), True)])
-        a.transact([Write(("vhost", "passing"), vhost("2"))])
-        a.transact([Write(("vhost", "lasting"), vhost("1"))])
-        steps.run()
-        b.transact([Write(("vhost", "passing"), vhost("3"))])
-        b.transact([Write(("vhost", "lasting"), vhost("2"), True)])
-        steps.run()
-        started_later = history.open("c")
-        assert len(keys(started_later)) == 2
-        started_later.drop_transient()
-        steps.run()
-        for store in (a, b, started_later):
-            assert keys(store) == [("vhost", "lasting")]
-
-    def test_what_is_written_meanwhile_is_not_dropped(
-        self, history: SharedHistory, steps: Steps
-    ) -> None:
-        a, b = history.open("a"), history.open("b")
-        a.transact([Write(("vhost", name), vhost(), True) for name in "vw"])
-        steps.run()
-        b.transact([Write(("vhost", "v"), vhost("again"))])
-        steps.run("b/requests")
-        assert a.drop_transient() is not None
-        steps.run()
-        assert keys(a) == keys(b) == [("vhost", "v")]
-        assert history.open("c").drop_transient() is not None
-
-
 class TestDeaths:
     def test_a_request_of_a_node_that_died_may_still_be_decided(
         self, history: SharedHistory, steps: Steps
