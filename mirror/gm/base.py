@@ -156,10 +156,12 @@ class MemberBase:
         self._links.watch(set())
         self._effects.append(Stopped(reason))
 
-    def _set_timer(self, action: Callable[[], None], delay_s: float) -> None:
+    def _set_timer(
+        self, action: Callable[[], None], delay_s: float, *, may_wait: bool = False
+    ) -> None:
         self._timers_set += 1
         self._timers[self._timers_set] = action
-        self._effects.append(SetTimer(self._timers_set, delay_s))
+        self._effects.append(SetTimer(self._timers_set, delay_s, may_wait))
 
     def _retry_delay(self) -> float:
         return self._limits.retry_s * (0.5 + self._rng.random())

@@ -57,10 +57,15 @@ class Demonitor(NamedTuple):
 
 
 class SetTimer(NamedTuple):
-    """Call `timer_fired` after this delay. Timers are not cancelled: a late one does nothing."""
+    """Call `timer_fired` after this delay. Timers are not cancelled: a late one does nothing.
+
+    If `may_wait`, another member is to act first, and may need longer: best it is called when this
+    node has no definitions to write.
+    """
 
     timer: int
     delay_s: float
+    may_wait: bool = False
 
 
 class EpochSeen(NamedTuple):

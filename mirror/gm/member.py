@@ -236,13 +236,13 @@ class Member(JoiningMember):
 
     def _suspect(self, peer: MemberId) -> None:
         if self._links.suspect(peer):
-            self._set_timer(partial(self._suspicion_ends, peer), self._suspicion_s(peer))
-
-    def _suspicion_s(self, peer: MemberId) -> float:
-        is_left_only = self.phase is not JOINING and peer != self._view.right
-        if is_left_only and self.me != self._view.members[0]:
-            return self._limits.left_suspicion_s * (1 + self._rng.random())
-        return self._limits.suspicion_s
+            ends = partial(self._suspicion_ends, peer)
+            is_left_only = self.phase is not JOINING and peer != self._view.right
+            if is_left_only and self.me != self._view.members[0]:
+                delay_s = self._limits.left_suspicion_s * (1 + self._rng.random())
+                self._set_timer(ends, delay_s, may_wait=True)
+            else:
+                self._set_timer(ends, self._limits.suspicion_s)
 
     def _suspicion_ends(self, peer: MemberId) -> None:
         if peer not in self._links.suspects:

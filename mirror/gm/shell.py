@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from random import Random
 
 from warren.core.definitions.records import GroupRecord, QueueRecord, group_key
@@ -43,6 +44,11 @@ INCARNATION_BITS = 61
 
 TOLD_AT_ONCE = 64
 """Members that are told in one turn that a peer is gone; each takes some 20 µs."""
+
+PUT_OFF_S = 1.0
+PUT_OFF_MAX = 15
+"""How often, and for how long, a timer that may wait is put off while the node has definitions to
+write. The member that is to act first has some, too, when thousands of queues lose a node."""
 
 NEWS_S = 1.0
 """Seconds that a read waits for a version that another node named, before it asks the store."""
@@ -155,11 +161,18 @@ class GroupMember:
                     shell.clock.call_soon(lambda: self.peer_gone(peer))
             case Demonitor(peer):
                 self._monitored.discard(peer)
-            case SetTimer(timer, delay_s):
-                shell.clock.call_later(delay_s, lambda: self._run(self.member.timer_fired(timer)))
+            case SetTimer():
+                shell.clock.call_later(effect.delay_s, partial(self._timer_fired, effect, 0))
             case EpochSeen():
                 # Nothing to do: the member is given each new definition with its epoch (`follow`).
                 return
+
+    def _timer_fired(self, effect: SetTimer, put_off: int) -> None:
+        shell = self._shell
+        if effect.may_wait and shell.is_writing and put_off < PUT_OFF_MAX:
+            shell.clock.call_later(PUT_OFF_S, partial(self._timer_fired, effect, put_off + 1))
+        else:
+            self._run(self.member.timer_fired(effect.timer))
 
     def _transact(self, request: int, expected_version: int, record: GroupRecord) -> None:
         shell = self._shell
@@ -227,6 +240,11 @@ class GroupShell:
             return None
         assert isinstance(stored.record, GroupRecord)
         return stored.record
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether this node has definitions, of any kind, that are not written yet."""
+        return self._metadata.uncommitted() is not None
 
     def is_up(self, node: str) -> bool:
         return node == self._node or self.post.is_up(node)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from mirrored import declare_mirrored, ha_cluster, record
+from pamqp import commands
 
 from warren.mirror.carriers.ports import MemberId
 from warren.mirror.definitions.cluster_metadata import APPLYING_S, ClusterMetadata
@@ -53,6 +55,36 @@ def test_all_queues_of_a_node_that_ends_get_another_leader(
     cluster.kill("a")
     cluster.clock.advance(30)
     assert {record(cluster, queue).leader for queue in QUEUES} <= {"b", "c"}
+
+
+def test_second_member_waits_while_its_node_has_much_to_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one has, too, and two that write the same record cost more than twice as much."""
+    cluster = ha_cluster()
+    clients = {name: cluster[name].connects() for name in "abc"}
+    for client in clients.values():
+        client.opens_channel(1)
+    for queue in QUEUES:
+        declare_mirrored(cluster, clients["a"], queue)
+    decided: list[bool] = []
+    decide = cluster.history.decide
+    monkeypatch.setattr(cluster.history, "decide", lambda batch: note(decided, decide(batch)))
+    for name in "bc":
+        cluster.cut_store(name)
+        clients[name].sends(commands.Queue.Declare, queue=f"of {name}", arguments={})
+    cluster.kill("a")
+    cluster.clock.advance(6)
+    for name in "bc":
+        cluster.restore_store(name)
+    cluster.clock.advance(10)
+    assert {record(cluster, queue).leader for queue in QUEUES} <= {"b", "c"}
+    assert len(decided) >= 3 * len(QUEUES) and all(decided)
+
+
+def note(noted: list[bool], taken: Sequence[bool]) -> Sequence[bool]:
+    noted += taken
+    return taken
 
 
 def test_others_have_their_turn_between_revisions_that_take_long() -> None:

@@ -18,7 +18,7 @@ from server_process import ServerProcess
 
 from warren import Broker
 
-Until = Callable[[Callable[[], object]], None]
+Until = Callable[..., Any]
 
 
 class Processes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from raw_clients import RawClients
@@ -49,14 +50,16 @@ def connect() -> Iterator[RawClients]:
 
 
 @pytest.fixture
-def until() -> Callable[[Callable[[], object]], None]:
-    """Polls until a condition holds; fails when it does not in a long while."""
+def until() -> Callable[..., Any]:
+    """Polls until a condition holds, and returns what it returned; fails when it does not hold in a
+    long while."""
 
-    def wait(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    def wait(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> object:
         deadline = time.monotonic() + patience_s
-        while not condition():
+        while not (found := condition()):
             assert time.monotonic() < deadline, "what was waited for did not come"
             time.sleep(0.01)
+        return found
 
     return wait
 

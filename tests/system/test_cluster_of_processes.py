@@ -39,15 +39,17 @@ def test_copies_of_a_queue_are_on_different_machines(
             quorum = {"x-queue-type": "quorum"}
             channel.queue_declare(f"q{number}", durable=True, arguments=quorum)
 
-        def copies() -> list[set[str]]:
+        def copies() -> list[set[str]] | None:
+            """Where the queues are, as soon as each is at two nodes."""
             rows = api.get("/queues")[1]
             assert len(rows) == 8
-            return [
+            found = [
                 {row["node"], *row.get("slave_nodes", ()), *row.get("members", ())} for row in rows
             ]
+            return found if all(len(one) > 1 for one in found) else None
 
-        until(lambda: all(len(one) > 1 for one in copies()))
-        assert {tuple(sorted(node[-1] for node in one)) for one in copies()} == {("a", "b")}
+        found = until(copies)
+        assert {tuple(sorted(node[-1] for node in one)) for one in found} == {("a", "b")}
         # All processes have some.
         assert set().union(*copies()) == NODES
         # To add a second process of a machine is refused.
