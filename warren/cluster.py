@@ -199,8 +199,7 @@ class Cluster:
         identity = Identity(
             self._node_name,
             directory.node_id if directory is not None else secrets.token_hex(16),
-            # Later starts have higher numbers. Only the links compare them, and deliveries to other
-            # nodes are numbered from there.
+            # Later starts have higher numbers. Links compare them; deliveries are counted from it.
             time.time_ns(),
             self.membership.identity.cluster_id,
             software=__version__,
@@ -274,6 +273,7 @@ class Cluster:
             SyncLimits(self._config.sync_batch, self._config.sync_rate),
         )
         self.mirroring.machine_of = self.membership.machine_of
+        self.mirroring.silent = self._abreast.silent
         return ClusterPlacement(
             self._node_name,
             self.metadata,

@@ -80,6 +80,10 @@ class Abreast:
         while set(running()) - set(self._others()) and self._clock.now() < deadline:
             await asyncio.sleep(LINKED_POLL_S)
 
+    def silent(self) -> list[str]:
+        """The nodes that can be reached, and have not answered in time."""
+        return [node for node, timer in self._asked.items() if timer is None]
+
     def _decided(self, revision: int) -> None:
         """A batch of this node's transactions was decided at a revision."""
         self._decided_at = revision

@@ -25,6 +25,7 @@ from warren.mirror.carriers.ports import (
     Members,
     StopReason,
 )
+from warren.mirror.replication.awaited_mirrors import AwaitedMirrors
 from warren.mirror.replication.confirm_rule import ALL, stricter
 from warren.mirror.replication.former_copy import Kept
 from warren.mirror.replication.leader import Leader
@@ -115,8 +116,7 @@ class LedQueue:
         self._storages: dict[MemberId, int] = {}
         # What the nodes of mirrors have in former copies.
         self._kept: dict[MemberId, Kept] = {}
-        # Declarations that wait until the queue has its mirrors.
-        self.waiting: list[Event] = []
+        self.awaited = AwaitedMirrors(clock)
         # Set while this node, which was away, does not know yet whether it leads on.
         self.returned: ReturnedLeader | None = None
         # Whether the last look at it found nothing to wait for.
@@ -408,12 +408,10 @@ class LedQueue:
         if self._members.get(node) == mirror and not self._is_mirror(mirror):
             self._admit(mirror)
 
-    def is_complete(self, running: Collection[str]) -> bool:
-        """Whether every mirror that is wanted, and whose node is up, has begun."""
+    def not_begun(self, nodes: Collection[str]) -> list[str]:
+        """Those of the nodes that are to have a mirror, and have none yet."""
         there = self.leader.mirrors
-        return self._joined and all(
-            node in there for node in self.wanted_mirrors if node in running
-        )
+        return [node for node in self.wanted_mirrors if node in nodes and node not in there]
 
     def has_all_in_sync(self, record: QueueRecord, running: Collection[str]) -> bool:
         """Whether the mirrors that are wanted are there, up and in sync, and no others."""
@@ -614,10 +612,7 @@ class LedQueue:
                 # A mirror that was away goes on where it was, whatever the policy says of new ones.
                 whole = self.wanted.synchronise or self.leader.may_resume(node)
                 self.leader.start(node, synchronise=whole)
-                if self.waiting and self.is_complete(self.wanted_mirrors):
-                    waiting, self.waiting = self.waiting, []
-                    for placed in waiting:
-                        placed.happen()
+                self.awaited.have_begun(self.leader.mirrors)
             else:
                 self._dismiss(node, life=birth)
 

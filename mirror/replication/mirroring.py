@@ -36,7 +36,7 @@ from warren.core.ports import Clock, Commit, Key, MetadataStore
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import majority_of, type_of
-from warren.core.scheduling.waiting import Event, Waiting, run
+from warren.core.scheduling.waiting import Waiting, run
 from warren.mirror.carriers.ports import Carrier, CarrierKind, CarrierMember
 from warren.mirror.gm.shell import GroupShell
 from warren.mirror.log.shell import LogShell
@@ -89,14 +89,13 @@ REST_TICKS = 16
 LOOK_US = 25
 """What it costs to look at one queue."""
 
-MIRRORS_S = 2.0
-"""The longest a declaration waits for the mirrors of its queue."""
-
 
 class Mirroring:
-    """Implements `LedEffects`. `machine_of`: see `Membership.machine_of`."""
+    """Implements `LedEffects`. `machine_of`: see `Membership.machine_of`. `silent`: see
+    `Abreast.silent`."""
 
     machine_of: Callable[[str], str] = staticmethod(str)
+    silent: Callable[[], Collection[str]] = staticmethod(tuple)
 
     def __init__(
         self,
@@ -259,13 +258,11 @@ class Mirroring:
         return self._definitions.record_of(("queue", queue.vhost_name, queue.name), queue.queue_id)
 
     async def mirrored(self, queue: LocalQueue) -> None:
-        """Return when a queue of this node has its mirrors, or has waited for `MIRRORS_S`."""
+        """Return when a queue of this node has its mirrors at the nodes that answer."""
         led = self._led.get(queue.queue_id)
-        if led is not None and not led.is_complete(self._running()):
-            placed = Event()
-            led.waiting.append(placed)
-            self._clock.call_later(MIRRORS_S, placed.happen)
-            await placed
+        if led is not None:
+            answering = set(self._running()) - set(self.silent())
+            await led.awaited.wait(led.not_begun(answering))
 
     def when_mirrors_have_all(self, queue: LocalQueue, done: Callable[[bool], None]) -> None:
         """Call back when all that is in the queue now is safe here and at every mirror.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cluster import Cluster
+from mirrored import ha_cluster
 from pamqp import commands
 from pipe import Client
 
@@ -95,3 +96,14 @@ def test_node_that_is_behind_for_long_is_asked_for_the_newest() -> None:
     cluster.settle()
     assert cluster["b"].node.vhosts["/"].queues.keys() == {"first", "second"}
     assert is_told(declares(cluster, "a", "third"))
+
+
+def test_mirrors_at_a_node_that_does_not_answer_are_not_waited_for() -> None:
+    cluster = ha_cluster()
+    cluster.cut_store("b")
+    first = declares(cluster, "a", "ha 1")
+    cluster.clock.advance(PATIENCE_S + 0.2)
+    assert is_told(first)
+    second = declares(cluster, "a", "ha 2")
+    cluster.clock.advance(0.2)
+    assert is_told(second)

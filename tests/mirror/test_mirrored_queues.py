@@ -312,6 +312,17 @@ def test_a_queue_is_declared_without_nodes_that_take_too_long(cluster: Cluster) 
     assert sorted(record(cluster, "ha").mirrors) == ["b", "c"]
 
 
+def test_a_queue_that_no_other_node_can_mirror_is_declared_at_once(cluster: Cluster) -> None:
+    cluster.kill("b")
+    cluster.kill("c")
+    cluster.clock.advance(5)
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments={})
+    cluster.settle()
+    assert a.receives(commands.Queue.DeclareOk)
+
+
 def test_what_the_next_leader_drops_at_once_its_mirrors_drop_too(cluster: Cluster) -> None:
     """What was out for acknowledgement is ready again there, and then it is too much."""
     client = cluster["a"].connects()

@@ -173,7 +173,7 @@ class ClusterNode(Broker):
         self.remote_queues: RemoteQueues
         self.mirroring: Mirroring
         clock = NodeClock(cluster.clock, cluster.ahead_s())
-        Abreast(store, self.calls, clock, lambda: self.links.up)
+        self.abreast = Abreast(store, self.calls, clock, lambda: self.links.up)
         super().__init__(
             clock=clock,
             name=name,
@@ -214,6 +214,7 @@ class ClusterNode(Broker):
             ),
             self._alive,
         )
+        self.mirroring.silent = self.abreast.silent
         return ClusterPlacement(
             self.name,
             self.metadata,
