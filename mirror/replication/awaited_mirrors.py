@@ -18,21 +18,23 @@ class AwaitedMirrors:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: dict[Event, Collection[str]] = {}
+        # The nodes that each declaration waits for.
+        self._waiting: dict[Event, set[str]] = {}
 
     async def wait(self, nodes: Collection[str]) -> None:
-        """Return when the mirrors at these nodes have begun, or after `MIRRORS_S`."""
+        """Return when the mirrors at these nodes have begun or are lost, or after `MIRRORS_S`."""
         if not nodes:
             return
         event = Event()
-        self._waiting[event] = nodes
+        self._waiting[event] = set(nodes)
         timer = self._clock.call_later(MIRRORS_S, event.happen)
         await event
         timer.cancel()
         del self._waiting[event]
 
-    def have_begun(self, mirrors: Collection[str]) -> None:
-        """These are all the mirrors that have begun."""
-        for event, nodes in list(self._waiting.items()):
-            if all(node in mirrors for node in nodes):
+    def wait_no_more_for(self, nodes: Collection[str]) -> None:
+        """The mirrors at these nodes have begun, or the nodes cannot be reached any more."""
+        for event, awaited in list(self._waiting.items()):
+            awaited.difference_update(nodes)
+            if not awaited:
                 event.happen()

@@ -612,7 +612,7 @@ class LedQueue:
                 # A mirror that was away goes on where it was, whatever the policy says of new ones.
                 whole = self.wanted.synchronise or self.leader.may_resume(node)
                 self.leader.start(node, synchronise=whole)
-                self.awaited.have_begun(self.leader.mirrors)
+                self.awaited.wait_no_more_for(self.leader.mirrors)
             else:
                 self._dismiss(node, life=birth)
 

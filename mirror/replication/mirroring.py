@@ -803,6 +803,7 @@ class Mirroring:
 
     def _node_down(self, name: str) -> None:
         def doubt(led: LedQueue) -> None:
+            led.awaited.wait_no_more_for([name])
             if self._led.get(led.queue.queue_id) is led and name in led.leader.mirrors:
                 led.leader.doubt_hand_outs()
 

@@ -42,7 +42,7 @@ LONG_FILES: dict[str, int] = {
     "mirror/remote/remote_queue.py": 698,
     "mirror/replication/leader.py": 760,
     "mirror/replication/led_queue.py": 728,
-    "mirror/replication/mirroring.py": 937,
+    "mirror/replication/mirroring.py": 938,
     "persist/layout/format.py": 623,
     "spark_export/decode/decode.py": 610,
     "warren/cluster.py": 678,

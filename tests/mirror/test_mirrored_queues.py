@@ -323,6 +323,18 @@ def test_a_queue_that_no_other_node_can_mirror_is_declared_at_once(cluster: Clus
     assert a.receives(commands.Queue.DeclareOk)
 
 
+def test_a_declaration_does_not_wait_for_a_mirror_whose_node_is_lost(cluster: Cluster) -> None:
+    mirrored(cluster, "ha")
+    (led,) = cluster["a"].mirroring._led.values()
+    told: list[object] = []
+    run(led.awaited.wait(["b", "c"]), told.append)
+    led.awaited.wait_no_more_for(["c"])
+    assert not told
+    cluster.kill("b")
+    cluster.settle()
+    assert told
+
+
 def test_what_the_next_leader_drops_at_once_its_mirrors_drop_too(cluster: Cluster) -> None:
     """What was out for acknowledgement is ready again there, and then it is too much."""
     client = cluster["a"].connects()
