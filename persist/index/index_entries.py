@@ -307,11 +307,7 @@ class IndexEntries:
         if not segment.live and segment.number != self.numbers[-1]:
             self._discard(segment)
             return
-        removed = segment.removed
-        if removed and removed[-1][1] == start:
-            removed[-1] = (removed[-1][0], end)
-        else:
-            removed.append((start, end))
+        segment.note_removed(start, end)
         self.touch(segment)
 
     def _drop_unloaded(self, segment: Segment) -> bool:

@@ -17,7 +17,7 @@ the file; so do those that came late, when entries behind them were in the file.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from itertools import groupby, islice
 from operator import itemgetter, lt
@@ -163,6 +163,7 @@ class Segment:
         self.flushed = 0
         self.flushed_place = 0
         self.paged: list[int] = []
+        # In as few ranges as possible, ascending.
         self.removed: list[tuple[int, int]] = []
         self.generation = 0
         self.file_end = 0
@@ -187,15 +188,23 @@ class Segment:
         removed."""
         if relative < self.flushed:
             self.paged.append(relative)
-        if self.removed:
-            # A frame has removals of what was there before its entries, and no others.
-            beyond = relative + 1
-            pieces = [
-                piece
-                for start, end in self.removed
-                for piece in ((start, min(end, relative)), (max(start, beyond), end))
-            ]
-            self.removed = [(start, end) for start, end in pieces if start < end]
+        # A frame has removals of what was there before its entries, and no others.
+        removed = self.removed
+        at = bisect_right(removed, relative, key=itemgetter(1))
+        if at < len(removed) and removed[at][0] <= relative:
+            start, end = removed[at]
+            pieces = ((start, relative), (relative + 1, end))
+            removed[at : at + 1] = [piece for piece in pieces if piece[0] < piece[1]]
+
+    def note_removed(self, start: int, end: int) -> None:
+        """Nothing is left of the entries in [start, end)."""
+        removed = self.removed
+        at = bisect_left(removed, start, key=itemgetter(1))
+        beyond = bisect_right(removed, end, at, key=itemgetter(0))
+        if at < beyond:
+            start = min(start, removed[at][0])
+            end = max(end, removed[beyond - 1][1])
+        removed[at:beyond] = [(start, end)]
 
     def flush(self, place: int, start_number: int) -> tuple[int, bytes]:
         """What is to be written at the end of the file, and where that is.
@@ -306,7 +315,7 @@ class Segment:
 
     def _removed_ranges(self) -> array[int]:
         ranges = array("H")
-        for start, end in merged(self.removed):
+        for start, end in self.removed:
             ranges.extend((start, end))
         return ranges
 

@@ -351,7 +351,7 @@ class StoredIndex:
             return
         assert segment.columns is not None
         segment.columns.clear(first, beyond)
-        segment.removed.append((first, beyond))
+        segment.note_removed(first, beyond)
         segment.dirty = True
 
 
