@@ -199,7 +199,7 @@ class Cluster:
         identity = Identity(
             self._node_name,
             directory.node_id if directory is not None else secrets.token_hex(16),
-            # Later starts have higher numbers. Links compare them; deliveries are counted from it.
+            # A later start has a higher number; links compare it, deliveries are numbered from it.
             time.time_ns(),
             self.membership.identity.cluster_id,
             software=__version__,
