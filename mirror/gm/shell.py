@@ -17,6 +17,7 @@ from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
 from warren.core.scheduling.waiting import Event
 from warren.mirror.carriers.batch import NOTHING, Position
 from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, NoUpperLayer, UpperLayer
+from warren.mirror.definitions.putting_off import when_written
 from warren.mirror.gm.base import NEW, STOPPED
 from warren.mirror.gm.effects import (
     Demonitor,
@@ -44,11 +45,6 @@ INCARNATION_BITS = 61
 
 TOLD_AT_ONCE = 64
 """Members that are told in one turn that a peer is gone; each takes some 20 µs."""
-
-PUT_OFF_S = 1.0
-PUT_OFF_MAX = 15
-"""How often, and for how long, a timer that may wait is put off while the node has definitions to
-write. The member that is to act first has some, too, when thousands of queues lose a node."""
 
 NEWS_S = 1.0
 """Seconds that a read waits for a version that another node named, before it asks the store."""
@@ -162,15 +158,14 @@ class GroupMember:
             case Demonitor(peer):
                 self._monitored.discard(peer)
             case SetTimer():
-                shell.clock.call_later(effect.delay_s, partial(self._timer_fired, effect, 0))
+                shell.clock.call_later(effect.delay_s, partial(self._timer_fired, effect))
             case EpochSeen():
                 # Nothing to do: the member is given each new definition with its epoch (`follow`).
                 return
 
-    def _timer_fired(self, effect: SetTimer, put_off: int) -> None:
-        shell = self._shell
-        if effect.may_wait and shell.is_writing and put_off < PUT_OFF_MAX:
-            shell.clock.call_later(PUT_OFF_S, partial(self._timer_fired, effect, put_off + 1))
+    def _timer_fired(self, effect: SetTimer) -> None:
+        if effect.may_wait:
+            self._shell.when_written(lambda: self._run(self.member.timer_fired(effect.timer)))
         else:
             self._run(self.member.timer_fired(effect.timer))
 
@@ -241,10 +236,8 @@ class GroupShell:
         assert isinstance(stored.record, GroupRecord)
         return stored.record
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether this node has definitions, of any kind, that are not written yet."""
-        return self._metadata.uncommitted() is not None
+    def when_written(self, callback: Callable[[], None]) -> None:
+        when_written(self._metadata, self.clock, callback)
 
     def is_up(self, node: str) -> bool:
         return node == self._node or self.post.is_up(node)

@@ -38,10 +38,6 @@ log = logging.getLogger("warren.queue")
 NEXT_CANDIDATE_S = 1.0
 """How long a mirror waits for each better candidate before it takes the lead itself."""
 
-TURNS_PUT_OFF_MAX = 15
-"""How often it waits again while its own node has definitions to write. The better candidates then
-have some, too, and two nodes that write the same definition delay thousands of others."""
-
 LEADER_MAY_COME_S = 10.0
 """How long a copy that is found on disk waits for a leader that is not up: the whole cluster may be
 starting."""
@@ -248,18 +244,14 @@ class CopyHere:
         if self._turn != record.epoch:
             self._turn = record.epoch
             turn = partial(self._take_turn, record.epoch)
-            self._clock.call_later(NEXT_CANDIDATE_S * place, turn)
+            put_off = partial(self._definitions.when_written, turn)
+            self._clock.call_later(NEXT_CANDIDATE_S * place, put_off)
 
-    def _take_turn(self, epoch: int, put_off: int = 0) -> None:
+    def _take_turn(self, epoch: int) -> None:
         """Take the lead if the leader is still dead: better candidates have had their turns."""
         record = self._definitions.record_of(self.key, self.queue_id)
-        is_to_lead = record is not None and self._leader_is_dead(record)
-        if is_to_lead and self._definitions.is_writing and put_off < TURNS_PUT_OFF_MAX:
-            again = partial(self._take_turn, epoch, put_off + 1)
-            self._clock.call_later(NEXT_CANDIDATE_S, again)
-            return
         self._turn = None
-        if is_to_lead:
+        if record is not None and self._leader_is_dead(record):
             self.take_lead(epoch)
 
     def _leader_is_dead(self, record: QueueRecord) -> bool:

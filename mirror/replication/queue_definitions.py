@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
 from warren.core.scheduling.waiting import Event
+from warren.mirror.definitions.putting_off import when_written
 
 NEWS_S = 0.5
 """How much later than another node this one may hear of a definition. The other then asks again."""
@@ -34,10 +35,9 @@ class QueueDefinitions:
     def records(self) -> Iterator[QueueRecord]:
         return (record for _, record in self.items())
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether this node has definitions, of any kind, that are not written yet."""
-        return self._metadata.uncommitted() is not None
+    def when_written(self, callback: Callable[[], None]) -> None:
+        """Call back when this node has written its definitions of any kind (`putting_off.py`)."""
+        when_written(self._metadata, self._clock, callback)
 
     def record_of(self, key: Key, queue_id: int) -> QueueRecord | None:
         """The definition of this queue; None when it was deleted, whatever has its name now."""
