@@ -91,6 +91,23 @@ ENDPOINTS_AT_ONCE = 10
 API_HEADERS = {"Cache-Control": "no-cache", "Vary": "accept, accept-encoding, origin"}
 
 
+@web.middleware
+async def _let_go(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer requests, and free what was to be sent to a client that has left meanwhile.
+
+    The frames of aiohttp that the exception has passed refer to it, and its tasks would, too. The
+    collector looks at such cycles hardly ever once they are old, and they hold the whole answer.
+    """
+    try:
+        return await handler(request)
+    except ConnectionError as error:
+        if request.transport is not None and not request.transport.is_closing():
+            raise
+        error.__traceback__ = None
+        # It goes nowhere.
+        return web.Response()
+
+
 class SiblingProcesses(Protocol):
     """The other processes of the broker (`mgmt/processes/siblings.py`)."""
 
@@ -152,7 +169,7 @@ class ManagementServer:
 
     async def protocols(self, audience: Audience) -> ProtocolFactory:
         """The factory of protocols for connections to a listener of this audience."""
-        app = web.Application(client_max_size=BODY_BYTES_MAX)
+        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_let_go])
         app.on_response_prepare.append(self._add_headers)
         for path, handler in self._probes.items():
             app.router.add_get(path, handler)
