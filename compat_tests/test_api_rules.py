@@ -389,7 +389,7 @@ def test_booleans_may_be_strings(
     assert api.get("queues", vhost, name, columns="durable") == {"durable": is_durable}
 
 
-@pytest.mark.parametrize("value", ["yes", 1, ""])
+@pytest.mark.parametrize("value", ["yes", 1, "", None])
 @pytest.mark.parametrize("kind", ["queues", "exchanges"])
 def test_what_is_no_boolean(api: Api, vhost: str, names: Names, kind: str, value: object) -> None:
     answer = api.ask("PUT", kind, vhost, names.new(), body={"durable": value})

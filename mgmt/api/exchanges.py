@@ -176,9 +176,9 @@ async def put_exchange(request: ApiRequest) -> Reply:
     vhost, name = request.vhost(), clean_name(request.exchange_name("exchange"))
     body = await request.body()
     wanted = {
-        "durable": boolean(body.get("durable"), False),
-        "auto_delete": boolean(body.get("auto_delete"), False),
-        "internal": boolean(body.get("internal"), False),
+        "durable": boolean(body.get("durable", False)),
+        "auto_delete": boolean(body.get("auto_delete", False)),
+        "internal": boolean(body.get("internal", False)),
     }
     arguments = body.get("arguments") or {}
     if not isinstance(arguments, dict):

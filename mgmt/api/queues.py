@@ -489,8 +489,8 @@ async def put_queue(request: ApiRequest) -> Reply:
     vhost, name = request.vhost(), clean_name(request.name("queue"))
     body = await request.body()
     wanted = {
-        "durable": boolean(body.get("durable"), False),
-        "auto_delete": boolean(body.get("auto_delete"), False),
+        "durable": boolean(body.get("durable", False)),
+        "auto_delete": boolean(body.get("auto_delete", False)),
     }
     arguments = body.get("arguments") or {}
     if not isinstance(arguments, dict):

@@ -156,9 +156,7 @@ async def put_vhost(request: ApiRequest) -> Reply:
     name, body = request.name("vhost"), await request.body()
     if len(name.encode("utf-8", "surrogatepass")) > SHORT_STRING_MAX:
         raise BadRequest(f"the name of a vhost has {SHORT_STRING_MAX} octets at most")
-    tracing = body.get("tracing")
-    if tracing is not None:
-        tracing = boolean(tracing, False)
+    tracing = boolean(body["tracing"]) if "tracing" in body else None
     existing = _record(request, name)
     kind = _default_queue_type(body) if existing is None else existing.default_queue_type
     record = VirtualHostRecord(

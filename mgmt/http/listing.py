@@ -188,7 +188,7 @@ async def _sorted(
 ) -> Sequence[T]:
     column = request.query("sort")
     try:
-        reverse = boolean(request.http.query.get("sort_reverse"), False)
+        reverse = boolean(request.http.query.get("sort_reverse", False))
     except BadRequest as error:
         raise ApiError(400, "bad_request", "sort_reverse should be true or false") from error
     if not column:

@@ -133,7 +133,7 @@ class ApiRequest:
         return self.http.query.get(name, default)
 
     def query_flag(self, name: str) -> bool:
-        return boolean(self.http.query.get(name), False)
+        return boolean(self.http.query.get(name, False))
 
     async def body(self) -> dict[str, Any]:
         """The JSON object of the body; no body, or null, is an empty one. Raises `BadRequest`."""
@@ -160,11 +160,9 @@ def parse_json(data: bytes) -> Any:
     return value
 
 
-def boolean(value: Any, default: bool) -> bool:
+def boolean(value: Any) -> bool:
     """A flag as clients send it; RabbitMQ's own tool sends strings. Raises `BadRequest`."""
     match value:
-        case None:
-            return default
         case True | "true":
             return True
         case False | "false":

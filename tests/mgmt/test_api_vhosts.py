@@ -69,6 +69,7 @@ def test_what_is_not_said_again_is_forgotten_but_queue_type_and_tracing(api: Api
     ("body", "wrong"),
     [
         ({"tracing": "x"}, ["not_boolean", "x"]),
+        ({"tracing": None}, ["not_boolean", None]),
         ({"description": 5}, "description should be a string"),
         ({"defaultqueuetype": "bogus"}, "invalid_queue_type"),
         (b"{bad", "not_json"),
