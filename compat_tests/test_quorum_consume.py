@@ -411,6 +411,27 @@ def test_next_subscriber_is_active_after_a_cancel(
     third.expect_silence(queue)
 
 
+def test_who_declares_is_told_of_the_active_consumer(
+    ch: RawChannel, other: RawChannel, names: Names
+) -> None:
+    queue = quorum_queue(ch, names, x_single_active_consumer=True)
+
+    def count() -> object:
+        return ch.call("queue.declare", queue=queue, passive=True)["consumer_count"]
+
+    ch.consume(queue, "first")
+    other.consume(queue, "second")
+    assert count() == 1
+    ch.publish(b"0", queue)
+    message = ch.delivery(b"0")
+    ch.call("basic.cancel", consumer_tag="first")
+    # The cancelled one counts until its message is settled.
+    assert count() == 2
+    ch.ack(message["delivery_tag"])
+    other.call("basic.cancel", consumer_tag="second")
+    assert count() == 0
+
+
 def test_what_an_active_consumer_leaves_goes_to_the_next(
     ch: RawChannel, other: RawChannel, names: Names
 ) -> None:

@@ -103,6 +103,14 @@ class QuorumQueue(LocalQueue):
         else:
             self.touch()
 
+    async def counts(self) -> tuple[int, int]:
+        """As in RabbitMQ, consumers that wait to become the active one do not count for who
+        declares the queue."""
+        ready, consumers = await super().counts()
+        if self.active_consumer is not None:
+            consumers -= len(self.consumers) - 1
+        return ready, consumers
+
     # Delivery counts
 
     def _send_message(self, consumer: Consumer, message: Message) -> None:
