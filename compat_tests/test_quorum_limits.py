@@ -162,6 +162,17 @@ def test_publishes_are_refused_above_the_limit(ch: RawChannel, names: Names) -> 
     assert published(ch, queue) == "ack"
 
 
+def test_publishes_are_refused_from_the_one_that_was_too_much(ch: RawChannel, names: Names) -> None:
+    queue = quorum_queue(ch, names, x_max_length=10, x_overflow="reject-publish")
+    ch.call("confirm.select")
+    assert [published(ch, queue) for _ in range(11)] == ["ack"] * 11
+    time.sleep(0.3)
+    # It comes down to its limit, and not to 80 % of it, before anything was refused.
+    ch.got(queue)
+    time.sleep(0.3)
+    assert published(ch, queue) == "nack"
+
+
 # At least once
 
 

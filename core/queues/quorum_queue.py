@@ -14,6 +14,7 @@ from warren.core.backing.backing_queue import ReturningQueue
 from warren.core.errors import ResourceLocked, Unsupported
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
+from warren.core.messages.settlement import PublishConfirms, Settlement
 from warren.core.queues.consumers import NO_LIMIT, Consumer
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import DeclaredQueue, Queue
@@ -249,6 +250,21 @@ class QuorumQueue(LocalQueue):
 
     def _over_limit(self) -> bool:
         return self.backing.length > 0 and self._is_longer_than(1)
+
+    def _publish_by_rules(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+        *,
+        again: bool = False,
+    ) -> Settlement:
+        settlement = super()._publish_by_rules(envelope, body, confirms, publish_seq, again=again)
+        if self.settings.overflow != "drop-head" and not self._refusing:
+            # This message may have been the one too many.
+            self._refusing = self._is_longer_than(1)
+        return settlement
 
     def _would_overflow(self, body_size: int) -> bool:
         """Whether it refuses publishes: from when it is too long until it is short enough."""

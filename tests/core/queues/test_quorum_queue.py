@@ -160,6 +160,17 @@ class TestDeadLettersThatMustArrive:
         assert sorted(bodies(later)) == [b"%02d" % number for number in range(many)]
         assert queue.set_aside == (0, 0)
 
+    def test_it_refuses_from_the_message_on_that_is_too_much(self, vhost: VirtualHost) -> None:
+        queue = quorum_queue(vhost, "q", max_length=10, overflow="reject-publish")
+        for _ in range(11):
+            assert publish(queue) is SETTLED
+        assert queue.get(True, SOMEBODY) is not None
+        assert publish(queue) is REJECTED
+        queue.get(True, SOMEBODY)
+        assert publish(queue) is REJECTED
+        queue.get(True, SOMEBODY)
+        assert publish(queue) is SETTLED
+
     def test_they_count_towards_the_length(self, vhost: VirtualHost, clock: ManualClock) -> None:
         queue = insisting(vhost, "q", "nowhere", max_length=2)
         for _ in range(3):
