@@ -122,7 +122,7 @@ def test_expiration_zero_behind_another_message_stays_until_it_is_the_head(ch: R
     queue = ch.own_queue(x_dead_letter_exchange="", x_dead_letter_routing_key=dead)
     ch.publish(b"1", queue)
     ch.publish(b"2", queue, expiration="0")
-    assert ch.ready(queue) == 2
+    ch.becomes_ready(queue, 2)
     assert ch.ready(dead) == 0
     ch.got(queue, b"1")
     ch.becomes_ready(dead, 1)
