@@ -105,8 +105,8 @@ class QuorumQueue(LocalQueue):
             self.touch()
 
     async def counts(self) -> tuple[int, int]:
-        """As in RabbitMQ, consumers that wait to become the active one do not count for who
-        declares the queue."""
+        """As `queue.declare-ok` has them: as in RabbitMQ, without the consumers that wait to become
+        the active one."""
         ready, consumers = await super().counts()
         if self.active_consumer is not None:
             consumers -= len(self.consumers) - 1

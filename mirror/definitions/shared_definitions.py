@@ -160,7 +160,7 @@ class SharedDefinitions(DefinitionTable):
     def __init__(self) -> None:
         super().__init__()
         self._revision = 0
-        # The revision that all other nodes have come to; None if nobody is waited for.
+        # The revision that all other nodes have come to; None if no node is waited for.
         self._others_at: int | None = None
         # Called with its revision when a batch is decided that others are to come to, and when
         # `revision` has changed.
