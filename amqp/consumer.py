@@ -217,7 +217,8 @@ class ChannelConsumer(Consumer):
                 message.holder = held
         self._channel.may_have_from(queue)
         self.unacked = 0
-        self.blocked &= ~(Blocked.PREFETCH | Blocked.NOT_ACTIVE | Blocked.MOVING)
+        of_queue = Blocked.NOT_ACTIVE | Blocked.MOVING | Blocked.CAUGHT_UP
+        self.blocked &= ~(Blocked.PREFETCH | of_queue)
         self.queue = queue
 
     def _write(self, delivery_tag: int, envelope: Envelope, body: bytes, redelivered: bool) -> None:

@@ -27,6 +27,7 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -342,7 +343,9 @@ class _Maker:
             # thread that waits for its answer has the stream until the process has ended.
             process.kill()
             process.wait()
-            process.stdin.close()
+            with suppress(BrokenPipeError):
+                # That thread may just have asked what nobody answers any more.
+                process.stdin.close()
             process.stdout.close()
 
     def _failed(self, reason: str) -> dict[str, Any]:

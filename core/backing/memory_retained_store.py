@@ -52,6 +52,7 @@ class MemoryRetainedStore:
         messages: Sequence[Message],
         confirms: PublishConfirms | None,
         publish_seqs: Iterable[int],
+        arrived_at: float | None = None,
     ) -> None:
         raise AssertionError("messages come with the time of their acknowledgement")
 

@@ -172,6 +172,9 @@ class RetainedLog(StreamLog):
             self.committed = committed
             self.on_committed()
 
+    def settle_many(self, first_seq: int, count: int) -> None:
+        self.settle(first_seq + count - 1)
+
     # Positions that mean the same at other nodes
 
     def skip_to(self, position: int) -> None:

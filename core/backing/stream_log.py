@@ -2,8 +2,9 @@
 
 Theory. A message's position is its offset: 0, 1, 2 and so on, across restarts. Nothing is taken out
 to be delivered, so nothing is ever pending, and a reader is but a number. Readers see a message
-when it is *committed*: on disk, so that no crash gives its offset to another message. Every
-message is written, whatever its delivery mode, and its publisher is told when it is committed.
+when it is *committed*: on disk, and where other nodes have copies at so many of these that no crash
+gives its offset to another message. Every message is written, whatever its delivery mode, and its
+publisher is told when it is committed.
 
 What is too much goes in pieces from the front. A piece is the shortest run of messages, beginning
 with the first one there is, whose records take `segment_bytes`; the last messages, which do not
@@ -27,7 +28,7 @@ from warren.core.backing.stream_limits import StreamLimits
 from warren.core.backing.stream_store import MemoryStreamStore, StreamStore, Walked
 from warren.core.backing.variable_queue import VariableQueue
 from warren.core.messages.message import Envelope, Message
-from warren.core.messages.settlement import PublishConfirms
+from warren.core.messages.settlement import PublishConfirms, settle_in_rows
 
 CHUNK_COUNT = 64
 CHUNK_BYTES = 64 << 10
@@ -51,7 +52,8 @@ class StreamLog(PublishConfirms):
     """Implements `MirroredLevel`, as far as a stream hands anything out.
 
     `committed`: every message below is safe. `on_committed` is called, once for many messages,
-    when there are more of them; `lost` when messages turned out to be lost.
+    when there are more of them. `is_in_doubt`: some copies may lack what seems committed here, so
+    nothing is read for the moment.
     """
 
     defers_confirms = True
@@ -65,9 +67,12 @@ class StreamLog(PublishConfirms):
         "_front_of",
         "_published",
         "_store",
+        "_trims_below",
+        "_uncommitted",
         "_waiting",
         "committed",
         "expiring",
+        "is_in_doubt",
         "length",
         "next_position",
         "on_committed",
@@ -80,14 +85,18 @@ class StreamLog(PublishConfirms):
         self.next_position = self.committed = store.end_of_sequence()
         self.length = recovered.count
         self.ready_bytes = recovered.body_bytes
-        self.expiring = False
+        self.expiring = self.is_in_doubt = False
         self.on_committed: Callable[[], None] = _nobody
         self._first: int | None = None
         self._published = 0
+        # The messages that are not committed, in order.
+        self._uncommitted: deque[Message] = deque()
         # Who waits for messages that are not committed, by position.
         self._waiting: dict[int, tuple[PublishConfirms, int]] = {}
         # What was read last: from which position, up to which one, and the messages.
         self._chunks: deque[tuple[int, int, list[Message]]] = deque(maxlen=CHUNKS_MAX)
+        # What is below this position is to be removed when it is committed.
+        self._trims_below = 0
         # How far all octets were counted, from the first message on.
         self._counted: Walked | None = None
         # How far the first piece was gone through, and for which size of pieces.
@@ -136,14 +145,7 @@ class StreamLog(PublishConfirms):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> None:
-        position = self.next_position
-        self.next_position = position + 1
-        self._published += 1
-        self.length += 1
-        self.ready_bytes += len(body)
-        if confirms is not None:
-            self._waiting[position] = (confirms, publish_seq)
-        self._store.write(Message(envelope, body, position), self, position)
+        self.append((envelope,), (body,), confirms, publish_seq)
 
     def publish_many(
         self,
@@ -152,18 +154,40 @@ class StreamLog(PublishConfirms):
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> None:
-        first = self.next_position
-        count = len(bodies)
-        positions = range(first, first + count)
-        messages = list(map(Message, envelopes, bodies, positions))
+        self.append(envelopes, bodies, confirms, first_seq)
+
+    def append(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+        *,
+        told: tuple[PublishConfirms | None, int] | None = None,
+        arrived_at: float | None = None,
+    ) -> None:
+        """Publish these messages.
+
+        `told`: whom the store tells that they are on disk, and the number of the first one there.
+        That one settles their positions when other nodes have them too. Without it, they are
+        committed when they are on disk. `arrived_at`: when they arrived at another node, in seconds
+        since 1970.
+        """
+        first, count = self.next_position, len(bodies)
         self.next_position = first + count
         self._published += count
         self.length += count
         self.ready_bytes += sum(map(len, bodies))
         if confirms is not None:
-            for number, position in enumerate(positions, first_seq):
-                self._waiting[position] = (confirms, number)
-        self._store.write_many(messages, self, positions)
+            for number in range(count):
+                self._waiting[first + number] = (confirms, first_seq + number)
+        messages = list(map(Message, envelopes, bodies, range(first, first + count)))
+        self._uncommitted.extend(messages)
+        waiter, number = (self, first) if told is None else told
+        if count == 1 and arrived_at is None:
+            self._store.write(messages[0], waiter, number)
+        else:
+            self._store.write_many(messages, waiter, range(number, number + count), arrived_at)
 
     def publish_delivered(
         self,
@@ -185,17 +209,37 @@ class StreamLog(PublishConfirms):
         raise AssertionError("a stream hands out what is committed")
 
     def settle(self, publish_seq: int) -> None:
-        """`PublishConfirms`: the message with this position is on disk."""
-        if publish_seq >= self.committed:
-            self.committed = publish_seq + 1
-            self.on_committed()
+        """`PublishConfirms`: the message with this position is safe."""
+        self._commit(publish_seq + 1)
         waiting = self._waiting.pop(publish_seq, None)
         if waiting is not None:
             confirms, number = waiting
             confirms.settle(number)
 
+    def settle_many(self, first_seq: int, count: int) -> None:
+        self._commit(first_seq + count)
+        take = self._waiting.pop
+        found = [take(position, None) for position in range(first_seq, first_seq + count)]
+        settle_in_rows([waiting for waiting in found if waiting is not None])
+
     def refuse(self, publish_seq: int) -> None:
-        raise AssertionError("a store keeps what it was given")
+        """`PublishConfirms`: another node leads the stream now, and nobody knows whether it has the
+        message. Here it stays, for whoever looks for what that one lacks."""
+        self._commit(publish_seq + 1)
+        waiting = self._waiting.pop(publish_seq, None)
+        if waiting is not None:
+            confirms, number = waiting
+            confirms.refuse(number)
+
+    def _commit(self, below: int) -> None:
+        if below > self.committed:
+            self.committed = below
+            uncommitted = self._uncommitted
+            while uncommitted and uncommitted[0].position < below:
+                uncommitted.popleft()
+            if self._trims_below:
+                self._trim_committed()
+            self.on_committed()
 
     # Reading
 
@@ -273,6 +317,10 @@ class StreamLog(PublishConfirms):
 
     def _further(self, walked: Walked, enough: int) -> Walked:
         step = self._store.walk(walked.position, self.committed, enough - walked.octets)
+        return self._added(walked, step)
+
+    @staticmethod
+    def _added(walked: Walked, step: Walked) -> Walked:
         return Walked(
             step.position,
             walked.octets + step.octets,
@@ -289,6 +337,67 @@ class StreamLog(PublishConfirms):
         if self._counted is not None:
             octets = self._counted.octets - front.octets
             self._counted = self._counted._replace(octets=octets)
+
+    def trim_below(self, position: int) -> None:
+        """Remove what another node, which leads the stream, has removed; what is on its way to the
+        disk, when it is there."""
+        self._trims_below = position
+        self._trim_committed()
+
+    def _trim_committed(self) -> None:
+        first, position = self.first, min(self._trims_below, self.committed)
+        if position == self._trims_below:
+            self._trims_below = 0
+        if position <= first:
+            return
+        front = NOTHING._replace(position=first)
+        while front.position < position:
+            front = self._added(front, self._store.walk(front.position, position, 1 << 62))
+        self._counted = None
+        self._remove(front)
+        self.forget_chunks()
+
+    # Positions that mean the same at other nodes
+
+    def begin_at(self, position: int) -> bool:
+        """Have the first message get this position. Returns whether that can be: not where there
+        are messages, or were."""
+        if position != self.next_position:
+            if self.length or position < self.next_position:
+                return False
+            self.skip_to(position)
+        return True
+
+    def skip_to(self, position: int) -> None:
+        if self.committed == self.next_position:
+            self.committed = position
+        self.next_position = position
+        if not self.length:
+            self._first = None
+
+    def peek_written(self, start: int, count_max: int, bytes_max: int) -> Peeked:
+        """`peek`, and what is not committed too."""
+        if start < self.committed:
+            return self.peek(start, count_max, bytes_max)
+        messages: list[Message] = []
+        octets = 0
+        for message in self._uncommitted:
+            if message.position < start:
+                continue
+            octets += len(message.body)
+            if messages and (len(messages) == count_max or octets > bytes_max):
+                return Peeked(messages, message.position)
+            messages.append(message)
+        return Peeked(messages, self.next_position)
+
+    def list_written(self, start: int, end: int, count_max: int) -> Listed:
+        """`list_positions`, and those of what is not committed too."""
+        if start < self.committed:
+            return self._store.list_positions(start, min(end, self.committed), count_max)
+        found = [one.position for one in self._uncommitted if start <= one.position < end]
+        if len(found) > count_max:
+            return Listed(found[:count_max], found[count_max], False)
+        return Listed(found, end, False)
 
     # For people
 
@@ -345,9 +454,6 @@ class StreamLog(PublishConfirms):
     def set_mode(self, mode: str) -> None:
         """Ignored: a stream is always on disk."""
 
-    def skip_to(self, position: int) -> None:
-        raise AssertionError("a stream has no copies, whose positions would follow another's")
-
     def count_as_delivered(self, below: int) -> None:
         """Nothing counts as delivered."""
 
@@ -359,6 +465,7 @@ class StreamLog(PublishConfirms):
     def delete(self) -> None:
         self.on_committed = _nobody
         self.forget_chunks()
+        self._uncommitted.clear()
         self._store.delete()
         self.length = self.ready_bytes = 0
 
@@ -372,7 +479,9 @@ def stream_log(
     call_soon: Callable[[Callable[[], None]], object],
     wall_time: Callable[[], float],
 ) -> StreamLog:
-    """Takes the place of a new backing queue with all that is in its store."""
+    """Takes the place of a new backing queue with all that is in its store, unless that is one."""
+    if isinstance(backing, StreamLog):
+        return backing
     if isinstance(backing, VariableQueue):
         return StreamLog(cast(StreamStore, backing.store))
     return StreamLog(MemoryStreamStore(call_soon, wall_time))

@@ -6,8 +6,8 @@ only in ranges, from the front.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 from warren.core.backing.backing_queue import Listed
@@ -48,8 +48,12 @@ class StreamStore(Protocol):
         messages: Sequence[Message],
         confirms: PublishConfirms | None,
         publish_seqs: Iterable[int],
+        arrived_at: float | None = None,
     ) -> None:
-        """Keep these messages, and tell `confirms` of each when it is safe."""
+        """Keep these messages, and tell `confirms` of each when it is safe.
+
+        `arrived_at`: when they arrived, in seconds since 1970; now, unless somebody says otherwise.
+        """
         ...
 
     def read_stored(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:
@@ -80,8 +84,13 @@ class StreamStore(Protocol):
 RECORD_BYTES = 64
 """What a message in memory counts for beside its body and header."""
 
+WALK_COUNT = 1024
+"""Messages in memory that are gone through at once."""
 
-class _Kept(NamedTuple):
+
+class KeptInStream(NamedTuple):
+    """A message in memory, and when it arrived in seconds since 1970."""
+
     message: Message
     arrived_at: float
 
@@ -96,8 +105,7 @@ class MemoryStreamStore:
     ) -> None:
         self._call_soon = call_soon
         self._wall_time = wall_time
-        self._first = 0
-        self._kept: list[_Kept] = []
+        self._kept: list[KeptInStream] = []
         self._settled: list[tuple[PublishConfirms, int]] = []
         self.read_count = self.written_count = 0
 
@@ -115,9 +123,10 @@ class MemoryStreamStore:
         messages: Sequence[Message],
         confirms: PublishConfirms | None,
         publish_seqs: Iterable[int],
+        arrived_at: float | None = None,
     ) -> None:
-        now = self._wall_time()
-        self._kept += [_Kept(message, now) for message in messages]
+        at = self._wall_time() if arrived_at is None else arrived_at
+        self._kept += [KeptInStream(message, at) for message in messages]
         if confirms is None:
             return
         if not self._settled:
@@ -132,42 +141,47 @@ class MemoryStreamStore:
     def read_stored(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:
         messages: list[Message] = []
         octets = 0
-        for kept in self._between(start, min(end, start + count_max)):
+        for kept in self._between(start, end):
+            if len(messages) == count_max:
+                return Batch(messages, kept.message.position, 0, 0)
             octets += len(kept.message.body)
             if messages and octets > bytes_max:
                 return Batch(messages, kept.message.position, 0, 0)
             messages.append(kept.message)
-        return Batch(messages, messages[-1].position + 1 if messages else end, 0, 0)
+        return Batch(messages, end, 0, 0)
 
     def list_positions(self, start: int, end: int, count_max: int) -> Listed:
-        end = min(end, self._first + len(self._kept))
-        start = max(start, self._first)
-        last = min(end, start + count_max)
-        return Listed(list(range(start, last)), max(start, last), False)
+        listed = [kept.message.position for kept in self._between(start, end)]
+        if len(listed) > count_max:
+            return Listed(listed[:count_max], listed[count_max], False)
+        return Listed(listed, max(start, end), False)
 
     def walk(self, start: int, end: int, enough: int) -> Walked:
         octets = count = body_bytes = 0
-        for kept in self._between(start, min(end, start + 1024)):
+        beyond = end
+        for kept in self._between(start, end):
+            if octets >= enough or count == WALK_COUNT:
+                beyond = kept.message.position
+                break
             message = kept.message
             octets += RECORD_BYTES + len(message.envelope.header) + len(message.body)
             body_bytes += len(message.body)
             count += 1
-            if octets >= enough:
-                break
-        return Walked(max(start, self._first) + count, octets, count, body_bytes)
+        return Walked(beyond, octets, count, body_bytes)
 
     def arrived_at(self, position: int) -> float | None:
         for kept in self._between(position, position + 1):
             return kept.arrived_at
         return None
 
-    def _between(self, start: int, end: int) -> Iterable[_Kept]:
-        first = self._first
-        return islice(self._kept, max(0, start - first), max(0, end - first))
+    def _between(self, start: int, end: int) -> list[KeptInStream]:
+        return self._kept[self._index(start) : self._index(end)]
+
+    def _index(self, position: int) -> int:
+        return bisect_left(self._kept, position, key=lambda kept: kept.message.position)
 
     def remove_range(self, start: int, end: int) -> None:
-        del self._kept[: end - self._first]
-        self._first = max(self._first, end)
+        del self._kept[self._index(start) : self._index(end)]
 
     def close(self, undelivered_from: int) -> None:
         """Nothing survives."""

@@ -145,7 +145,7 @@ def _quorum_settings(declared: QueueArguments, definition: Mapping[str, Any]) ->
         single_active_consumer=declared.single_active_consumer,
         queue_leader_locator=locator,
         queue_master_locator=_place_of(locator),
-        quorum_initial_group_size=declared.quorum_initial_group_size,
+        initial_members=declared.initial_members,
     )
 
 
@@ -165,6 +165,8 @@ def _stream_settings(declared: QueueArguments, definition: Mapping[str, Any]) ->
         queue_mode="lazy",
         queue_leader_locator=locator,
         queue_master_locator=_place_of(locator),
+        # As in RabbitMQ, a policy may say 0, which means nothing.
+        initial_members=definition.get("initial-cluster-size") or declared.initial_members,
     )
 
 

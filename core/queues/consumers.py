@@ -70,7 +70,8 @@ class Consumer(ABC):
     """One subscription to one queue. Whoever speaks to the client says how to hand over.
 
     `prefetch` is the largest number of unacknowledged messages, `NO_LIMIT` for none;
-    `asked_prefetch` is what the client asked for, 0 for no limit.
+    `asked_prefetch` is what the client asked for, 0 for no limit. `goes_on_at`: the offset at which
+    a reader goes on in a stream that has another leader.
     """
 
     limited = True
@@ -83,6 +84,7 @@ class Consumer(ABC):
         "asked_prefetch",
         "blocked",
         "exclusive",
+        "goes_on_at",
         "no_ack",
         "prefetch",
         "priority",
@@ -111,6 +113,7 @@ class Consumer(ABC):
         self.arguments = arguments
         self.unacked = 0
         self.blocked = 0
+        self.goes_on_at: int | None = None
 
     @abstractmethod
     def send(self, envelope: Envelope, body: bytes, redelivered: bool) -> None:
@@ -150,10 +153,7 @@ class Consumer(ABC):
 
     @property
     def wants_cancel(self) -> bool:
-        """Whether it is to be cancelled when the queue gets another leader: also a reader of a
-        stream, which would begin anew where it has begun before."""
-        if self.queue.is_stream:
-            return True
+        """Whether it is to be cancelled when the queue gets another leader."""
         cancel = self.arguments.get("x-cancel-on-ha-failover")
         return cancel is not None and cancel.value is True
 

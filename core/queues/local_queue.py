@@ -354,6 +354,10 @@ class LocalQueue(Queue):
         self._stop_expires()
         self.subscriptions.add(consumer, single_active=single_active)
 
+    def not_taken(self, messages: Iterable[Message]) -> None:
+        """These messages, which are about to be put back, never reached the consumers that hold
+        them. Nothing to do, but for streams, which take no messages back."""
+
     def remove_consumer(self, consumer: Consumer) -> Event | None:
         """Unsubscribe. Its unacknowledged messages stay with the channel."""
         return self.remove_consumers((consumer,))
@@ -377,17 +381,14 @@ class LocalQueue(Queue):
 
     def deliver(self) -> None:
         backing = self.backing
-        if not backing.length:
-            return
-        if self._held is not None or self._still:
+        if not backing.length or self._held is not None or self._still:
             return
         if self._has_expiring and not self._drop_expired(EXPIRY_SLICE):
             self._resume_soon()
             return
         ring = self.ring
         acknowledged = self.retention or backing
-        messages_left = DELIVERY_SLICE
-        bytes_left = DELIVERY_SLICE_BYTES
+        messages_left, bytes_left = DELIVERY_SLICE, DELIVERY_SLICE_BYTES
         ready = ring.top
         while ready:
             if messages_left <= 0 or bytes_left <= 0:
@@ -429,12 +430,11 @@ class LocalQueue(Queue):
         if self._held is not None:
             self.got_nothing += 1
             return None
-        if self._has_expiring:
-            if not self._drop_expired(GET_EXPIRY_SLICE):
-                # What is looked at has expired so far; the rest is dropped in turns.
-                self._resume_soon()
-                self.got_nothing += 1
-                return None
+        if self._has_expiring and not self._drop_expired(GET_EXPIRY_SLICE):
+            # What is looked at has expired so far; the rest is dropped in turns.
+            self._resume_soon()
+            self.got_nothing += 1
+            return None
         message = self.backing.fetch()
         if message is None:
             self.got_nothing += not self.is_withheld

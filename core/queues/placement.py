@@ -20,7 +20,7 @@ class Placement(Protocol):
     def members_of_new(
         self, described: str, settings: QueueSettings, leader: str, *, may_wait: bool = False
     ) -> Sequence[str]:
-        """The nodes that are to have a new quorum queue; none where there is but one node.
+        """The nodes that are to have a new quorum queue or stream; none where there is only one.
 
         Raises `InternalFault` when too few of them are up, unless the queue `may_wait` for them;
         `described` is the queue in its text.

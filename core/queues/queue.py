@@ -126,6 +126,10 @@ class Queue(ABC):
     def is_stream(self) -> bool:
         return self.settings.type is STREAM
 
+    def goes_on_at(self, consumer: Consumer) -> int | None:
+        """The offset of what a reader of a stream gets next; None where there are no offsets."""
+        return None
+
     @property
     def survives(self) -> bool:
         """Whether it is there after a restart: an exclusive queue ends with its connection."""

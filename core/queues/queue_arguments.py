@@ -62,7 +62,7 @@ class QueueArguments:
     deduplication_window: int | None = None
     dead_letter_strategy: str | None = None
     queue_leader_locator: str | None = None
-    quorum_initial_group_size: int | None = None
+    initial_members: int | None = None
     max_age: str | None = None
     segment_bytes: int | None = None
 
@@ -74,7 +74,8 @@ class QueueSettings:
     `delivery_limit`: how often a message may be returned; `redelivery_delay_ms`: how long each
     return keeps it waiting; `deduplication_window`: of how many messages the ids are remembered;
     `dead_letter_strategy`: whether a dead letter that reaches no queue is
-    kept. They are None where the queue knows no such thing.
+    kept; `initial_members`: how many nodes get a new quorum queue or stream. They are None where
+    the queue knows no such thing.
     `delays`: the exchange whose delayed messages wait in the queue; None for an ordinary queue.
     `keeps`: what a stream keeps. `retention`: what a classic queue keeps of acknowledged messages;
     None where it keeps none.
@@ -98,7 +99,7 @@ class QueueSettings:
     deduplication_window: int | None = None
     dead_letter_strategy: str | None = None
     queue_leader_locator: str | None = None
-    quorum_initial_group_size: int | None = None
+    initial_members: int | None = None
     delays: str | None = None
     keeps: StreamLimits = KEEP_ALL
     retention: StreamLimits | None = None
@@ -180,7 +181,7 @@ def parse(queue: str, vhost: str, arguments: Table) -> QueueArguments:
         deduplication_window=value(DEDUPLICATION_WINDOW),
         dead_letter_strategy=value("x-dead-letter-strategy"),
         queue_leader_locator=value("x-queue-leader-locator"),
-        quorum_initial_group_size=value("x-quorum-initial-group-size"),
+        initial_members=value("x-quorum-initial-group-size", value("x-initial-cluster-size")),
         max_age=value(MAX_AGE),
         segment_bytes=value(SEGMENT_SIZE),
     )

@@ -31,6 +31,9 @@ CLASSIC = QueueType.CLASSIC
 QUORUM = QueueType.QUORUM
 STREAM = QueueType.STREAM
 
+MEMBER_TYPES = frozenset({QUORUM, STREAM})
+"""Queues that name the nodes which are to have them; policies name those of classic queues."""
+
 _TYPES = {b"quorum": QUORUM, b"stream": STREAM}
 
 
@@ -42,7 +45,8 @@ def type_of(arguments: Table) -> QueueType:
 
 
 def majority_of(members: Collection[str]) -> int:
-    """How many members of a quorum queue are to have a publish before it is confirmed."""
+    """How many members of a quorum queue or a stream are to have a publish before it is
+    confirmed."""
     return len(members) // 2 + 1
 
 

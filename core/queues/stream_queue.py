@@ -7,9 +7,11 @@ acknowledgement gives credit and says nothing else. The messages are in `stream_
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from typing import Final, Protocol, cast
 
-from warren.core.backing.stream_log import StreamLog
+from warren.core.backing.backing_queue import BackingQueue
+from warren.core.backing.stream_limits import StreamLimits
+from warren.core.backing.stream_log import StreamLog, Trim
 from warren.core.errors import Unsupported
 from warren.core.field import long
 from warren.core.messages.message import Envelope, Message
@@ -20,6 +22,7 @@ from warren.core.ports import ContentCodec
 from warren.core.queues.consumers import Blocked, Consumer
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.messages_in_hand import MessagesInHand
+from warren.core.queues.moving import Moving
 from warren.core.queues.queue import DeclaredQueue, Fetched, Queue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import LocalQueueOwner
@@ -102,14 +105,23 @@ class EmptyHand(MessagesInHand):
         raise Unsupported(f"messages stay in a stream: {self._queue.described}")
 
 
+class TrimmingQueue(BackingQueue, Protocol):
+    """The backing queue of a stream: its log, or what a leader has around it."""
+
+    def trim(self, limits: StreamLimits, wall_time: float) -> Trim:
+        """Do a bit of what the limits ask for."""
+        ...
+
+
 class StreamingQueue(LocalQueue):
-    """`log` is its backing queue. `unacked` stays 0: what a client has is in the stream all the
-    same, and counts for the client alone."""
+    """`log` has its messages: it is the backing queue, or what a leader's is around. `unacked`
+    stays 0: what a client has is in the stream all the same, and counts for the client alone."""
 
     __slots__ = (
         "_cursors",
         "_delivered",
         "_envelopes",
+        "_seeking",
         "_trim_deadline",
         "_trim_is_due",
         "_waiting_for_more",
@@ -128,6 +140,8 @@ class StreamingQueue(LocalQueue):
         self._envelopes = OffsetEnvelopes(vhost.codec)
         # The offset at which each reader is.
         self._cursors: dict[Consumer, int] = {}
+        # Readers whose offset is being looked for.
+        self._seeking: set[Consumer] = set()
         # Readers that have all there is.
         self._waiting_for_more: dict[Consumer, None] = {}
         self._delivered = 0
@@ -142,7 +156,7 @@ class StreamingQueue(LocalQueue):
 
     @property
     def one_by_one(self) -> bool:
-        return self._held is not None
+        return self._held is not None or self.lacks_copies
 
     def publish(
         self,
@@ -151,9 +165,9 @@ class StreamingQueue(LocalQueue):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
-        if self._held is not None:
+        if self.one_by_one:
             return self._publish_by_rules(envelope, body, confirms, publish_seq)
-        self.log.publish(envelope, body, None, confirms, publish_seq)
+        self.backing.publish(envelope, body, None, confirms, publish_seq)
         return SETTLED if confirms is None else PENDING
 
     def publish_many(
@@ -163,7 +177,7 @@ class StreamingQueue(LocalQueue):
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> Sequence[Settlement]:
-        self.log.publish_many(envelopes, bodies, confirms, first_seq)
+        self.backing.publish_many(envelopes, bodies, confirms, first_seq)
         return () if confirms is None else (PENDING,) * len(bodies)
 
     def publish_again(
@@ -204,6 +218,9 @@ class StreamingQueue(LocalQueue):
         begin, value = stream_offset(consumer.arguments.get(STREAM_OFFSET), self.described)
         log = self.log
         super().add_consumer(consumer)
+        if consumer.goes_on_at is not None:
+            self._cursors[consumer] = consumer.goes_on_at
+            return
         if begin is Begin.FIRST:
             self._cursors[consumer] = log.first
         elif begin is Begin.LAST:
@@ -215,6 +232,7 @@ class StreamingQueue(LocalQueue):
         if begin in (Begin.TIME, Begin.AGO):
             since = value if begin is Begin.TIME else self._vhost.clock.wall_time() - value
             consumer.block(Blocked.CAUGHT_UP)
+            self._seeking.add(consumer)
             run(self._seek(consumer, since), lambda result: result())
 
     async def _seek(self, consumer: Consumer, since: float) -> None:
@@ -222,6 +240,7 @@ class StreamingQueue(LocalQueue):
         offset = await self.offset_at(since)
         if self.deleted or consumer not in self._cursors:
             return
+        self._seeking.discard(consumer)
         self._cursors[consumer] = offset
         if consumer.unblock(Blocked.CAUGHT_UP):
             self._resume_soon()
@@ -231,16 +250,32 @@ class StreamingQueue(LocalQueue):
         of the next message where there is none."""
         return await offset_at(self.log, self._vhost.turns, since, lambda: self.deleted)
 
+    def goes_on_at(self, consumer: Consumer) -> int | None:
+        """The offset of what a reader gets next; None while that is not known."""
+        return None if consumer in self._seeking else self._cursors.get(consumer)
+
+    def not_taken(self, messages: Iterable[Message]) -> None:
+        """Have readers get these messages once more: they never saw them."""
+        cursors = self._cursors
+        for message in messages:
+            reader = message.holder
+            if isinstance(reader, Consumer) and cursors.get(reader, -1) > message.position:
+                cursors[reader] = message.position
+                if reader in self._waiting_for_more:
+                    del self._waiting_for_more[reader]
+                    reader.unblock(Blocked.CAUGHT_UP)
+
     def _unsubscribed(self, gone: Collection[Consumer]) -> None:
         for consumer in gone:
             self._cursors.pop(consumer, None)
+            self._seeking.discard(consumer)
             self._waiting_for_more.pop(consumer, None)
         super()._unsubscribed(gone)
 
     def deliver(self) -> None:
         """Hand each reader what comes next for it, a slice at a time; one chunk at least, so that
         it gets on in turns that are used up."""
-        if self._held is not None or self._still:
+        if self._held is not None or self._still or self.log.is_in_doubt:
             return
         log, cursors, ready = self.log, self._cursors, self.ring.top
         turns = self._vhost.turns
@@ -346,7 +381,7 @@ class StreamingQueue(LocalQueue):
         self._stop_trim_timer()
         clock = self._vhost.clock
         before = self.log.length
-        trimmed = self.log.trim(self.settings.keeps, clock.wall_time())
+        trimmed = cast(TrimmingQueue, self.backing).trim(self.settings.keeps, clock.wall_time())
         self.ways_out.dropped += max(0, before - self.log.length)
         self._vhost.turns.spend(TRIM_US)
         if trimmed.more:
@@ -359,6 +394,17 @@ class StreamingQueue(LocalQueue):
         if self._trim_deadline is not None:
             self._trim_deadline.cancel()
 
+    # Moving to another leader
+
+    def move_out(self) -> Moving:
+        """Readers go on where they are."""
+        for consumer in self.consumers:
+            consumer.goes_on_at = self.goes_on_at(consumer)
+        self._stop_trim_timer()
+        self.log.on_committed = _nobody
+        self._cursors.clear()
+        return super().move_out()
+
     # The end
 
     def delete(self) -> None:
@@ -370,3 +416,7 @@ class StreamingQueue(LocalQueue):
     def stop(self) -> None:
         self._stop_trim_timer()
         super().stop()
+
+
+def _nobody() -> None:
+    """Nobody waits for messages to be committed."""

@@ -75,7 +75,7 @@ from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.local_queues import LocalQueues
 from warren.core.queues.placement import Placement
 from warren.core.queues.queue import DeclaredQueue, Queue
-from warren.core.queues.queue_type import CLASSIC, QUORUM, majority_of, with_default_type
+from warren.core.queues.queue_type import CLASSIC, MEMBER_TYPES, majority_of, with_default_type
 from warren.core.queues.quorum_level import LastingEnvelopes
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Waiting, run
@@ -347,8 +347,8 @@ class VirtualHost:
         """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments, and
         `NotFound` when the node stops: nobody would hear of the queue any more.
 
-        Raises `InternalFault` for a quorum queue of which too few members are up, unless it
-        `may_wait` for them.
+        Raises `InternalFault` for a quorum queue or a stream of which too few members are up,
+        unless it `may_wait` for them.
         """
         if not self._stop_watching:
             raise NotFound(f"vhost '{self.name}' is down")
@@ -365,7 +365,7 @@ class VirtualHost:
         queue_id = self._new_queue_id()
         leader = self._placement.leader_of_new(self.name, settings, exclusive)
         members: Sequence[str] = ()
-        if settings.type is QUORUM:
+        if settings.type in MEMBER_TYPES:
             described = f"queue '{name}' in vhost '{self.name}'"
             members = self._placement.members_of_new(described, settings, leader, may_wait=may_wait)
         record = QueueRecord(

@@ -1,4 +1,4 @@
-"""The choice of the node that leads a new queue, and of the members of a quorum queue
+"""The choice of the node that leads a new queue, and of the members of a quorum queue or a stream
 (policies_and_parameters.md section 1.5, "default location")."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from warren.core.queues.moving import Moving, Unanswered
 from warren.core.queues.queue import DeclaredQueue, Queue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import QueueOwner
-from warren.core.queues.queue_type import majority_of
+from warren.core.queues.queue_type import STREAM, majority_of
 from warren.mirror.remote.remote_queue import RemoteQueue
 from warren.mirror.remote.remote_queues import RemoteQueues
 from warren.mirror.replication.mirroring import Mirroring
@@ -75,19 +75,21 @@ class ClusterPlacement:
         self, described: str, settings: QueueSettings, leader: str, *, may_wait: bool = False
     ) -> Sequence[str]:
         """The leader, then other nodes chosen at random, those that are up first (quorum_queues.md
-        sections 1 and 6)."""
+        sections 1 and 6). A stream is at all nodes unless it says otherwise (streams.md)."""
         running = set(self._running())
         others = sorted({*self._nodes(), *running} - {leader})
         self._random.shuffle(others)
         others.sort(key=lambda node: node not in running)
         others = self._on_other_machines(leader, others)
-        size = settings.quorum_initial_group_size or QUORUM_SIZE
+        size = settings.initial_members
+        if size is None:
+            size = 1 + len(others) if settings.type is STREAM else QUORUM_SIZE
         members = [leader, *others[: size - 1]]
         has_majority = sum([node in running for node in members]) >= majority_of(members)
         if not has_majority and not may_wait:
             raise InternalFault(
-                f"Cannot declare quorum {described} on node '{self._node}' with leader on node "
-                f"'{leader}': too few of the nodes {', '.join(members)} are up"
+                f"Cannot declare {settings.type} {described} on node '{self._node}' with leader on "
+                f"node '{leader}': too few of the nodes {', '.join(members)} are up"
             )
         return members
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any
 
 from warren.core.errors import NotFound, QueueNotHere
 from warren.core.messages.message import Message
@@ -26,6 +26,7 @@ from warren.mirror.messages.post import Kind, Post, Undeliverable
 from warren.mirror.remote.remote_client import Effects, RemoteClient
 from warren.mirror.remote.remote_queue import PUBLISH_HEAD
 from warren.mirror.remote.settling import PublishedReport, pack_report, unpack_numbers
+from warren.mirror.remote.subscription import Subscription, Who
 from warren.mirror.replication.mirroring import Mirroring
 
 WAIT_FOR_QUEUE_S = 10.0
@@ -35,10 +36,6 @@ _QUEUE = struct.Struct("<Q")
 _CONSUMER = struct.Struct("<QI")
 _HEARD = struct.Struct("<QQ")
 _CONSUMER_STATE = struct.Struct("<QI?I")
-
-
-Who: TypeAlias = tuple[str, int, str]
-"""A client: its connection, the number of its channel, and its user."""
 
 
 class _Awaited:
@@ -158,27 +155,12 @@ class QueueHost:
 
     # Questions
 
-    async def _subscribe(
-        self,
-        node: str,
-        queue_id: int,
-        number: int,
-        tag: str,
-        no_ack: bool,
-        exclusive: bool,
-        priority: int,
-        prefetch: int,
-        arguments: dict[str, Any],
-        blocked: bool,
-        client: Who,
-    ) -> None:
+    async def _subscribe(self, node: str, queue_id: int, *subscription: Any) -> int | None:
         session = await self._asked(node, queue_id)
-        who = TracedClient(*client, True)
-        session.subscribe(
-            number, tag, no_ack, exclusive, priority, prefetch, arguments, blocked, who
-        )
+        offset = session.subscribe(Subscription(*subscription))
         # The answer to this question goes before the first delivery.
         self._node.clock.call_soon(session.deliver)
+        return offset
 
     async def _hold(self, node: str, queue_id: int, number: int) -> None:
         """Stop deliveries to the consumer; the answer comes after all deliveries made so far."""

@@ -11,9 +11,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
 
-from warren.core.field import Table, from_plain
+from warren.core.field import from_plain
 from warren.core.messages.message import NOBODY, Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
@@ -28,6 +27,7 @@ from warren.mirror.messages.cargo import (
     Packer,
 )
 from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport
+from warren.mirror.remote.subscription import Subscription
 
 _CONSUMER = struct.Struct("<QI")
 
@@ -42,23 +42,15 @@ class RemoteConsumer(Consumer):
 
     __slots__ = ("_client", "_session", "number", "packer")
 
-    def __init__(
-        self,
-        session: RemoteClient,
-        number: int,
-        tag: str,
-        no_ack: bool,
-        exclusive: bool,
-        priority: int,
-        prefetch: int,
-        arguments: Table,
-        client: TracedClient,
-    ) -> None:
-        super().__init__(session.queue, tag, no_ack, exclusive, priority, prefetch, arguments)
+    def __init__(self, session: RemoteClient, one: Subscription) -> None:
+        arguments = from_plain(one.arguments)
+        about = (one.tag, one.no_ack, one.exclusive, one.priority, one.prefetch, arguments)
+        super().__init__(session.queue, *about)
         self._session = session
-        self._client = client
-        self.number = number
+        self._client = TracedClient(*one.client, True)
+        self.number = one.number
         self.packer = Packer()
+        self.goes_on_at = one.goes_on_at
 
     def send(self, envelope: Envelope, body: bytes, redelivered: bool) -> None:
         self._pack(0, envelope, body, redelivered)
@@ -256,28 +248,18 @@ class RemoteClient(PublishConfirms):
 
     # Consuming
 
-    def subscribe(
-        self,
-        number: int,
-        tag: str,
-        no_ack: bool,
-        exclusive: bool,
-        priority: int,
-        prefetch: int,
-        arguments: dict[str, Any],
-        blocked: bool,
-        client: TracedClient,
-    ) -> None:
-        """Raises `AccessRefused` when another consumer has the queue exclusively."""
-        consumer = RemoteConsumer(
-            self, number, tag, no_ack, exclusive, priority, prefetch, from_plain(arguments), client
-        )
-        if blocked:
+    def subscribe(self, one: Subscription) -> int | None:
+        """Returns the offset at which a reader of a stream begins; None for other consumers, and
+        while it is not known. Raises `AccessRefused` when another consumer has the queue
+        exclusively."""
+        consumer = RemoteConsumer(self, one)
+        if one.blocked:
             consumer.blocked |= Blocked.CHANNEL_LIMIT
         if self._congested:
             consumer.blocked |= Blocked.SOCKET
         self.queue.add_consumer(consumer)
-        self._consumers[number] = consumer
+        self._consumers[one.number] = consumer
+        return self.queue.goes_on_at(consumer)
 
     def deliver(self) -> None:
         """Deliver ready messages; called after the answer to `subscribe`."""
@@ -337,6 +319,8 @@ class RemoteClient(PublishConfirms):
         elif verdict is DeliveryOutcome.REJECT:
             queue.reject(messages)
         else:
+            if verdict is DeliveryOutcome.RETURN:
+                queue.not_taken(messages)
             for message in messages:
                 if verdict is DeliveryOutcome.RETURN and self._has_left(message.holder):
                     # Another consumer may have got messages that are behind this one.

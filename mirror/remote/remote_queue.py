@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from warren.core import errors
 from warren.core.errors import BrokerError, NotFound, no_queue
-from warren.core.field import to_plain
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import (
@@ -37,7 +36,7 @@ from warren.core.messages.settlement import (
     Settlement,
 )
 from warren.core.ports import Timer
-from warren.core.queues.consumers import NO_LIMIT, Blocked, Consumer
+from warren.core.queues.consumers import Blocked, Consumer
 from warren.core.queues.moving import Moving, Unanswered
 from warren.core.queues.queue import DeclaredQueue, Fetched, Queue
 from warren.core.queues.queue_arguments import QueueSettings
@@ -49,6 +48,7 @@ from warren.mirror.messages.post import Kind
 from warren.mirror.remote.publishes_under_way import PublishesUnderWay
 from warren.mirror.remote.queue_end import QueueEnd, QueueMoved
 from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport, pack_numbers
+from warren.mirror.remote.subscription import LastRead, Subscription
 from warren.mirror.remote.telling_ring import UNHEARD, TellingRing
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class RemoteQueue(Queue):
         "_give_up_timer",
         "_gone",
         "_heard_upto",
+        "_last_read",
         "_movable",
         "_numbers",
         "_publishes",
@@ -136,6 +137,7 @@ class RemoteQueue(Queue):
         self._numbers: dict[Consumer, int] = {}
         self._told: dict[int, tuple[Consumer, bool]] = {}
         self._changed: dict[Consumer, None] = {}
+        self._last_read = LastRead()
         # Numbers of the consumers whose deliveries the leader was asked to hold, until it answers.
         self._returning: set[int] = set()
         self._gone = QueueEnd()
@@ -237,7 +239,7 @@ class RemoteQueue(Queue):
         self._consumers_numbered += 1
         number = self._consumers_numbered
         blocked = bool(consumer.blocked & _ELSEWHERE_REASONS)
-        client = consumer.traced_as()
+        subscription = Subscription.of(consumer, number, blocked=blocked).plain()
         self._numbers[consumer] = number
         self._told[number] = (consumer, blocked)
         try:
@@ -246,18 +248,7 @@ class RemoteQueue(Queue):
                 if consumer.blocked & Blocked.NOT_ACTIVE:
                     # The consumer has left meanwhile, so the leader must not hear of it.
                     return
-            await self._ask(
-                "subscribe",
-                number,
-                consumer.tag,
-                consumer.no_ack,
-                consumer.exclusive,
-                consumer.priority,
-                0 if consumer.prefetch == NO_LIMIT else consumer.prefetch,
-                to_plain(consumer.arguments),
-                blocked,
-                list(client[:3]),
-            )
+            offset = await self._ask("subscribe", *subscription)
         except BrokerError:
             self._forget_consumer(consumer)
             raise
@@ -274,6 +265,7 @@ class RemoteQueue(Queue):
             # The consumer has left meanwhile, and the leader was told.
             return
         self.consumers.append(consumer)
+        self._last_read.begins(consumer, offset)
         if bool(consumer.blocked & _ELSEWHERE_REASONS) is not blocked:
             self.consumer_changed(consumer)
 
@@ -328,6 +320,8 @@ class RemoteQueue(Queue):
             taken = len(messages)
         else:
             taken = _take_each(consumer, messages)
+        if consumer is not None and self.is_stream:
+            self._last_read.note(consumer, messages[:taken])
         if consumer is not None and self._trace is not None:
             for message in messages[:taken]:
                 self._trace_delivery(consumer.traced_as(), message, no_ack=False)
@@ -505,6 +499,7 @@ class RemoteQueue(Queue):
         unanswered = self._publishes.move_out(self.leader, self.epoch)
         consumers = list(self.consumers)
         self.consumers.clear()
+        self._last_read.end(consumers, self._vhost.codec)
         return Moving(consumers, unanswered)
 
     def succeeded_by(self, queue: Queue) -> None:
@@ -673,6 +668,7 @@ class RemoteQueue(Queue):
     def _forget_consumer(self, consumer: Consumer) -> int | None:
         number = self._numbers.pop(consumer, None)
         self._changed.pop(consumer, None)
+        self._last_read.forget(consumer)
         if number is not None:
             del self._told[number]
         return number

@@ -18,6 +18,7 @@ from typing import cast
 
 from warren.core.backing.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
 from warren.core.backing.due_queue import due_queue
+from warren.core.backing.stream_log import stream_log
 from warren.core.definitions.records import QueueRecord
 from warren.core.errors import NotFound
 from warren.core.field import from_plain
@@ -26,9 +27,8 @@ from warren.core.node import Node
 from warren.core.ports import Clock, Key
 from warren.core.queues import queue_arguments
 from warren.core.queues.queue_arguments import QueueSettings
-from warren.core.queues.queue_type import QUORUM
+from warren.core.queues.queue_type import QUORUM, STREAM
 from warren.core.queues.quorum_level import LastingEnvelopes, quorum_level
-from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import run
 from warren.core.vhosts.vhost import QUEUE_ID_BITS
 from warren.mirror.carriers.ports import Carrier, CarrierKind
@@ -296,7 +296,7 @@ class CopiesHere:
         mirror = Mirror(
             self._name,
             record.epoch,
-            _levels(settings, backings, self._node.turns),
+            _levels(settings, backings, self._node),
             self._clock,
             report,
         )
@@ -318,7 +318,7 @@ class CopiesHere:
         former = self._formers.take_whole(record)
         if former is None:
             return
-        levels = _levels(settings_of(self._node, key, record), former.levels, self._node.turns)
+        levels = _levels(settings_of(self._node, key, record), former.levels, self._node)
         mirror = Mirror.of_disk(self._name, former, levels, self._clock)
         mirror.origins[SOME_ORIGINS] = 0
         mirror.observed = partial(observer_of, self._node, key)
@@ -511,11 +511,14 @@ def settings_of(node: Node, key: Key, record: QueueRecord) -> QueueSettings:
 
 
 def _levels(
-    settings: QueueSettings, backings: Sequence[MirroredLevel], turns: Turns
+    settings: QueueSettings, backings: Sequence[MirroredLevel], node: Node
 ) -> Sequence[MirroredLevel]:
     """The backing queues of a copy, as a queue of this type needs them."""
+    if settings.type is STREAM:
+        clock = node.clock
+        return [stream_log(backings[0], clock.call_soon, clock.wall_time)]
     if settings.type is QUORUM:
         return [quorum_level(backings[0], LastingEnvelopes())]
     if settings.delays is not None:
-        return [due_queue(backings[0], turns.let_go)]
+        return [due_queue(backings[0], node.turns.let_go)]
     return backings

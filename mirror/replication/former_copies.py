@@ -10,9 +10,12 @@ from collections.abc import Callable, Collection, Iterable
 from typing import cast
 
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec, MirroredLevel
+from warren.core.backing.stream_log import stream_log
 from warren.core.backing.variable_queue import LAZY_MODE
 from warren.core.definitions.records import QueueRecord
+from warren.core.field import from_plain
 from warren.core.ports import Clock, Commit
+from warren.core.queues.queue_type import STREAM, type_of
 from warren.mirror.replication.copy_cards import Card, CardFiles, CopyCards
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.renumbering import Renumbering
@@ -64,7 +67,7 @@ class FormerCopies:
                 if record.epoch == card.epoch:
                     self._led[card.queue_id] = card
                 continue
-            former = _opened(storage_id, card, new_backing)
+            former = self._opened(storage_id, card, record, new_backing)
             # While the leader of the copy's epoch still leads, it has all that the copy has.
             may_lack = card.led or record.epoch > card.epoch
             former.to_be_searched = may_lack and not card.searched
@@ -80,6 +83,31 @@ class FormerCopies:
                     self.discard_copy(former)
             else:
                 self.keep(card.queue_id, former)
+
+    def _opened(
+        self,
+        storage_id: int,
+        card: Card,
+        record: QueueRecord,
+        new_backing: Callable[[BackingSpec], BackingQueue],
+    ) -> FormerCopy:
+        """Open a copy that is on disk, as its card describes it."""
+        levels = [
+            new_backing(BackingSpec(storage_id + level, True, LAZY_MODE))
+            for level in range(len(card.deltas))
+        ]
+        if type_of(from_plain(record.arguments)) is STREAM:
+            # In a stream, messages have their positions for good.
+            levels = [stream_log(levels[0], self._clock.call_soon, self._clock.wall_time)]
+        return FormerCopy(
+            storage_id,
+            card.epoch,
+            [cast(MirroredLevel, level) for level in levels],
+            card.deltas,
+            safe_only=True,
+            led=card.led,
+            renumbering=Renumbering.told(card.first_epoch, card.steps),
+        )
 
     def known_of_led(self, queue_id: int, epoch: int) -> Renumbering | None:
         """How positions had changed, by the card of a queue that this node led in this epoch before
@@ -191,22 +219,3 @@ class FormerCopies:
     def remove_card(self, storage_id: int) -> None:
         """Remove the card of a storage that is deleted, or is no copy any more."""
         self._cards.remove(storage_id)
-
-
-def _opened(
-    storage_id: int, card: Card, new_backing: Callable[[BackingSpec], BackingQueue]
-) -> FormerCopy:
-    """Open a copy that is on disk, as its card describes it."""
-    levels = [
-        cast(MirroredLevel, new_backing(BackingSpec(storage_id + level, True, LAZY_MODE)))
-        for level in range(len(card.deltas))
-    ]
-    return FormerCopy(
-        storage_id,
-        card.epoch,
-        levels,
-        card.deltas,
-        safe_only=True,
-        led=card.led,
-        renumbering=Renumbering.told(card.first_epoch, card.steps),
-    )

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from warren.core.backing.backing_queue import MirroredLevel
+from warren.core.backing.stream_log import StreamLog
 from warren.core.messages.message import Message
 from warren.mirror.replication.mirror_level import CopyLost
 from warren.mirror.replication.renumbering import Renumbering, Step
@@ -116,6 +117,12 @@ class FormerCopy:
             if not peeked or peeked[-1].position != at - 1:
                 raise CopyLost(f"there is nothing any more at {at}")
         return messages
+
+    def arrived_at(self, level: int, position: int) -> float | None:
+        """When a message of a stream arrived, by its position here, in seconds since 1970; None if
+        it is not known."""
+        log = self.levels[level]
+        return log.arrived_at(position) if isinstance(log, StreamLog) else None
 
     def epochs(self) -> Iterator[tuple[int, list[int]]]:
         """The epochs from which this copy can be compared, the last one first, each with how far

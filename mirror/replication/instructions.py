@@ -59,6 +59,8 @@ class Op(IntEnum):
     TAKE = 20
     RETAIN = 21
     RETAIN_AT = 22
+    TRIM = 23
+    ARRIVED = 24
 
 
 RUNS = frozenset(
@@ -74,7 +76,7 @@ RUNS = frozenset(
         Op.RETAIN,
     }
 )
-NOTES = frozenset({Op.HAND_OUT, Op.COUNTED, Op.DEAD, Op.RETAIN_AT})
+NOTES = frozenset({Op.HAND_OUT, Op.COUNTED, Op.DEAD, Op.RETAIN_AT, Op.TRIM, Op.ARRIVED})
 PUBLISHES = frozenset({Op.PUBLISH, Op.PUBLISH_DELIVERED})
 CONTROLS = frozenset({Op.START, Op.SLICE, Op.EPOCH, Op.REFUSED, Op.HEARD})
 
@@ -127,7 +129,9 @@ class Performer(Protocol):
         """HAND_OUT: messages below the position may be handed out from now on, or have been.
         COUNTED: the message was returned `number` times. DEAD: it is dead, for the reason with that
         number, and stays until its dead letter is safe. RETAIN_AT: the message that is retained
-        next gets that position among retained messages."""
+        next gets that position among retained messages. TRIM: messages of a stream below the
+        position were removed. ARRIVED: messages of a stream, which come next in a slice, arrived
+        `number` seconds ago."""
         ...
 
     def purge(self, level: int) -> None: ...

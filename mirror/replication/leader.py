@@ -716,7 +716,10 @@ class Leader:
         ready = {message.position: message for message in peeked.messages if message.position < end}
         loaded = {m.position: m for m in level.load([level.pending[p] for p in pending])}
         positions = sorted((*ready, *loaded))
+        ages_s = level.ages_s(positions, self._clock.wall_time())
         for position in positions:
+            if position in ages_s:
+                script.note(Op.ARRIVED, number, position, ages_s[position])
             message = ready.get(position) or loaded[position]
             lives_s = self._lives_s(message.expires_at)
             was_fetched = level.was_fetched(position)
@@ -748,13 +751,10 @@ class Leader:
         leader before may have gone on when it gave up waiting for this node.
         """
         self.renumbering.step(step)
-        _, deltas, tails, firsts, retained = step
-        more = (retained,) if retained else ()
-        self._script.control(Op.EPOCH, deltas, tails, firsts, carried_out, *more)
+        _, *moved, retained = step
+        self._script.control(Op.EPOCH, *moved, carried_out, *((retained,) if retained else ()))
         # A mirror that has this batch has all that the former leader may have confirmed.
         self._confirmed = self._last_batch()
         for level in self.levels:
-            # Mirrors may have heard less of the former leader than this node has.
-            level.hand_outs.noted = 0
-            level.hand_outs.begin_anew(level.inner.delivered_below)
+            level.begins_epoch()
         self._wake()

@@ -399,6 +399,24 @@ class LeaderLevel(OneByOne, Followed):
             self.inner.count_as_delivered(max(again) + 1)
         return self.inner
 
+    def is_out(self, message: Message, *, taken: bool) -> None:
+        """A client has this message, which came from the queue before it had mirrors; or it was
+        `taken` from the middle."""
+        self.pending[message.position] = message
+        if taken:
+            self.taken.add(message.position)
+
+    def begins_epoch(self) -> None:
+        """This node has begun to lead: mirrors may have heard less of the former leader than it
+        has."""
+        self.hand_outs.noted = 0
+        self.hand_outs.begin_anew(self.inner.delivered_below)
+        self.doubt_what_is_there()
+
+    def doubt_what_is_there(self) -> None:
+        """Enough mirrors may lack some of the messages that are here: show these to nobody before
+        they have all. Nothing to do where hand-outs are announced."""
+
     def doubt_hand_outs(self) -> None:
         """A mirror is out of reach: hand out nothing more before mirrors have reported again."""
         self.hand_outs.doubt(max(self._fetched_below, self.inner.undelivered_from))
@@ -427,6 +445,11 @@ class LeaderLevel(OneByOne, Followed):
         if not counts:
             return []
         return [(Op.COUNTED, at, counts[at]) for at in positions if at in counts]
+
+    def ages_s(self, positions: Sequence[int], wall_time: float) -> dict[int, int]:
+        """How many seconds ago messages of a stream arrived, by position: each that differs from
+        the one before. Nothing of other queues."""
+        return {}
 
     @property
     def delivery_counts(self) -> dict[int, int]:

@@ -256,6 +256,8 @@ class Mirror(PublishConfirms):
         elif op is Op.RETAIN_AT:
             self._retain_at = position
             self.retains.next_is(position)
+        elif op is Op.ARRIVED:
+            self.levels[level].arrived_at = self._clock.wall_time() - number
         else:
             self.levels[level].note(op, position, number)
 
@@ -271,8 +273,10 @@ class Mirror(PublishConfirms):
         """Take messages from the former copy. Raises `CopyLost`."""
         if self.former is None or not self._former_shifts:
             raise CopyLost("it has nothing from before to take messages from")
-        messages = self.former.take(level, start - self._former_shifts[level], count)
+        former, copy = self.former, self.levels[level]
+        messages = former.take(level, start - self._former_shifts[level], count)
         for position, message in enumerate(messages, start):
+            copy.arrived_at = former.arrived_at(level, message.position)
             self._append(
                 level, position, message.envelope, message.body, message.expires_at, delivered
             )
@@ -341,6 +345,7 @@ class Mirror(PublishConfirms):
         self._in_slice = True
         self._perform(payload)
         self._in_slice = False
+        level.arrived_at = None
         level.upto = self._sync_upto
         if level.upto == NOWHERE:
             level.go_on_from(self._sync_behind)

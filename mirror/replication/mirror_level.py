@@ -42,6 +42,8 @@ class MirrorLevel:
         self.handed_out_below = 0
         self.again: set[int] = set()
         self.taken: set[int] = set()
+        # When messages arrived that come in a slice, in seconds since 1970; None if it is not said.
+        self.arrived_at: float | None = None
 
     def begin(self, first: int, upto: int) -> None:
         """Be empty, and have what is between these positions from now on."""

@@ -438,10 +438,8 @@ class Mirroring:
         ]
         levels: list[BackingQueue] = list(led.leader.levels)
         for message in self._node.unacked_of(queue):
-            level = level_number(backing, message.envelope)
-            led.leader.levels[level].pending[message.position] = message
-            if message in queue.in_hand:
-                led.leader.levels[level].taken.add(message.position)
+            level = led.leader.levels[level_number(backing, message.envelope)]
+            level.is_out(message, taken=message in queue.in_hand)
         if isinstance(backing, PriorityQueue):
             backing.replace_levels(levels)
         else:
@@ -465,6 +463,8 @@ class Mirroring:
             # Named since before this node was away: one of them may be about to take the lead.
             led.leader.add_mirror(mirror)
         led.record_changed(record)
+        for level in led.leader.levels:
+            level.doubt_what_is_there()
         if record.mirrors:
             self._fence(led)
             led.returned = ReturnedLeader(

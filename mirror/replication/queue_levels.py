@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from warren.core.backing.backing_queue import MirroredLevel
 from warren.core.backing.due_queue import DueQueue
+from warren.core.backing.stream_log import StreamLog
 from warren.core.queues.quorum_level import QuorumLevel
 from warren.mirror.replication.due_levels import DueLeaderLevel, DueMirrorLevel
 from warren.mirror.replication.leader_level import InstructionLog, LeaderLevel
 from warren.mirror.replication.mirror_level import MirrorLevel
 from warren.mirror.replication.quorum_levels import QuorumLeaderLevel, QuorumMirrorLevel
+from warren.mirror.replication.stream_levels import StreamLeaderLevel, StreamMirrorLevel
 
 
 def leader_level(inner: MirroredLevel, level: int, journal: InstructionLog) -> LeaderLevel:
@@ -18,6 +20,8 @@ def leader_level(inner: MirroredLevel, level: int, journal: InstructionLog) -> L
         kind = QuorumLeaderLevel
     elif isinstance(inner, DueQueue):
         kind = DueLeaderLevel
+    elif isinstance(inner, StreamLog):
+        kind = StreamLeaderLevel
     return kind(inner, level, journal)
 
 
@@ -27,4 +31,6 @@ def mirror_level(backing: MirroredLevel) -> MirrorLevel:
         return QuorumMirrorLevel(backing)
     if isinstance(backing, DueQueue):
         return DueMirrorLevel(backing)
+    if isinstance(backing, StreamLog):
+        return StreamMirrorLevel(backing)
     return MirrorLevel(backing)

@@ -26,7 +26,7 @@ from warren.core.backing.queue_store import (
     Recovered,
     StoredBody,
 )
-from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message import Message
 from warren.core.messages.settlement import PublishConfirms, Waiting, in_rows
 from warren.core.ports import Commit
 from warren.persist.index.delivery_counts import DeliveryCounts
@@ -100,6 +100,8 @@ class QueueIndex(StreamReading):
         self._context = context
         self._on_deleted = on_deleted
         self._unwritten: dict[int, Noted] = {}
+        # Messages that arrived at another node before they came here: microseconds since 1970.
+        self._arrivals: dict[int, int] = {}
         self._removed: list[tuple[int, int]] = []
         self._ended = False
 
@@ -150,9 +152,13 @@ class QueueIndex(StreamReading):
         messages: Sequence[Message],
         confirms: PublishConfirms | None,
         publish_seqs: Iterable[int],
+        arrived_at: float | None = None,
     ) -> None:
         """No other queue has these messages too: what several queues get comes one by one."""
         unwritten = self._unwritten
+        if arrived_at is not None:
+            arrived_us = int(arrived_at * 1e6)
+            self._arrivals.update({message.position: arrived_us for message in messages})
         mark = self._journal.noted_bytes
         total = 0
         for message, publish_seq in zip(messages, publish_seqs, strict=True):
@@ -173,11 +179,10 @@ class QueueIndex(StreamReading):
         """Put what was written, up to a mark, into the journal's next batch. False: not all."""
         if not self._unwritten:
             return True
-        embed_below = self._context.embed_below
-        epoch_s = self._context.epoch_s
-        queue_id = self.queue_id
+        embed_below, epoch_s = self._context.embed_below, self._context.epoch_s
+        queue_id, arrivals = self.queue_id, self._arrivals
         parts, lengths = batch.parts, batch.lengths
-        base, now_us = batch.base, batch.now_us
+        base = batch.base
         segment: Segment | None = None
         number = -1
         count = octets = 0
@@ -198,6 +203,7 @@ class QueueIndex(StreamReading):
             expires_at = message.expires_at
             expires_us = 0 if expires_at is None else int((expires_at + epoch_s) * 1e6)
             size = len(body)
+            now_us = arrivals.pop(position, batch.now_us) if arrivals else batch.now_us
             if len(data) + size < embed_below:
                 head = record_head(
                     PUBLISH,
@@ -218,7 +224,7 @@ class QueueIndex(StreamReading):
                 count += 1
                 octets += length
             else:
-                place, length = self._emit_shared(batch, envelope, body, position, expires_us)
+                place, length = self._emit_shared(batch, message, body, expires_us, now_us)
             if position >> SHIFT != number:
                 number = position >> SHIFT
                 segment = self.entries.make(number)
@@ -262,21 +268,21 @@ class QueueIndex(StreamReading):
         return batch.waiting_for(definition)
 
     def _emit_shared(
-        self, batch: OpenBatch, envelope: Envelope, body: bytes, position: int, expires_us: int
+        self, batch: OpenBatch, message: Message, body: bytes, expires_us: int, now_us: int
     ) -> tuple[int, int]:
         """A reference, after the shared record if this is the first queue to refer to it."""
+        envelope = message.envelope
         assert envelope.stored is not None
         data, data_crc = envelope.stored
         key = (id(envelope), id(body))
         shared = batch.shared.get(key)
         if shared is None:
-            head = record_head(
-                SHARED_MESSAGE, PERSISTENT, 0, 0, 0, batch.now_us, data, data_crc, body
-            )
+            head = record_head(SHARED_MESSAGE, PERSISTENT, 0, 0, 0, now_us, data, data_crc, body)
             shared = batch.add((head, data, body), RECORD_BYTES + len(data) + len(body))
             batch.shared[key] = shared
         place, length = shared
-        self._add_reference(batch, Reference(place, length, len(body)), position, expires_us)
+        reference = Reference(place, length, len(body))
+        self._add_reference(batch, reference, message.position, expires_us)
         self._context.persistent.refer(place, length)
         return place | SHARED, length
 
@@ -435,6 +441,8 @@ class QueueIndex(StreamReading):
         noted = self._unwritten.pop(position, None)
         if noted is None:
             return False
+        if self._arrivals:
+            self._arrivals.pop(position, None)
         _, _, confirms, publish_seq, _, octets = noted
         self._journal.cancelled(octets, confirms, publish_seq)
         return True

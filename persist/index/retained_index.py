@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from warren.core.backing.queue_store import StoredBody
-from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message import Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.persist.index.index_entries import PIECE, SEGMENT_MASK, SHIFT
 from warren.persist.index.queue_index import QueueIndex
@@ -112,11 +112,12 @@ class RetainedIndex(QueueIndex):
         return is_all
 
     def _emit_shared(
-        self, batch: OpenBatch, envelope: Envelope, body: bytes, position: int, expires_us: int
+        self, batch: OpenBatch, message: Message, body: bytes, expires_us: int, now_us: int
     ) -> tuple[int, int]:
+        position = message.position
         where = self._places().pop(position, None)
         if where is None:
-            return super()._emit_shared(batch, envelope, body, position, expires_us)
+            return super()._emit_shared(batch, message, body, expires_us, now_us)
         self._add_reference(batch, Reference(*where), position, expires_us)
         # The file may be full, and be written anew at this moment.
         file = self._context.persistent.files[file_of(where.place)]

@@ -356,6 +356,17 @@ def test_a_node_that_stops_waits_for_no_snapshot(broker: Broker) -> None:
     assert not asking.is_alive()
 
 
+def test_a_question_that_nobody_reads_does_not_stop_the_end(broker: Broker) -> None:
+    make(broker)
+    maker = broker_service(broker)._maker
+    process = maker._process
+    assert process is not None and process.stdin is not None and process.stdout is not None
+    process.stdin.write(b"half a question")
+    maker.end()
+    assert process.stdin.closed and process.stdout.closed
+    assert make(broker).ask("GET").status == 200
+
+
 def test_where_snapshots_are_made_is_told(broker: Broker) -> None:
     (row,) = Client(broker, "reader").ask("GET", "/nodes").json
     assert (row["protocol"], row["port"]) == ("http", broker.http_port)

@@ -20,7 +20,7 @@ from warren.mirror.replication.quorum_levels import QuorumLeaderLevel
 
 ENVELOPE = Envelope("", "q", b"", False, 0, None)
 
-CLOCK = SimpleNamespace(now=lambda: 0.0)
+CLOCK = SimpleNamespace(now=lambda: 0.0, wall_time=lambda: 0.0)
 
 
 def new_level() -> QuorumLevel:

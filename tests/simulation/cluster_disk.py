@@ -8,9 +8,10 @@ and what was settled and not forgotten is found again in its order.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from fake_queue_store import FakeQueueStore, Kept
 from manual_clock import ManualTimer
@@ -21,11 +22,13 @@ from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.memory_retained_store import MemoryRetainedStore
 from warren.core.backing.queue_store import Recovered, StoredBody
 from warren.core.backing.retained_log import RetainedLog
+from warren.core.backing.stream_log import StreamLog, stream_log
+from warren.core.backing.stream_store import KeptInStream, MemoryStreamStore
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
 from warren.core.vhosts import queue_making
-from warren.mirror.replication import copies_here
+from warren.mirror.replication import copies_here, former_copies
 
 START_SHIFT = 24
 """Positions of a start of a node begin at its number times 2 to this power."""
@@ -45,6 +48,8 @@ class Disk:
         self.queues: dict[int, Ready] = {}
         # What is delayed, by delay queue.
         self.delayed: dict[int, dict[int, Kept]] = {}
+        # What streams have, with the time at which it arrived.
+        self.streams: dict[int, Acknowledged] = {}
         # What was acknowledged and is retained, by queue.
         self.retained: dict[int, Acknowledged] = {}
         self._open_retained: list[DiskRetainedStore] = []
@@ -297,6 +302,80 @@ class DiskStore(FakeQueueStore):
         self.sync()
 
 
+class DiskStreamStore(MemoryStreamStore):
+    """The store of a stream that outlives the process of its node."""
+
+    def __init__(self, disk: Disk, spec: BackingSpec, clock: Clock, incarnation: int) -> None:
+        super().__init__(clock.call_soon, clock.wall_time)
+        self._clock = clock
+        self._disk = disk
+        self._queue_id = spec.queue_id
+        self._on_disk = disk.streams.setdefault(spec.queue_id, {})
+        self._unsynced: list[tuple[PublishConfirms | None, int]] = []
+        self._timer: ManualTimer | None = None
+        for position in sorted(self._on_disk):
+            message, at = self._on_disk[position]
+            self._kept.append(KeptInStream(message, at))
+
+    def recovered(self) -> Recovered:
+        octets = sum([len(kept.message.body) for kept in self._kept])
+        return Recovered(len(self._kept), octets, 0, self.end_of_sequence())
+
+    def end_of_sequence(self) -> int:
+        return self._kept[-1].message.position + 1 if self._kept else 0
+
+    def write_many(
+        self,
+        messages: Sequence[Message],
+        confirms: PublishConfirms | None,
+        publish_seqs: Iterable[int],
+        arrived_at: float | None = None,
+    ) -> None:
+        assert messages[0].position >= self.end_of_sequence(), "positions only grow"
+        super().write_many(messages, None, (), arrived_at)
+        self._unsynced += [(confirms, publish_seq) for publish_seq in publish_seqs]
+        self._sync_later()
+
+    def remove_range(self, start: int, end: int) -> None:
+        super().remove_range(start, end)
+        self._sync_later()
+
+    def delete(self) -> None:
+        super().delete()
+        self._disk.streams.pop(self._queue_id, None)
+        self._settle_all()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _sync_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._clock.call_later(self._disk.sync_s(), self._sync)
+
+    def _sync(self) -> None:
+        self._timer = None
+        self._on_disk.clear()
+        self._on_disk.update(
+            {kept.message.position: (kept.message, kept.arrived_at) for kept in self._kept}
+        )
+        self._settle_all()
+
+    def _settle_all(self) -> None:
+        unsynced, self._unsynced = self._unsynced, []
+        for confirms, publish_seq in unsynced:
+            if confirms is not None:
+                confirms.settle(publish_seq)
+
+
+def _stream_log(
+    backing: BackingQueue,
+    call_soon: Callable[[Callable[[], None]], object],
+    wall_time: Callable[[], float],
+) -> StreamLog:
+    if isinstance(backing, DiskQueue):
+        return StreamLog(DiskStreamStore(*backing.store_args))
+    return stream_log(backing, call_soon, wall_time)
+
+
 def _due_queue(backing: BackingQueue, let_go: Callable[[list[Any]], None]) -> DueQueue:
     if isinstance(backing, DiskQueue):
         return DueQueue(DiskStore(*backing.store_args), let_go)
@@ -304,13 +383,14 @@ def _due_queue(backing: BackingQueue, let_go: Callable[[list[Any]], None]) -> Du
 
 
 @contextmanager
-def delay_queues_on_disk() -> Iterator[None]:
-    """Delay queues are made of what is on these disks, too."""
-    queue_making.due_queue = copies_here.due_queue = _due_queue  # type: ignore[attr-defined]
-    try:
+def other_queues_on_disk() -> Iterator[None]:
+    """Delay queues and streams are made of what is on these disks, too."""
+    with ExitStack() as patches:
+        for module in (queue_making, copies_here):
+            patches.enter_context(patch.object(module, "due_queue", _due_queue))
+        for module in (queue_making, copies_here, former_copies):
+            patches.enter_context(patch.object(module, "stream_log", _stream_log))
         yield
-    finally:
-        queue_making.due_queue = copies_here.due_queue = due_queue  # type: ignore[attr-defined]
 
 
 def backings_on(disks: dict[str, Disk]) -> Callable[[Any, BackingSpec], DiskQueue | RetainedLog]:

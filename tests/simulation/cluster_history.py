@@ -32,7 +32,7 @@ import cluster_checks as checks  # noqa: E402
 from cluster import Cluster, random_delays  # noqa: E402
 from cluster_client import ADMIN, CONFIRM, CONSUME, GET, PLAIN, TX, ClientChannel, Publish, Session  # noqa: E402
 from cluster_delays import CLOCKS_DIFFER_S, DELAYS_MS, Delays  # noqa: E402
-from cluster_disk import START_SHIFT, Disk, delay_queues_on_disk  # noqa: E402
+from cluster_disk import START_SHIFT, Disk, other_queues_on_disk  # noqa: E402
 from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, Faults  # noqa: E402
 from cluster_jobs import COPIED, MOVED, Operator, watching_operator  # noqa: E402
 from cluster_limits import DeliveryLimits, watching_limits  # noqa: E402
@@ -1370,7 +1370,7 @@ def run(seed: int, seen: Counter[str]) -> History:
                 watching_queues_without_mirrors(history),
                 little_ahead(history),
                 leaders_not_awaited_for_long(history),
-                delay_queues_on_disk(),
+                other_queues_on_disk(),
             ):
                 history.run()
         except Exception as error:

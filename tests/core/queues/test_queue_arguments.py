@@ -145,7 +145,7 @@ def test_arguments_of_other_queue_types_are_refused(kind: QueueType, name: str) 
         ("x-delivery-limit", longstr("few"), "delivery_limit", NEVER_REACHED),
         ("x-delivery-limit", TRUE, "delivery_limit", NEVER_REACHED),
         ("x-queue-leader-locator", longstr("balanced"), "queue_leader_locator", "balanced"),
-        ("x-quorum-initial-group-size", long(5), "quorum_initial_group_size", 5),
+        ("x-quorum-initial-group-size", long(5), "initial_members", 5),
         (
             "x-dead-letter-strategy",
             longstr("at-least-once"),

@@ -1,0 +1,162 @@
+"""The log of a stream at its leader, and its copies at other nodes.
+
+Theory. Nothing is taken out of a stream, so all that other nodes have to hear of are publishes, and
+what is removed at the front. A message has the same position at every node, as its position is the
+offset that clients know: a copy begins with the position that its leader names, and never moves.
+
+The leader's log commits a message when its own store has it and so many mirrors that a confirm may
+be sent; readers get what is committed. A node that begins to lead does not know which of its
+messages were: until enough nodes have all of them, nothing is read.
+
+A message that a copy is sent later arrived earlier: slices say how long ago (ARRIVED).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from warren.core.backing.backing_queue import Listed, Peeked
+from warren.core.backing.stream_limits import StreamLimits
+from warren.core.backing.stream_log import StreamLog, Trim
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
+from warren.mirror.replication.instructions import Op
+from warren.mirror.replication.leader_level import LeaderLevel
+from warren.mirror.replication.mirror_level import NOWHERE, CopyLost, MirrorLevel
+
+
+class StreamLeaderLevel(LeaderLevel):
+    """Implements `TrimmingQueue` around the log of a stream."""
+
+    __slots__ = ()
+
+    @property
+    def _log(self) -> StreamLog:
+        return cast(StreamLog, self.inner)
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> None:
+        self.publish_many((envelope,), (body,), confirms, publish_seq)
+
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> None:
+        log, journal, count = self._log, self._journal, len(bodies)
+        first = log.next_position
+        batch = journal.publish_many(self.level, first, envelopes, bodies, False)
+        if confirms is None:
+            journal.nobody_asks(self.level, first, batch, count)
+        told = journal.confirm(log, first, True, batch, count)
+        log.append(envelopes, bodies, confirms, first_seq, told=told)
+
+    def doubt_what_is_there(self) -> None:
+        log = self._log
+        log.is_in_doubt = True
+        # The batch that all have to have, and there may be no other so far.
+        self._journal.note(Op.TRIM, self.level, log.first, 0)
+
+        def answer(led_on: bool) -> None:
+            if led_on:
+                log.is_in_doubt = False
+                log.on_committed()
+
+        self._journal.barrier(answer)
+
+    def trim(self, limits: StreamLimits, wall_time: float) -> Trim:
+        log = self._log
+        first = log.first
+        trimmed = log.trim(limits, wall_time)
+        if log.first > first:
+            self._journal.note(Op.TRIM, self.level, log.first, 0)
+        return trimmed
+
+    def is_out(self, message: Message, *, taken: bool) -> None:
+        """Messages are in a stream whoever has them."""
+
+    # For the synchronisation of mirrors
+
+    def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
+        return self._log.peek_written(start, count_max, bytes_max)
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        return self._log.list_written(start, end, count_max)
+
+    def oldest(self) -> int:
+        return self._log.first
+
+    def notes(self, positions: Iterable[int]) -> list[tuple[Op, int, int]]:
+        return []
+
+    def ages_s(self, positions: Sequence[int], wall_time: float) -> dict[int, int]:
+        committed = [at for at in positions if at < self._log.committed]
+        ages: dict[int, int] = {}
+        if committed:
+            ends = [self._age_s(at, wall_time) for at in (committed[0], committed[-1])]
+            looked_at = committed if ends[0] != ends[1] else committed[:1]
+            last: int | None = None
+            for position in looked_at:
+                age_s = self._age_s(position, wall_time)
+                if age_s != last:
+                    ages[position] = last = age_s
+        if len(committed) < len(positions):
+            ages[positions[len(committed)]] = 0
+        return ages
+
+    def _age_s(self, position: int, wall_time: float) -> int:
+        arrived_at = self._log.arrived_at(position)
+        return 0 if arrived_at is None else max(0, int(wall_time - arrived_at))
+
+
+class StreamMirrorLevel(MirrorLevel):
+    """A copy of the log of a stream."""
+
+    @property
+    def _log(self) -> StreamLog:
+        return cast(StreamLog, self.backing)
+
+    def begin(self, first: int, upto: int) -> None:
+        if not self._log.begin_at(first):
+            raise CopyLost(f"it has {self._log.next_position} and is to begin with {first}")
+        self.first = first
+        self.upto = upto
+
+    def publish(
+        self,
+        position: int,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        delivered: bool,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> None:
+        self.go_on_from(position)
+        self._log.append((envelope,), (body,), confirms, publish_seq, arrived_at=self.arrived_at)
+
+    def publish_many(
+        self,
+        first: int,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        delivered: bool,
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> None:
+        self._log.append(envelopes, bodies, confirms, first_seq, arrived_at=self.arrived_at)
+
+    def note(self, op: Op, position: int, number: int) -> None:
+        if op is not Op.TRIM:
+            raise CopyLost(f"{op.name} is not for a stream")
+        if self.first != NOWHERE:
+            self._log.trim_below(position)

@@ -1,0 +1,300 @@
+"""Streams in clusters of three nodes: every node has a copy, with the same offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cluster import Cluster
+from cluster_disk import Disk, backings_on, other_queues_on_disk
+from pamqp import commands
+from pipe import Client
+
+from warren.core.backing.stream_log import StreamLog
+from warren.core.definitions.records import QueueRecord
+from warren.core.field import Field, Table, long, longstr
+
+STREAM: Table = {"x-queue-type": longstr("stream")}
+
+
+class Reader:
+    """A client that reads a stream and acknowledges each message."""
+
+    def __init__(self, cluster: StreamCluster, node: str, offset: Field | None = None) -> None:
+        self.client = cluster.client(node)
+        self.client.sends(commands.Basic.Qos, prefetch_count=7)
+        arguments = {} if offset is None else {"x-stream-offset": offset}
+        self.client.sends(commands.Basic.Consume, queue="s", arguments=arguments)
+        self._cluster = cluster
+        self.got: list[tuple[int, bytes]] = []
+        cluster.clock.advance(0.5)
+        self.client.receives(commands.Basic.QosOk)
+        self.client.receives(commands.Basic.ConsumeOk)
+
+    def reads(self) -> list[tuple[int, bytes]]:
+        """All it has got so far, when nothing more comes."""
+        while True:
+            self._cluster.clock.advance(0.5)
+            self.client._collect()
+            if not self.client.inbox:
+                return self.got
+            while self.client.inbox:
+                content = self.client.receives_content(commands.Basic.Deliver)
+                assert not content.method.redelivered
+                self.got.append((content.headers["x-stream-offset"].value, bytes(content.body)))
+                self.client.sends(commands.Basic.Ack, delivery_tag=content.method.delivery_tag)
+
+
+class StreamCluster(Cluster):
+    """Node a leads stream `s`."""
+
+    def record(self, queue: str = "s") -> QueueRecord:
+        node = next(node for node in self.alive)
+        stored = self[node].metadata.get(("queue", "/", queue))
+        assert stored is not None and isinstance(stored.record, QueueRecord)
+        return stored.record
+
+    def client(self, node: str = "a") -> Client:
+        client = self[node].connects()
+        client.opens_channel(1)
+        return client
+
+    def publishes(self, numbers: range, node: str = "a") -> int:
+        """Returns up to which of the publishes all is confirmed."""
+        client = self.client(node)
+        client.selects_confirms()
+        for number in numbers:
+            client.publishes("s", b"%d" % number)
+        self.clock.advance(1)
+        tags = [f.method.delivery_tag for f in client.frames() if f.method.name == "Basic.Ack"]
+        return max(tags, default=0)
+
+    def loses(self, node: str) -> None:
+        self.kill(node)
+        self.tidy_after(node)
+        self.clock.advance(15)
+
+    def log(self, node: str) -> StreamLog:
+        """What a node has of the stream."""
+        for copy in self[node].mirroring.figures.copies_here():
+            backing = copy.mirror.levels[0].backing
+            assert isinstance(backing, StreamLog)
+            return backing
+        log: StreamLog = self[node].queue("s").log  # type: ignore[attr-defined]
+        return log
+
+    def there(self, node: str) -> list[tuple[int, bytes]]:
+        peeked = self.log(node).peek(0, 10_000, 1 << 30)
+        return [(message.position, message.body) for message in peeked.messages]
+
+
+def declared(cluster: StreamCluster, queue: str = "s", **more: Field) -> None:
+    arguments = {**STREAM, **{key.replace("_", "-"): value for key, value in more.items()}}
+    cluster.client().declares(queue, durable=True, arguments=arguments)
+    cluster.clock.advance(5)
+
+
+@pytest.fixture
+def cluster() -> Iterator[StreamCluster]:
+    disks: dict[str, Disk] = {}
+    with other_queues_on_disk():
+        cluster = StreamCluster("a", "b", "c", new_backing=backings_on(disks))
+        declared(cluster)
+        yield cluster
+
+
+def numbered(numbers: range) -> list[tuple[int, bytes]]:
+    return [(number, b"%d" % number) for number in numbers]
+
+
+def test_every_node_has_a_copy(cluster: StreamCluster) -> None:
+    record = cluster.record()
+    assert (record.carrier, record.leader, record.acks) == ("log", "a", 2)
+    assert sorted(record.members) == ["a", "b", "c"]
+    assert sorted(record.in_sync) == ["b", "c"]
+    assert cluster.publishes(range(20), "c") == 20
+    for node in "abc":
+        assert cluster.there(node) == numbered(range(20))
+
+
+def test_a_stream_has_as_many_copies_as_it_asks_for(cluster: StreamCluster) -> None:
+    declared(cluster, "one", x_initial_cluster_size=long(1))
+    assert (cluster.record("one").members, cluster.record("one").mirrors) == (["a"], [])
+    policy = {"initial-cluster-size": 2}
+    cluster["a"].node.policies.set("/", "two", "^two$", policy, 0, "queues")
+    cluster.clock.advance(1)
+    declared(cluster, "two", x_initial_cluster_size=long(1))
+    assert len(cluster.record("two").members) == 2
+
+
+def test_readers_get_what_a_majority_has(cluster: StreamCluster) -> None:
+    reader = Reader(cluster, "b", longstr("first"))
+    cluster.stall("a", "c")
+    assert cluster.publishes(range(5)) == 5
+    assert reader.reads() == numbered(range(5))
+    cluster.stall("a", "b")
+    here = Reader(cluster, "a", longstr("first"))
+    assert cluster.publishes(range(5, 9)) == 0
+    assert here.reads() == numbered(range(5))
+    cluster.unstall("a", "b")
+    assert here.reads() == numbered(range(9))
+    assert reader.reads() == numbered(range(9))
+
+
+@pytest.mark.parametrize("node", ["a", "b", "c"])
+def test_readers_go_on_where_they_are_when_another_node_leads(
+    cluster: StreamCluster, node: str
+) -> None:
+    """Those that have begun at the beginning, and those that wait for what comes next."""
+    old, new = Reader(cluster, "b", longstr("first")), Reader(cluster, "c")
+    assert cluster.publishes(range(50)) == 50
+    assert old.reads() == new.reads() == numbered(range(50))
+    late = Reader(cluster, "c")
+    leader = cluster.record().leader
+    if node == leader:
+        cluster.kill(node)
+        cluster.tidy_after(node)
+    else:
+        mirroring = cluster[leader].mirroring
+        (led,) = mirroring._led.values()
+        mirroring.hand_overs.begin(led, node)
+    cluster.clock.advance(15)
+    assert cluster.record().leader != "a"
+    assert cluster.publishes(range(50, 70), "b") == 20
+    assert old.reads() == new.reads() == numbered(range(70))
+    assert late.reads() == numbered(range(50, 70))
+
+
+def test_a_reader_at_the_leader_goes_on_when_that_gives_up_the_lead(cluster: StreamCluster) -> None:
+    reader, idle = Reader(cluster, "a", longstr("first")), Reader(cluster, "a")
+    assert cluster.publishes(range(30)) == 30
+    assert reader.reads() == numbered(range(30))
+    (led,) = cluster["a"].mirroring._led.values()
+    cluster["a"].mirroring.hand_overs.begin(led, "b")
+    cluster.clock.advance(5)
+    assert cluster.record().leader == "b"
+    assert cluster.publishes(range(30, 40), "a") == 10
+    assert reader.reads() == idle.reads() == numbered(range(40))
+    (led,) = cluster["b"].mirroring._led.values()
+    cluster["b"].mirroring.hand_overs.begin(led, "a")
+    cluster.clock.advance(5)
+    assert cluster.record().leader == "a"
+    assert cluster.publishes(range(40, 50), "c") == 10
+    assert reader.reads() == idle.reads() == numbered(range(50))
+
+
+def test_a_node_that_was_away_gets_what_it_lacks(cluster: StreamCluster) -> None:
+    assert cluster.publishes(range(300)) == 300
+    cluster.loses("c")
+    assert cluster.publishes(range(300, 600)) == 300
+    cluster.comes_back("c")
+    cluster.clock.advance(30)
+    assert sorted(cluster.record().in_sync) == ["b", "c"]
+    assert cluster.there("c") == numbered(range(600))
+    cluster.loses("a")
+    assert cluster.record().leader in ("b", "c")
+    assert cluster.publishes(range(600, 610), "b") == 10
+    cluster.comes_back("a")
+    cluster.clock.advance(30)
+    for node in "abc":
+        assert cluster.there(node) == numbered(range(610))
+
+
+def test_a_message_arrives_once(cluster: StreamCluster) -> None:
+    """A copy that is made later knows when its messages arrived."""
+    cluster.loses("c")
+    for first in range(0, 300, 100):
+        assert cluster.publishes(range(first, first + 100)) == 100
+        cluster.clock.advance(600)
+    cluster.comes_back("c")
+    cluster.clock.advance(30)
+    assert cluster.there("c") == numbered(range(300))
+    for position in (0, 99, 100, 199, 200, 299):
+        there, here = (cluster.log(node).arrived_at(position) for node in "ac")
+        assert there is not None and here is not None
+        assert abs(there - here) <= 1.5
+    # And once more, when it is taken from what the node has from before.
+    cluster.loses("c")
+    assert cluster.publishes(range(300, 310)) == 10
+    cluster.comes_back("c")
+    cluster.clock.advance(30)
+    for position in (0, 150, 299, 305):
+        there, here = (cluster.log(node).arrived_at(position) for node in "ac")
+        assert there is not None and here is not None
+        assert abs(there - here) <= 3
+
+
+def test_what_is_removed_at_the_front_goes_from_every_copy(cluster: StreamCluster) -> None:
+    cluster["a"].node.policies.set(
+        "/",
+        "s",
+        "^s$",
+        {"max-length-bytes": 3000, "stream-max-segment-size-bytes": 1000},
+        0,
+        "queues",
+    )
+    cluster.clock.advance(1)
+    assert cluster.publishes(range(300)) == 300
+    cluster.clock.advance(2)
+    firsts = {node: cluster.log(node).first for node in "abc"}
+    assert firsts["a"] > 200
+    assert set(firsts.values()) == {firsts["a"]}
+    assert len({cluster.log(node).length for node in "abc"}) == 1
+    assert len({cluster.log(node).ready_bytes for node in "abc"}) == 1
+    # A node that comes later begins where the others do.
+    cluster.loses("b")
+    assert cluster.publishes(range(300, 500)) == 200
+    cluster.comes_back("b")
+    cluster.clock.advance(30)
+    assert cluster.log("b").first == cluster.log("a").first > firsts["a"]
+    assert cluster.there("b") == cluster.there("a")
+
+
+def test_a_leader_that_was_superseded_begins_anew(cluster: StreamCluster) -> None:
+    """What nobody but it had was never read, and its offset goes to another message."""
+    assert cluster.publishes(range(10)) == 10
+    reader = Reader(cluster, "a", longstr("first"))
+    assert reader.reads() == numbered(range(10))
+    cluster.cut("a", "b")
+    cluster.cut("a", "c")
+    cluster.client("a").publishes("s", b"only here")
+    cluster.clock.advance(20)
+    assert reader.reads() == numbered(range(10))
+    assert cluster.record().leader in ("b", "c")
+    assert cluster.publishes(range(10, 12), "b") == 2
+    cluster.connect("a", "b")
+    cluster.connect("a", "c")
+    cluster.clock.advance(40)
+    assert reader.reads() == numbered(range(12))
+    for node in "abc":
+        assert cluster.there(node) == numbered(range(12))
+
+
+def test_the_whole_cluster_is_started_again(cluster: StreamCluster) -> None:
+    assert cluster.publishes(range(100)) == 100
+    for node in "abc":
+        cluster.kill(node)
+        cluster.tidy_after(node)
+    for node in "bca":
+        cluster.comes_back(node)
+    cluster.clock.advance(30)
+    assert cluster.publishes(range(100, 110), "c") == 10
+    assert Reader(cluster, "b", longstr("first")).reads() == numbered(range(110))
+    cluster.clock.advance(30)
+    for node in "abc":
+        assert cluster.there(node) == numbered(range(110))
+
+
+def test_a_majority_goes_on_when_all_were_down_and_the_leader_stays_away(
+    cluster: StreamCluster,
+) -> None:
+    assert cluster.publishes(range(100)) == 100
+    for node in "abc":
+        cluster.kill(node)
+        cluster.tidy_after(node)
+    for node in "bc":
+        cluster.comes_back(node)
+    cluster.clock.advance(60)
+    assert cluster.record().leader in ("b", "c")
+    assert cluster.publishes(range(100, 110), "c") == 10
+    assert Reader(cluster, "b", longstr("first")).reads() == numbered(range(110))
