@@ -23,7 +23,7 @@ from warren.core.messages.message_filter import (
 )
 from warren.core.queues.queue import Queue
 from warren.core.vhosts.delay_queue import DelayQueue
-from warren.mgmt import quorum_members
+from warren.mgmt import queue_members
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.exchanges import exchange_of
 from warren.mgmt.api.looking import payload_row
@@ -63,7 +63,7 @@ def _queue_of(request: ApiRequest, permission: str) -> Queue:
 async def _elsewhere(request: ApiRequest, queue: Queue, path: str, method: str) -> Any:
     """The answer of the node that leads the queue."""
     peers = peers_of(request)
-    leader = quorum_members.leader_of(request.managed, queue)
+    leader = queue_members.leader_of(request.managed, queue)
     if peers is None:
         raise ObjectNotFound("not_found", f"node '{leader}' leads the delayed messages")
     parts = dict(request.http.match_info)

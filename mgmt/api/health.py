@@ -18,7 +18,7 @@ from warren.mgmt.http.endpoint import Endpoint, Reply
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.managed_node import OpenListener
-from warren.mgmt.quorum_members import is_critical, quorum_queues
+from warren.mgmt.queue_members import is_critical, queues_with_members
 from warren.mgmt.waiting import taken, through
 
 DAY_S = 86_400
@@ -236,7 +236,10 @@ async def mirror_sync_critical(request: ApiRequest) -> Any:
 
 
 async def quorum_critical(request: ApiRequest) -> Any:
-    """Whether a quorum queue would lose its majority without this node."""
+    """Whether a quorum queue or a stream would lose its majority without this node.
+
+    RabbitMQ 3.10.8 looks at quorum queues only, though it confirms to a stream by majority, too.
+    """
     if _is_alone(request):
         return SINGLE
     managed = request.managed
@@ -245,15 +248,16 @@ async def quorum_critical(request: ApiRequest) -> Any:
             "name": queue.name,
             "readable_name": f"queue '{queue.name}' in vhost '{queue.vhost_name}'",
             "virtual_host": queue.vhost_name,
-            "type": "quorum",
+            "type": str(queue.settings.type),
         }
-        for queue in quorum_queues(managed)
+        for queue in queues_with_members(managed)
         if is_critical(managed, queue)
     ]
     if not rows:
         return OK
     return _failed(
-        "There are quorum queues that would lose their quorum if the target node is shut down",
+        "There are quorum queues or streams that would lose their quorum if the target node is shut"
+        " down",
         queues=rows,
     )
 

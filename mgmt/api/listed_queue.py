@@ -7,7 +7,7 @@ from typing import NamedTuple
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import Queue
 from warren.core.vhosts.vhost import VirtualHost
-from warren.mgmt import quorum_members
+from warren.mgmt import queue_members
 from warren.mgmt.http.errors import ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
 
@@ -36,4 +36,4 @@ def led_here(listed: ListedQueue) -> LocalQueue:
 
 def leader_of(request: ApiRequest, listed: ListedQueue) -> str:
     """The node that leads the queue."""
-    return quorum_members.leader_of(request.managed, listed.queue)
+    return queue_members.leader_of(request.managed, listed.queue)

@@ -12,7 +12,7 @@ from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.listing import Row
 from warren.mgmt.http.request import ApiRequest
-from warren.mgmt.quorum_members import leader_of, quorum_queues
+from warren.mgmt.queue_members import leader_of, queues_with_members
 from warren.mgmt.waiting import through
 
 REBALANCED = ("all", "classic", "quorum")
@@ -72,7 +72,7 @@ def _quorum_leads(request: ApiRequest, vhosts: str, queues: str) -> Counter[str]
     in_vhosts, named = compile_pattern(vhosts), compile_pattern(queues)
     return Counter(
         leader_of(request.managed, queue)
-        for queue in quorum_queues(request.managed)
+        for queue in queues_with_members(request.managed, {QUORUM})
         if in_vhosts.search(queue.vhost_name) and named.search(queue.name)
     )
 

@@ -18,10 +18,10 @@ from warren.core.ports import Commit
 from warren.core.queues.deduplicating_queue import DeduplicatingQueue
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import Queue
-from warren.core.queues.queue_type import CLASSIC, QUORUM, STREAM
+from warren.core.queues.queue_type import CLASSIC, MEMBER_TYPES, QUORUM, STREAM
 from warren.core.vhosts.topology_access import check_queue
 from warren.core.vhosts.vhost import VirtualHost
-from warren.mgmt import quorum_members
+from warren.mgmt import queue_members
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.backing_status import OF_ERLANG, backing_status, offsets, retained
 from warren.mgmt.api.changes import audit, durable
@@ -171,18 +171,15 @@ class QueueRows:
         }
 
     def _members(self, queue: Queue) -> Row:
-        """The nodes with a copy of a quorum queue, and its leader; for a stream, its node."""
-        managed = self._request.managed
-        if queue.settings.type is STREAM:
-            leader = quorum_members.leader_of(managed, queue)
-            is_up = leader in quorum_members.running_nodes(managed)
-            return {"members": [leader], "online": [leader] if is_up else []}
-        if queue.settings.type is not QUORUM:
+        """The members of a quorum queue or a stream. RabbitMQ names the leader of quorum queues."""
+        managed, kind = self._request.managed, queue.settings.type
+        if kind not in MEMBER_TYPES:
             return {}
+        leader = {"leader": queue_members.leader_of(managed, queue)} if kind is QUORUM else {}
         return {
-            "leader": quorum_members.leader_of(managed, queue),
-            "members": quorum_members.members_of(managed, queue),
-            "online": quorum_members.online_of(managed, queue),
+            **leader,
+            "members": queue_members.members_of(managed, queue),
+            "online": queue_members.online_of(managed, queue),
         }
 
     def _mirrors(self, queue: Queue) -> Row:
@@ -196,7 +193,7 @@ class QueueRows:
             "synchronised_slave_nodes": list(state.in_sync),
         }
         row: Row = {
-            # The copies of a quorum queue are its members.
+            # The copies of a quorum queue or a stream are its members.
             **(mirrors if queue.settings.type is CLASSIC else {}),
             "promoted": state.promoted,
             "promoted_at": _moment(state.promoted_at) if state.promoted_at else None,

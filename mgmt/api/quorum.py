@@ -15,19 +15,24 @@ from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import QUORUM
 from warren.core.queues.quorum_queue import QuorumQueue
 from warren.core.queues.redelivery import DELIVERY_COUNT
-from warren.mgmt.api.changes import audit
+from warren.mgmt.api.queue_members import put_member, queue_of_type, remove_member
 from warren.mgmt.http.endpoint import Endpoint, Right
-from warren.mgmt.http.errors import BadRequest, ObjectNotFound
+from warren.mgmt.http.errors import BadRequest
+from warren.mgmt.http.listing import Row
 from warren.mgmt.http.request import ApiRequest, demanded
-from warren.mgmt.quorum_members import (
-    MACHINE_VERSION,
+from warren.mgmt.queue_members import (
     MemberRefused,
     add_member,
     delete_member,
     members_of,
-    quorum_queues,
+    operations,
+    queues_with_members,
     status_of,
+    term_of,
 )
+
+MACHINE_VERSION = 2
+"""The machine version of quorum queues in RabbitMQ 3.10, whose behaviour ours have."""
 
 SHOWN_OCTETS = 64
 """How much of the body is shown of a message that is looked at."""
@@ -35,58 +40,37 @@ SHOWN_OCTETS = 64
 NO_MESSAGE = "Target queue does not have a message at that position"
 
 
-def _quorum_queue(request: ApiRequest, otherwise: str) -> Queue:
-    """The queue in the path.
-
-    Raises `ObjectNotFound`, or for other types of queues `BadRequest` with the text `otherwise`.
-    """
-    queue = request.vhost().queues.get(request.name("queue"))
-    if queue is None:
-        raise ObjectNotFound()
-    if queue.settings.type is not QUORUM:
-        raise BadRequest(otherwise)
-    return queue
-
-
 async def status(request: ApiRequest) -> Any:
-    queue = _quorum_queue(request, "Cannot get quorum status of a classic queue")
+    queue = queue_of_type(request, QUORUM, "Cannot get quorum status of a {} queue")
+    index = operations(queue) if queue.is_here else None
+    term = term_of(request.managed, queue)
     return [
         {
             "Node Name": member.node,
             "Raft State": member.state,
-            "Log Index": _or_nothing(member.log_index),
-            "Commit Index": _or_nothing(member.log_index),
-            "Snapshot Index": "" if member.log_index is None else "undefined",
-            "Term": _or_nothing(member.term),
-            "Machine Version": "" if member.log_index is None else MACHINE_VERSION,
+            **_log_columns(index if member.has_copy else None),
+            "Term": term if member.has_copy else "",
+            "Machine Version": "" if index is None or not member.has_copy else MACHINE_VERSION,
         }
         for member in status_of(request.managed, queue)
     ]
 
 
-def _or_nothing(figure: int | None) -> int | str:
-    return "" if figure is None else figure
+def _log_columns(index: int | None) -> Row:
+    """Only the leader's node knows the index."""
+    if index is None:
+        return dict.fromkeys(("Log Index", "Commit Index", "Snapshot Index"), "")
+    return {"Log Index": index, "Commit Index": index, "Snapshot Index": "undefined"}
 
 
-async def put_member(request: ApiRequest) -> None:
-    queue = _quorum_queue(request, "Cannot add members to a classic queue")
-    node = request.name("node")
-    try:
-        await add_member(request.managed, queue, node)
-    except MemberRefused as refused:
-        raise BadRequest(str(refused)) from refused
-    audit(request, "quorum_member_added", vhost=queue.vhost_name, queue=queue.name, node=node)
+async def add(request: ApiRequest) -> None:
+    await put_member(request, queue_of_type(request, QUORUM, "Cannot add members to a {} queue"))
 
 
-async def remove_member(request: ApiRequest) -> None:
+async def remove(request: ApiRequest) -> None:
     # RabbitMQ refuses this with its text for adding members.
-    queue = _quorum_queue(request, "Cannot add members to a classic queue")
-    node = request.name("node")
-    try:
-        await delete_member(request.managed, queue, node)
-    except MemberRefused as refused:
-        raise BadRequest(str(refused)) from refused
-    audit(request, "quorum_member_deleted", vhost=queue.vhost_name, queue=queue.name, node=node)
+    queue = queue_of_type(request, QUORUM, "Cannot add members to a {} queue")
+    await remove_member(request, queue)
 
 
 async def grow(request: ApiRequest) -> Any:
@@ -96,7 +80,7 @@ async def grow(request: ApiRequest) -> Any:
     vhosts, queues = _patterns(body)
     node, managed = request.name("node"), request.managed
     rows: list[dict[str, Any]] = []
-    for queue in quorum_queues(managed):
+    for queue in queues_with_members(managed, {QUORUM}):
         members = members_of(managed, queue)
         wanted = vhosts.search(queue.vhost_name) and queues.search(queue.name)
         if not wanted or node in members or (strategy == "even" and len(members) % 2):
@@ -115,7 +99,7 @@ async def shrink(request: ApiRequest) -> Any:
     """Remove the members on a node from all quorum queues."""
     node, managed = request.name("node"), request.managed
     rows: list[dict[str, Any]] = []
-    for queue in quorum_queues(managed):
+    for queue in queues_with_members(managed, {QUORUM}):
         if node not in members_of(managed, queue):
             continue
         try:
@@ -145,7 +129,7 @@ def _row(request: ApiRequest, queue: Queue, result: str) -> dict[str, Any]:
 
 async def peek(request: ApiRequest) -> Any:
     """A ready message, which is not removed; the head of the queue is at position 1."""
-    queue = _quorum_queue(request, "Cannot peek into a classic queue")
+    queue = queue_of_type(request, QUORUM, "Cannot peek into a {} queue")
     position = _position(request.name("position"))
     if not isinstance(queue, QuorumQueue):
         raise BadRequest("the queue is at another node")
@@ -190,7 +174,7 @@ ENDPOINTS = [
     Endpoint(f"{QUEUE}/status", {"GET": status}, Right.LOCAL, "Members of a quorum queue"),
     Endpoint(
         f"{QUEUE}/members/{{node}}",
-        {"PUT": put_member, "DELETE": remove_member},
+        {"PUT": add, "DELETE": remove},
         Right.LOCAL,
         "Add a member of a quorum queue, or take it away",
     ),

@@ -25,6 +25,7 @@ FAMILIES = {
     "policies": "Policies and parameters",
     "queues": "Queues and connections",
     "quorum": "Members of quorum queues",
+    "streams": "Replicas of streams",
     "messages": "Messages",
     "delayed": "Delayed messages",
     "trace": "Lives of messages",

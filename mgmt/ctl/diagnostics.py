@@ -301,7 +301,10 @@ def check_if_node_is_mirror_sync_critical(call: Call) -> Answer:
     )
 
 
-@command("check_if_node_is_quorum_critical", "Check that no queue would lose its majority.")
+@command(
+    "check_if_node_is_quorum_critical",
+    "Check that no quorum queue or stream would lose its majority.",
+)
 def check_if_node_is_quorum_critical(call: Call) -> Answer:
     call.announce(f"Checking if node {call.node} is critical for quorum of any quorum queues ...")
     return _critical(call, "node-is-quorum-critical", "no queues that need it for their quorum")

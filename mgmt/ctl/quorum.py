@@ -6,8 +6,9 @@ from typing import Any
 
 from warren.mgmt.ctl.call import Call
 from warren.mgmt.ctl.declaration import argument, command, flag, option
-from warren.mgmt.ctl.errors import CtlError, Refused, WrongUsage
+from warren.mgmt.ctl.errors import WrongUsage
 from warren.mgmt.ctl.formats import Answer, Table, cell
+from warren.mgmt.ctl.member_requests import asked
 
 STATUS = (
     "Node Name",
@@ -21,26 +22,14 @@ STATUS = (
 RESULTS = ("vhost", "name", "size", "result")
 STRATEGIES = ("all", "even")
 
-QUEUES = ("control", "quorum-queues")
+QUEUES = "quorum-queues"
 MEMBERS = ("control", "quorum-members")
-
-
-def _asked(call: Call, method: str, *path: str, missing: str = "not_found") -> Any:
-    """The answer about a queue. Raises `CtlError`, with RabbitMQ's word for a refusal."""
-    try:
-        return call.client.request(method, *QUEUES, call.vhost, *path)
-    except Refused as refused:
-        if refused.status == 404:
-            raise CtlError(missing) from refused
-        if refused.status == 400:
-            raise CtlError(refused.reason) from refused
-        raise
 
 
 @command("quorum_status", "Show the members of a quorum queue.", argument("queue"))
 def quorum_status(call: Call, queue: str) -> Answer:
     call.announce(f"Status of quorum queue {queue} on node {call.node} ...")
-    rows = _asked(call, "GET", queue, "status")
+    rows = asked(call, "GET", QUEUES, queue, "status")
     return Table(STATUS, [[row[name] for name in STATUS] for row in rows])
 
 
@@ -52,7 +41,7 @@ def quorum_status(call: Call, queue: str) -> Answer:
 )
 def add_member(call: Call, queue: str, member_node: str) -> Answer:
     call.announce(f"Adding a replica for queue {queue} on node {member_node}...")
-    _asked(call, "PUT", queue, "members", member_node)
+    asked(call, "PUT", QUEUES, queue, "members", member_node)
     return None
 
 
@@ -64,7 +53,7 @@ def add_member(call: Call, queue: str, member_node: str) -> Answer:
 )
 def delete_member(call: Call, queue: str, member_node: str) -> Answer:
     call.announce(f"Removing a replica of queue {queue} on node {member_node}...")
-    _asked(call, "DELETE", queue, "members", member_node)
+    asked(call, "DELETE", QUEUES, queue, "members", member_node)
     return None
 
 
@@ -125,7 +114,7 @@ def peek(call: Call, queue: str, position: str) -> Answer:
         raise WrongUsage("position value must be a positive integer")
     call.announce(f"Peeking at quorum queue {queue} at position {position} on node {call.node} ...")
     missing = f"Target queue was not found in virtual host '{call.vhost}'"
-    message = _asked(call, "GET", queue, "messages", position, missing=missing)
+    message = asked(call, "GET", QUEUES, queue, "messages", position, missing=missing)
     return Table(
         ("keys", "values"),
         [[name, _plain(value)] for name, value in message.items()],

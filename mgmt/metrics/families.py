@@ -13,7 +13,7 @@ from warren.core.messages.message_stats import MessageStats
 from warren.core.queues.local_queue import LocalQueue
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics.exposition import Metric, Values
-from warren.mgmt.quorum_members import operations, term_of
+from warren.mgmt.queue_members import operations, term_of
 
 
 def _gauge(name: str, words: str) -> Metric:

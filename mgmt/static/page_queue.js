@@ -330,10 +330,10 @@ function retained({ messages, octets, oldest }) {
   return `${plural(messages, "acknowledged message")}, ${bytes(octets)}${since}`;
 }
 
-/** A member of a quorum queue: it leads, follows, or cannot be reached. */
-function memberBadge(name, { leader, online }) {
+/** A member of a quorum queue or a stream: it leads, follows, or cannot be reached. */
+function memberBadge(name, { node, online }) {
   if (!online.includes(name)) return { text: name, tone: "bad", title: "cannot be reached" };
-  return { text: name, tone: "good", title: name === leader ? "the leader" : "a follower" };
+  return { text: name, tone: "good", title: name === node ? "the leader" : "a follower" };
 }
 
 /** To the form for a policy of this queue alone, or of those with such names. */

@@ -73,7 +73,7 @@ export function queueState(row) {
 export function whereItIs(row) {
   const mirrors = row.slave_nodes ?? [];
   const shown = [nodeLink(row.node)];
-  const followers = (row.members ?? []).filter((node) => node !== row.leader);
+  const followers = (row.members ?? []).filter((node) => node !== row.node);
   if (followers.length) {
     const title = `members: ${row.members.join(", ")}`;
     shown.push({ text: `+${followers.length}`, tone: "plain", title });

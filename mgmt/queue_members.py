@@ -1,17 +1,19 @@
-"""The members of a quorum queue: the nodes that have a copy of it, and how operators change them.
+"""The members of a quorum queue or a stream: the nodes that are to have a copy of it, and how
+operators change them.
 
-Only this module of management knows about members. On a node that is in no cluster a quorum queue
-has one member, which cannot be removed.
+Only this module of management knows about members. On a node that is in no cluster a queue has one
+member, which cannot be removed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Key
 from warren.core.queues.queue import Queue
-from warren.core.queues.queue_type import QUORUM
+from warren.core.queues.queue_type import MEMBER_TYPES, STREAM, QueueType, majority_of
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.waiting import through
 
@@ -21,11 +23,9 @@ NO_PROCESS = "noproc"
 NODE_DOWN = "nodedown"
 """States of members as RabbitMQ names them."""
 
-MACHINE_VERSION = 2
-"""The machine version of quorum queues in RabbitMQ 3.10, whose behaviour ours have."""
-
 NODE_NOT_RUNNING = "node_not_running"
 LAST_NODE = "last_node"
+LAST_OF_STREAM = "Cannot delete the last member of a stream"
 SAME_MACHINE = "node_on_same_machine"
 """A reason of Warren's own; the others are RabbitMQ's."""
 
@@ -35,12 +35,11 @@ class MemberRefused(Exception):
 
 
 class MemberStatus(NamedTuple):
-    """One member. The figures are None where they are not known."""
+    """One member. `has_copy`: the node runs, and has the queue."""
 
     node: str
     state: str
-    log_index: int | None
-    term: int | None
+    has_copy: bool
 
 
 def leader_of(managed: ManagedNode, queue: Queue) -> str:
@@ -66,44 +65,43 @@ def running_nodes(managed: ManagedNode) -> list[str]:
     return [managed.name] if cluster is None else sorted(cluster.running())
 
 
-def quorum_queues(managed: ManagedNode) -> list[Queue]:
-    """The quorum queues of all virtual hosts, on whatever node."""
+def queues_with_members(
+    managed: ManagedNode, types: Collection[QueueType] = MEMBER_TYPES
+) -> list[Queue]:
+    """The quorum queues and streams of all virtual hosts, on whatever node."""
     return [
         queue
         for _, vhost in sorted(managed.node.vhosts.items())
         for _, queue in sorted(vhost.queues.items())
-        if queue.settings.type is QUORUM
+        if queue.settings.type in types
     ]
 
 
 def is_critical(managed: ManagedNode, queue: Queue) -> bool:
     """Whether the queue has a member here and would lose its majority with this node."""
     members, online = members_of(managed, queue), online_of(managed, queue)
-    return managed.name in members and len(online) <= len(members) // 2 + 1
+    return managed.name in members and len(online) <= majority_of(members)
 
 
 def status_of(managed: ManagedNode, queue: Queue) -> list[MemberStatus]:
-    """The queue's members. `log_index` is known only if this node leads the queue."""
     leader, record = leader_of(managed, queue), _record(managed, queue)
     running = running_nodes(managed)
     copies = {leader, *(record.mirrors if record is not None else ())}
-    index = operations(queue) if queue.is_here else None
-    term = term_of(managed, queue)
     found = []
     for node in members_of(managed, queue):
         if node not in running:
-            found.append(MemberStatus(node, NODE_DOWN, None, None))
+            found.append(MemberStatus(node, NODE_DOWN, False))
         elif node not in copies:
             # The node is to have a copy, and does not have it yet.
-            found.append(MemberStatus(node, NO_PROCESS, None, None))
+            found.append(MemberStatus(node, NO_PROCESS, False))
         else:
             state = LEADER if node == leader else FOLLOWER
-            found.append(MemberStatus(node, state, index, term))
+            found.append(MemberStatus(node, state, True))
     return found
 
 
 def operations(queue: Queue) -> int:
-    """Operations on the queue since this node leads it; stands for the index of a log."""
+    """Operations on a quorum queue since this node leads it; stands for the index of a log."""
     return queue.published + queue.acked + queue.given_back
 
 
@@ -115,10 +113,10 @@ def term_of(managed: ManagedNode, queue: Queue) -> int:
 
 async def add_member(managed: ManagedNode, queue: Queue, node: str) -> None:
     """Add a member, unless it is one already. Raises `MemberRefused`."""
-    if node in members_of(managed, queue):
-        return
     if node not in running_nodes(managed):
         raise MemberRefused(NODE_NOT_RUNNING)
+    if node in members_of(managed, queue):
+        return
     assert managed.cluster is not None
     machine_of = managed.cluster.membership.machine_of
     if machine_of(node) in map(machine_of, members_of(managed, queue)):
@@ -129,11 +127,14 @@ async def add_member(managed: ManagedNode, queue: Queue, node: str) -> None:
 
 async def delete_member(managed: ManagedNode, queue: Queue, node: str) -> None:
     """Remove a member, if it is one. Raises `MemberRefused`."""
-    members = members_of(managed, queue)
+    members, is_stream = members_of(managed, queue), queue.settings.type is STREAM
+    if is_stream and node not in running_nodes(managed):
+        # RabbitMQ refuses this for streams only.
+        raise MemberRefused(NODE_NOT_RUNNING)
     if node not in members:
         return
     if len(members) == 1:
-        raise MemberRefused(LAST_NODE)
+        raise MemberRefused(LAST_OF_STREAM if is_stream else LAST_NODE)
     assert managed.cluster is not None
     change = managed.cluster.mirroring.quorum_members
     await through(change.remove(_key(queue), queue.queue_id, node))
