@@ -167,16 +167,17 @@ def test_a_node_that_has_died_is_forgotten_as_soon_as_it_counts_as_down(
 ) -> None:
     a, b = cluster["a"], cluster["b"]
     channel = a.connect().channel()
-    for queue in ("q1", "q2"):
-        channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
+    types = {"q1": "quorum", "q2": "quorum", "s": "stream"}
+    for queue, kind in types.items():
+        channel.queue_declare(queue, durable=True, arguments={"x-queue-type": kind})
         wait_until(lambda: len(a.asks("queues", "/", queue)["members"]) == 2)  # noqa: B023
     b.kill()
     cluster.wait_until_linked("a")
     # Its presence lasts for a while: the command waits for the end of it.
     assert f"Removing node {b.name} from the cluster" in ctl(a, "forget_cluster_node", b.name)
     assert [row["name"] for row in a.asks("nodes")] == [a.name]
-    assert [row["members"] for row in a.asks("queues")] == [[a.name]] * 2
-    for queue in ("q1", "q2"):
+    assert [row["members"] for row in a.asks("queues")] == [[a.name]] * 3
+    for queue in types:
         channel.queue_delete(queue)
     b.data_directory.rename(b.data_directory.with_name("b-died"))
     b.start()
