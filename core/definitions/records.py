@@ -61,7 +61,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
     `promoted_at`, in seconds since 1970. `down`: its leader has stopped in order, and only a mirror
     in sync may take its place. `stores` says under which id a node has its copy on disk, where that
     is not `queue_id`. `carrier` is what brings the leader's batches to mirrors: `log`, or gm
-    where it is empty. `members` are the nodes that a quorum queue is to be on, in a cluster. With
+    where it is empty. `members` are the nodes that a quorum queue or stream is to be on. With
     `log`, `acks` is how many of the copies that are whole, the leader's
     among them, have a publish before it is confirmed (0: all), `ballot` counts how
     often the votes of elections were made void, and `missing` the copies that are not named any

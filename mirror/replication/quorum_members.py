@@ -1,4 +1,4 @@
-"""Which nodes are to have a quorum queue: how operators change that.
+"""Which nodes are to have a quorum queue or a stream: how operators change that.
 
 The members stand in the definition of the queue. Its leader follows what is written there: it asks
 new members to have a copy, and lets go of those that are no members any more
@@ -18,12 +18,12 @@ from warren.mirror.replication.queue_definitions import QueueDefinitions
 
 
 def members_of(record: QueueRecord) -> list[str]:
-    """The members of a quorum queue; its leader is the only one of a queue that names none."""
+    """The members of the queue; its leader is the only one of a queue that names none."""
     return list(record.members) or [record.leader]
 
 
 class QuorumMembers:
-    """The members of all quorum queues of the cluster."""
+    """The members of all quorum queues and streams of the cluster."""
 
     def __init__(self, definitions: QueueDefinitions) -> None:
         self._definitions = definitions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from cluster import Cluster
 from cluster_disk import Disk, backings_on, other_queues_on_disk
@@ -13,6 +14,7 @@ from pipe import Client
 from warren.core.backing.stream_log import StreamLog
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field, Table, long, longstr
+from warren.core.scheduling.waiting import run
 
 STREAM: Table = {"x-queue-type": longstr("stream")}
 
@@ -125,6 +127,61 @@ def test_a_stream_has_as_many_copies_as_it_asks_for(cluster: StreamCluster) -> N
     cluster.clock.advance(1)
     declared(cluster, "two", x_initial_cluster_size=long(1))
     assert len(cluster.record("two").members) == 2
+
+
+def changes_members(cluster: StreamCluster, queue: str, added: str = "", removed: str = "") -> None:
+    members, queue_id = cluster["b"].mirroring.quorum_members, cluster.record(queue).queue_id
+    for change, node in ((members.add, added), (members.remove, removed)):
+        if node:
+            run(change(("queue", "/", queue), queue_id, node), lambda result: result())
+            cluster.clock.advance(20)
+
+
+def test_replicas_come_and_go(cluster: StreamCluster) -> None:
+    reader = Reader(cluster, "c", longstr("first"))
+    assert cluster.publishes(range(300)) == 300
+    changes_members(cluster, "s", removed="c")
+    assert (cluster.record().mirrors, cluster.record().in_sync) == (["b"], ["b"])
+    assert cluster.publishes(range(300, 310)) == 10
+    changes_members(cluster, "s", added="c")
+    assert sorted(cluster.record().in_sync) == ["b", "c"]
+    assert cluster.there("c") == numbered(range(310))
+    # The leader is taken away: another replica leads.
+    changes_members(cluster, "s", removed="a")
+    record = cluster.record()
+    assert record.leader in ("b", "c") and "a" not in (*record.mirrors, *record.members)
+    assert cluster.publishes(range(310, 320), "a") == 10
+    for node in "bc":
+        changes_members(cluster, "s", removed=node)
+    record = cluster.record()
+    assert (record.members, record.leader, record.mirrors) == (["c"], "c", [])
+    assert cluster.publishes(range(320, 330)) == 10
+    assert reader.reads() == numbered(range(330))
+
+
+@pytest.mark.parametrize("was", ["declared with one", "from before there were replicas"])
+def test_a_stream_at_one_node_gets_replicas(cluster: StreamCluster, was: str) -> None:
+    changes_members(cluster, "s", removed="b")
+    changes_members(cluster, "s", removed="c")
+    if was == "from before there were replicas":
+        cluster["a"].mirroring._definitions.write_record(
+            ("queue", "/", "s"),
+            cluster.record().queue_id,
+            lambda record: msgspec.structs.replace(record, members=[], acks=0, carrier=""),
+            lambda: None,
+            lambda: None,
+        )
+        cluster.clock.advance(1)
+    reader = Reader(cluster, "b", longstr("first"))
+    assert cluster.publishes(range(100)) == 100
+    for node in ("b", "c"):
+        changes_members(cluster, "s", added=node)
+    record = cluster.record()
+    assert (record.carrier, record.acks, len(record.in_sync)) == ("log", 2, 2)
+    assert cluster.publishes(range(100, 110), "c") == 10
+    cluster.loses("a")
+    assert cluster.publishes(range(110, 120), "c") == 10
+    assert reader.reads() == numbered(range(120))
 
 
 def test_readers_get_what_a_majority_has(cluster: StreamCluster) -> None:
