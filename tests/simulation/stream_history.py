@@ -339,10 +339,15 @@ class StreamHistory(Faults):
             client.sends(
                 commands.Queue.Declare, queue=record.name, durable=True, arguments=arguments
             )
-        while any([checks.record_of(self.cluster, one.name) is None for one in self.streams]):
+        while not all([self._is_known_at(node) for node in self.cluster.nodes]):
             self._step(0.3)
         self._step(random.choice((0.0, 3.0)))
         client.vanishes()
+
+    def _is_known_at(self, node: str) -> bool:
+        """Otherwise what is published there goes nowhere."""
+        known = self.cluster[node].node.vhosts["/"].queues
+        return all([record.name in known for record in self.streams])
 
     def _act(self) -> None:
         random = self.random
