@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,8 @@ from pipe import Client
 from warren.core.backing.stream_log import StreamLog
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field, Table, long, longstr
+from warren.core.queues.queue_type import QueueType
+from warren.core.scheduling.waiting import run
 from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
 
 STREAM: Table = {"x-queue-type": longstr("stream")}
@@ -365,3 +368,13 @@ def test_who_waits_for_what_comes_gets_what_the_next_leader_is_sent_first(
     cluster.clock.advance(20)
     assert reader.reads() == numbered(range(10, 15))
     assert ahead.reads() == numbered(range(13, 15))
+
+
+def test_streams_are_spread_over_the_nodes(cluster: StreamCluster) -> None:
+    for number in range(5):
+        declared(cluster, f"s{number}")
+    run(cluster["b"].mirroring.hand_overs.rebalance(kind=QueueType.STREAM), lambda result: None)
+    cluster.clock.advance(20)
+    leaders = Counter([cluster.record(f"s{n}").leader for n in range(5)])
+    leaders[cluster.record("s").leader] += 1
+    assert leaders == {"a": 2, "b": 2, "c": 2}
