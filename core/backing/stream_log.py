@@ -359,15 +359,6 @@ class StreamLog(PublishConfirms):
 
     # Positions that mean the same at other nodes
 
-    def begin_at(self, position: int) -> bool:
-        """Have the first message get this position. Returns whether that can be: not where there
-        are messages, or were."""
-        if position != self.next_position:
-            if self.length or position < self.next_position:
-                return False
-            self.skip_to(position)
-        return True
-
     def skip_to(self, position: int) -> None:
         if self.committed == self.next_position:
             self.committed = position

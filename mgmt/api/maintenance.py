@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from warren.core.patterns.pattern import InvalidPattern, compile_pattern
-from warren.core.queues.queue_type import QUORUM
+from warren.core.queues.queue_type import QUORUM, STREAM
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.overview import check_node
 from warren.mgmt.http.endpoint import Endpoint, Right
@@ -56,6 +56,8 @@ async def rebalance_queues(request: ApiRequest) -> list[Row] | None:
             if kind != "classic":
                 vhosts, queues = patterns
                 quorum = Counter(await through(rebalance(vhosts, queues, QUORUM)))
+            if kind == "all":
+                await through(rebalance(patterns[0], patterns[1], STREAM))
     except InvalidPattern as error:
         raise BadRequest(["invalid_regexp", error.pattern, error.reason]) from error
     audit(request, "queues_rebalanced")

@@ -41,6 +41,7 @@ from warren.core.queues.moving import Moving, Unanswered
 from warren.core.queues.queue import DeclaredQueue, Fetched, Queue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import QueueOwner
+from warren.core.queues.subscriptions import cancel_all
 from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import Call, NodeDown
 from warren.mirror.messages.cargo import REDELIVERED, CarriedMessages
@@ -236,8 +237,7 @@ class RemoteQueue(Queue):
                 await consumer.queue.subscribe(consumer)
 
     async def _subscribe(self, consumer: Consumer) -> None:
-        self._consumers_numbered += 1
-        number = self._consumers_numbered
+        number = self._consumers_numbered = self._consumers_numbered + 1
         blocked = bool(consumer.blocked & _ELSEWHERE_REASONS)
         subscription = Subscription.of(consumer, number, blocked=blocked).plain()
         self._numbers[consumer] = number
@@ -353,9 +353,9 @@ class RemoteQueue(Queue):
 
     def cancelled_by_leader(self, number: int) -> None:
         """End a consumer whose subscription the leader has cancelled."""
-        known = self._told.get(number)
-        if known is not None:
-            self._end_consumer(known[0])
+        consumer, _ = self._told.get(number, (None, False))
+        if consumer is not None:
+            self._end_consumers((consumer,))
 
     async def get_one(self, no_ack: bool, client: TracedClient) -> Fetched:
         try:
@@ -673,16 +673,16 @@ class RemoteQueue(Queue):
             del self._told[number]
         return number
 
-    def _end_consumers(self) -> None:
-        for consumer in {**dict.fromkeys(self.consumers), **self._numbers}:
-            self._end_consumer(consumer)
-
-    def _end_consumer(self, consumer: Consumer) -> None:
-        self._forget_consumer(consumer)
-        if consumer in self.consumers:
-            self.consumers.remove(consumer)
+    def _end_consumers(self, some: Collection[Consumer] | None = None) -> None:
+        """End these, or all; those that are still subscribing hear of it by the answer."""
+        ending = {**dict.fromkeys(self.consumers), **self._numbers} if some is None else some
+        subscribed = [consumer for consumer in self.consumers if consumer in ending]
+        self.consumers = [consumer for consumer in self.consumers if consumer not in ending]
+        for consumer in ending:
+            self._forget_consumer(consumer)
+        for consumer in subscribed:
             consumer.blocked |= Blocked.NOT_ACTIVE
-            consumer.cancelled()
+        cancel_all(subscribed, self._vhost.turns)
 
 
 def _take_each(consumer: Consumer, messages: list[Message]) -> int:

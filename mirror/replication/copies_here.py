@@ -220,6 +220,7 @@ class CopiesHere:
         if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
             return
         self.forget_former(mirror)
+        mirror.grows_from = None
         if mirror.from_disk is None:
             self._retained_sync.is_in_sync(record, copy.storage_id)
         copy.at_rest = copy.listed and not copy.may_have_to_lead
@@ -270,7 +271,7 @@ class CopiesHere:
         if copy.is_outside:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' still has its former copy here")
         copy.wanted_at = self._clock.now()
-        former = copy.mirror.former
+        former = copy.mirror.grows_from or copy.mirror.former
         kept = None if former is None else former.kept()
         return copy.member.me.incarnation, copy.storage_id, kept
 
@@ -279,13 +280,13 @@ class CopiesHere:
     ) -> None:
         queue_id = record.queue_id
         settings = settings_of(self._node, key, record)
-        # Never an id that was used before: something of an earlier copy may be left.
-        storage_id = COPY_BIT | self._rng.getrandbits(QUEUE_ID_BITS) * LEVELS
-        spec = BackingSpec(storage_id, record.durable, settings.queue_mode)
-        backings = [
-            cast(MirroredLevel, self._new_backing(spec.of_level(level, settings.remembers_ids)))
-            for level in range(settings.levels)
-        ]
+        former = self._formers.take(queue_id)
+        if former is not None and former.can_grow:
+            storage_id, levels = former.storage_id, former.levels
+        else:
+            # Never an id that was used before: something of an earlier copy may be left.
+            storage_id = COPY_BIT | self._rng.getrandbits(QUEUE_ID_BITS) * LEVELS
+            levels = self._new_levels(record, settings, storage_id)
 
         def report(mirror: Mirror, batch: int) -> None:
             copy = self.by_queue.get(queue_id)
@@ -293,20 +294,27 @@ class CopiesHere:
             if copy is not None and copy.mirror is mirror:
                 self._report(copy, batch)
 
-        mirror = Mirror(
-            self._name,
-            record.epoch,
-            _levels(settings, backings, self._node),
-            self._clock,
-            report,
-        )
-        mirror.former = self._formers.take(queue_id)
+        mirror = Mirror(self._name, record.epoch, levels, self._clock, report)
+        if former is not None and former.can_grow:
+            mirror.grows_from = former
+        else:
+            mirror.former = former
         mirror.observed = partial(observer_of, self._node, key)
         copy = self._new_copy(key, queue_id, storage_id, mirror, carrier)
         self.retained.follow(key, record, settings.retention)
         mirror.is_flushed = self._wanted_of(key).is_flushed
         copy.member = self._carriers[carrier].join(record, copy)
         copy.member.start(awaits_group=awaits_group)
+
+    def _new_levels(
+        self, record: QueueRecord, settings: QueueSettings, storage_id: int
+    ) -> Sequence[MirroredLevel]:
+        spec = BackingSpec(storage_id, record.durable, settings.queue_mode)
+        backings = [
+            cast(MirroredLevel, self._new_backing(spec.of_level(level, settings.remembers_ids)))
+            for level in range(settings.levels)
+        ]
+        return _levels(settings, backings, self._node)
 
     def have_copy_of_disk(self, key: Key, record: QueueRecord) -> None:
         """Make a mirror of what the disk has, if the definition calls that in sync.
@@ -360,7 +368,7 @@ class CopiesHere:
         self._retained_sync.forget(copy.queue_id)
         copy.member.leave()
         deleted = self._definitions.record_of(copy.key, copy.queue_id) is None
-        if keep and not deleted and (copy.mirror.started or copy.mirror.former is not None):
+        if keep and not deleted and copy.mirror.is_of_use:
             self._formers.keep(copy.queue_id, copy.mirror.into_former(copy.storage_id))
         else:
             self._discard_copy(copy)
@@ -418,7 +426,9 @@ class CopiesHere:
         The next leader does not know where it is stored, so it can neither name it nor tell it to
         start. It asks nodes that have no copy.
         """
-        is_named = record.storage_id(self._name) == copy.storage_id
+        is_stored_so = record.storage_id(self._name) == copy.storage_id
+        # Where a former copy grows, it is the former one that the definition names.
+        is_named = is_stored_so and copy.mirror.grows_from is None
         return not copy.mirror.started and record.epoch != copy.mirror.epoch and not is_named
 
     def _is_to_come_over(self, copy: CopyHere, record: QueueRecord) -> bool:

@@ -202,6 +202,8 @@ class CopyHere:
         try:
             work()
         except BeginAnew as error:
+            if self.mirror.grows_from is not None:
+                self.mirror.grows_from.is_outgrown = True
             self._stay_outside(str(error))
         except (CopyLost, Undeliverable) as error:
             self._effects.drop_copy(self, str(error))

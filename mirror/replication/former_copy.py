@@ -20,16 +20,29 @@ from warren.mirror.replication.renumbering import Renumbering, Step
 TAKE_BYTES = 1 << 20
 """Octets that are read at once."""
 
+KEEP_COUNT = 1024
+"""How many messages a mirror takes from its former copy at a time: some milliseconds of work."""
+
+KEEP_IN_PLACE = 8192
+"""How many messages a mirror looks for at a time that are in its copy already."""
+
 
 class Kept(NamedTuple):
     """What a node says it has of a queue: in each level the positions [start, end) of an epoch.
 
-    `safe_only`: it has only messages that outlive a restart of the node.
+    `safe_only`: it has only messages that outlive a restart of the node. `in_place`: they stay
+    where they are, as the beginning of the new copy.
     """
 
     epoch: int
     ranges: Sequence[Sequence[int]]
     safe_only: bool
+    in_place: bool = False
+
+    @property
+    def at_a_time(self) -> int:
+        """How many messages may be named at a time."""
+        return KEEP_IN_PLACE if self.in_place else KEEP_COUNT
 
 
 Runs = Sequence[tuple[int, int]]
@@ -73,6 +86,8 @@ class FormerCopy:
         self.led = led
         self.to_be_searched = led
         self.is_wanted = True
+        # Whether it was found to have messages in the places of others.
+        self.is_outgrown = False
         self._tail = tail
         self._deltas = deltas
         self.safe_only = safe_only
@@ -90,12 +105,19 @@ class FormerCopy:
     def messages(self) -> int:
         return sum([level.length for level in self.levels])
 
+    @property
+    def can_grow(self) -> bool:
+        """Whether the next copy can go on where this one ends, without being made anew: that of a
+        stream, whose messages have their positions for good."""
+        is_stream = all([isinstance(level, StreamLog) for level in self.levels])
+        return is_stream and not (self.to_be_searched or self.is_outgrown or any(self._deltas))
+
     def kept(self) -> Kept:
         ranges = []
         for level, delta in zip(self.levels, self._deltas, strict=True):
             start, end = _extent(level)
             ranges.append((start - delta, end - delta))
-        return Kept(self.epoch, ranges, self.safe_only)
+        return Kept(self.epoch, ranges, self.safe_only, self.can_grow)
 
     def ends(self) -> list[int | None]:
         """The end behind the last message of each level, in positions here; None for a level

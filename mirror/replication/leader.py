@@ -53,9 +53,6 @@ the mirrors' disks."""
 NOT_BEFORE = 1 << 40
 """More batches than a leader will ever write."""
 
-KEEP_COUNT = 1024
-"""How many messages a mirror takes from its former copy at a time: some milliseconds of work."""
-
 SOME_ORIGINS = ""
 """Stands among the origins of a queue to which unknown nodes may have published, because its leader
 was away or it was not mirrored then."""
@@ -688,14 +685,15 @@ class Leader:
         kept_from, kept_to = copy.kept[number] if copy.kept else (0, 0)
         if not kept_from <= start < kept_to:
             return None
-        level = self.levels[number]
-        listed = level.list_positions(start, kept_to, KEEP_COUNT)
+        level, has_kept = self.levels[number], copy.has_kept
+        assert has_kept is not None
+        most = has_kept.at_a_time
+        listed = level.list_positions(start, kept_to, most)
         end = listed.next_position
-        out = first_positions(level.pending, start, end, KEEP_COUNT + 1)
-        if len(out) > KEEP_COUNT:
+        out = first_positions(level.pending, start, end, most + 1)
+        if len(out) > most:
             end = out.pop()
-        assert copy.has_kept is not None
-        if copy.has_kept.safe_only:
+        if has_kept.safe_only:
             safe = level.is_durable and all(level.pending[p].envelope.persistent for p in out)
             if not (listed.safe and safe):
                 return None

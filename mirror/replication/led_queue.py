@@ -571,15 +571,15 @@ class LedQueue:
         """Admit a new mirror, which has nothing; the definition says so before it may start."""
         node = birth.node
         storage_id = self._storages.get(birth)
-        if storage_id is None or birth in self._admitting:
-            # Its answer (see `has_answered`) or the definition is on the way.
-            return
-        if self._put_off is not None:
-            # It is asked anew when another carrier is there, or admitted at the next tick.
+        if storage_id is None or birth in self._admitting or self._put_off is not None:
+            # Its answer (see `has_answered`) or the definition is on the way; or another carrier,
+            # for which it is asked anew, if it is not admitted at the next tick.
             return
         record = self._definitions.record_of(self.key, self.queue.queue_id)
+        kept = self._kept.get(birth)
         if (
             record is not None
+            and (kept is None or not kept.in_place)
             and node in self.leader.mirrors
             and node in record.mirrors
             and record.storage_id(node) == storage_id

@@ -72,6 +72,8 @@ class Mirror(PublishConfirms):
         self.renumbering = Renumbering(epoch)
         # The former copy of this node, while that is of use.
         self.former: FormerCopy | None = None
+        # The former copy that is the beginning of this one, until this one is whole.
+        self.grows_from: FormerCopy | None = None
         # Set if this copy was on disk when the node was started: then it follows no leader.
         self.from_disk: FormerCopy | None = None
         # Whether this copy has a card, so that it is found again after a restart.
@@ -271,6 +273,9 @@ class Mirror(PublishConfirms):
 
     def _keep(self, level: int, start: int, count: int, delivered: bool) -> None:
         """Take messages from the former copy. Raises `CopyLost`."""
+        if self.grows_from is not None:
+            self.levels[level].keep(start, count)
+            return
         if self.former is None or not self._former_shifts:
             raise CopyLost("it has nothing from before to take messages from")
         former, copy = self.former, self.levels[level]
@@ -473,10 +478,18 @@ class Mirror(PublishConfirms):
         for level in self.levels:
             level.backing.delete()
 
+    @property
+    def is_of_use(self) -> bool:
+        """Whether it has something for the next copy of this node, if it is dropped."""
+        return self.started or self.former is not None or self.grows_from is not None
+
     def into_former(self, storage_id: int) -> FormerCopy:
         """Turn this copy into a former copy, for the next mirror of this node."""
         if self.from_disk is not None:
             return self.from_disk
+        if self.grows_from is not None:
+            former, self.grows_from = self.grows_from, None
+            return former
         if self.former is not None:
             # This copy was not whole yet, and has less than the former one.
             former, self.former = self.former, None

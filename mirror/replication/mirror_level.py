@@ -168,6 +168,10 @@ class MirrorLevel:
             self.pending[position] = messages.pop()
         self.backing.requeue(messages)
 
+    def keep(self, start: int, count: int) -> None:
+        """Check that messages of the leader are here from before. Raises `CopyLost`."""
+        raise CopyLost("it has nothing from before")
+
     def go_on_from(self, position: int) -> None:
         """Give the next message this position of the leader, or a later one. Lower ones may have
         been used: a mirror that led would use them again, for other messages."""

@@ -9,6 +9,10 @@ be sent; readers get what is committed. A node that begins to lead does not know
 messages were: until enough nodes have all of them, nothing is read.
 
 A message that a copy is sent later arrived earlier: slices say how long ago (ARRIVED).
+
+A node that was away goes on with the copy it has. Its leader names the messages that are right
+(KEEP), and sends what follows them. If there are others behind them, of a leader that was
+superseded, the node makes another copy and takes the right ones over, as for any queue.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.mirror.replication.instructions import Op
 from warren.mirror.replication.leader_level import LeaderLevel
-from warren.mirror.replication.mirror_level import NOWHERE, CopyLost, MirrorLevel
+from warren.mirror.replication.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
 
 
 class StreamLeaderLevel(LeaderLevel):
@@ -67,8 +71,9 @@ class StreamLeaderLevel(LeaderLevel):
         self._journal.note(Op.TRIM, self.level, log.first, 0)
 
         def answer(led_on: bool) -> None:
+            # If another node leads, this is a copy from now on, which nobody reads.
+            log.is_in_doubt = False
             if led_on:
-                log.is_in_doubt = False
                 log.on_committed()
 
         self._journal.barrier(answer)
@@ -126,10 +131,34 @@ class StreamMirrorLevel(MirrorLevel):
         return cast(StreamLog, self.backing)
 
     def begin(self, first: int, upto: int) -> None:
-        if not self._log.begin_at(first):
-            raise CopyLost(f"it has {self._log.next_position} and is to begin with {first}")
+        """Have what is between these positions from now on, and keep what is here from before."""
+        log = self._log
+        if log.next_position < first:
+            log.trim_below(log.next_position)
+            log.skip_to(first)
+        elif log.next_position > first and upto == NOWHERE:
+            raise BeginAnew(f"it ends at {log.next_position}, and is to begin with {first}")
+        else:
+            log.trim_below(first)
         self.first = first
         self.upto = upto
+
+    def keep(self, start: int, count: int) -> None:
+        listed = self._log.list_positions(start, start + count, count)
+        if len(listed.positions) != count:
+            raise CopyLost(f"it lacks some of {count} messages from {start} on")
+
+    def has_place(self, position: int) -> bool:
+        """Raises `BeginAnew` if another message has the position, which no leader knows of."""
+        is_here = self.first <= position < self.upto
+        if is_here and position < self._log.next_position:
+            raise BeginAnew(f"it has another message at {position}")
+        return is_here
+
+    def go_on_from(self, position: int) -> None:
+        if position < self._log.next_position:
+            raise BeginAnew(f"it has messages behind the last one, from {position} on")
+        super().go_on_from(position)
 
     def publish(
         self,

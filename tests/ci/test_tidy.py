@@ -40,7 +40,7 @@ LONG_FILES: dict[str, int] = {
     "core/queues/local_queue.py": 1022,
     "core/vhosts/vhost.py": 913,
     "mirror/remote/remote_queue.py": 694,
-    "mirror/replication/leader.py": 760,
+    "mirror/replication/leader.py": 758,
     "mirror/replication/led_queue.py": 728,
     "mirror/replication/mirroring.py": 938,
     "persist/layout/format.py": 623,

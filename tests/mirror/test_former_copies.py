@@ -15,7 +15,7 @@ from warren.core.backing.backing_queue import BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import Envelope, Message
-from warren.mirror.replication import leader
+from warren.mirror.replication import former_copy
 from warren.mirror.replication.copy_cards import COPY_BIT, Card, leftover_rule
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.leader import Leader
@@ -124,7 +124,7 @@ def test_a_mirror_that_comes_back_to_many_messages_out_is_told_of_a_share_at_a_t
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To look at all of them for each share would take hours with a million."""
-    monkeypatch.setattr(leader, "KEEP_COUNT", 8)
+    monkeypatch.setattr(former_copy, "KEEP_COUNT", 8)
     publish(cluster, "a", range(60))
     client = cluster["a"].connects()
     client.opens_channel(1)

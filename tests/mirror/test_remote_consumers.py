@@ -67,3 +67,14 @@ def test_messages_that_only_those_had_come_back(cluster: Cluster) -> None:
     assert (len(queue), queue.unacked) == (2 * MANY, 0)
     other.consumes("q", no_ack=True)
     assert other.receives_bodies() == [b"%d" % number for number in range(2 * MANY)]
+
+
+def test_all_are_told_that_their_queue_is_gone(cluster: Cluster) -> None:
+    client = consuming(cluster, auto_delete=False)
+    admin = cluster["a"].connects()
+    admin.opens_channel(1)
+    client.frames()
+    admin.sends(commands.Queue.Delete, queue="q")
+    cluster.clock.advance(1)
+    tags = [frame.method.consumer_tag for frame in client.frames()]
+    assert tags == [f"c{number}" for number in range(MANY)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -14,7 +15,9 @@ from pipe import Client
 from warren.core.backing.stream_log import StreamLog
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field, Table, long, longstr
+from warren.core.queues.queue_type import QueueType
 from warren.core.scheduling.waiting import run
+from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
 
 STREAM: Table = {"x-queue-type": longstr("stream")}
 
@@ -355,3 +358,79 @@ def test_a_majority_goes_on_when_all_were_down_and_the_leader_stays_away(
     assert cluster.record().leader in ("b", "c")
     assert cluster.publishes(range(100, 110), "c") == 10
     assert Reader(cluster, "b", longstr("first")).reads() == numbered(range(110))
+
+
+def test_a_node_that_comes_back_goes_on_with_the_copy_it_has(cluster: StreamCluster) -> None:
+    assert cluster.publishes(range(300)) == 300
+    before = cluster.record().stores["c"]
+    cluster.loses("c")
+    assert cluster.publishes(range(300, 320)) == 20
+    cluster.comes_back("c")
+    cluster.clock.advance(30)
+    assert "c" in cluster.record().in_sync
+    assert cluster.record().stores["c"] == before
+    # Nothing of what was there was published once more.
+    assert cluster.log("c").published == 20
+    assert cluster.there("c") == numbered(range(320))
+    # What it has counts, should it lead.
+    cluster.loses("b")
+    cluster.loses("a")
+    cluster.comes_back("b")
+    cluster.clock.advance(30)
+    assert cluster.publishes(range(320, 330), "c") == 10
+    assert Reader(cluster, "b", longstr("first")).reads() == numbered(range(330))
+
+
+def test_a_copy_with_other_messages_at_its_end_is_made_anew(cluster: StreamCluster) -> None:
+    assert cluster.publishes(range(100)) == 100
+    before = cluster.record().stores.get("a")
+    cluster.cut("a", "b")
+    cluster.cut("a", "c")
+    cluster.client("a").publishes("s", b"only here")
+    cluster.clock.advance(20)
+    assert cluster.record().leader in ("b", "c")
+    cluster.connect("a", "b")
+    cluster.connect("a", "c")
+    cluster.clock.advance(60)
+    assert "a" in cluster.record().in_sync
+    assert cluster.record().stores["a"] != before
+    assert cluster.there("a") == numbered(range(100))
+    assert cluster.publishes(range(100, 105), "a") == 5
+    assert cluster.there("a") == numbered(range(105))
+    # Nobody sends it again, and it is not lost.
+    found = cluster.client("b").gets(LOST_AND_FOUND)
+    assert found is not None and found.body == b"only here"
+
+
+def test_who_waits_for_what_comes_gets_what_the_next_leader_is_sent_first(
+    cluster: StreamCluster,
+) -> None:
+    """Also where the leader before had more, which nobody else got; but an offset is an offset."""
+    assert cluster.publishes(range(10)) == 10
+    cluster.stall("a", "b")
+    cluster.stall("a", "c")
+    client = cluster.client("a")
+    for _ in range(5):
+        client.publishes("s", b"never")
+    reader, ahead = Reader(cluster, "a"), Reader(cluster, "a", long(13))
+    cluster.cut("a", "b")
+    cluster.cut("a", "c")
+    cluster.clock.advance(20)
+    cluster.unstall("a", "b")
+    cluster.unstall("a", "c")
+    cluster.connect("a", "b")
+    cluster.connect("a", "c")
+    assert cluster.publishes(range(10, 15), "b") == 5
+    cluster.clock.advance(20)
+    assert reader.reads() == numbered(range(10, 15))
+    assert ahead.reads() == numbered(range(13, 15))
+
+
+def test_streams_are_spread_over_the_nodes(cluster: StreamCluster) -> None:
+    for number in range(5):
+        declared(cluster, f"s{number}")
+    run(cluster["b"].mirroring.hand_overs.rebalance(kind=QueueType.STREAM), lambda result: None)
+    cluster.clock.advance(20)
+    leaders = Counter([cluster.record(f"s{n}").leader for n in range(5)])
+    leaders[cluster.record("s").leader] += 1
+    assert leaders == {"a": 2, "b": 2, "c": 2}

@@ -288,6 +288,31 @@ def test_large_message_for_several_queues_is_on_disk_once(node: Node) -> None:
     assert node.queues[QUEUE].fetch_many(1)[0].body == body
 
 
+def test_what_comes_from_another_node_arrived_there(node: Node) -> None:
+    """Small bodies and large ones, which stand in the log in another way; also after a restart."""
+    log = open_stream(node)
+    publisher = Publisher()
+    bodies = [b"small", bytes(70_000), b"small again"]
+    for first, arrived_at in ((0, 1_000.5), (3, 2_000.25)):
+        # What is published once is on disk once, and has arrived once.
+        others = [bytes(bytearray(body)) for body in bodies]
+        log.append([ENVELOPE] * 3, others, publisher, first, arrived_at=arrived_at)
+    publish(log, bodies, publisher, 6)
+    node.rest()
+    now = node.clock.wall_time()
+    for again in (False, True):
+        if again:
+            node.stop()
+            node = Node(node.disk)
+            log = open_stream(node)
+            node.rest()
+        assert [log.arrived_at(at) for at in range(6)] == [1_000.5] * 3 + [2_000.25] * 3
+        for at in range(6, 9):
+            arrived_at = log.arrived_at(at)
+            assert arrived_at is not None and abs(arrived_at - now) < 60
+        assert [body for _, body in read_all(log)] == bodies * 3
+
+
 def test_without_a_disk_it_is_the_same() -> None:
     clock = ManualClock()
     log = StreamLog(MemoryStreamStore(clock.call_soon, clock.wall_time))

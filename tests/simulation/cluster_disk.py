@@ -16,7 +16,7 @@ from unittest.mock import patch
 from fake_queue_store import FakeQueueStore, Kept
 from manual_clock import ManualTimer
 
-from warren.core.backing.backing_queue import BackingQueue, BackingSpec, OneByOne
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec, Listed, OneByOne
 from warren.core.backing.due_queue import DueQueue, due_queue
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.memory_retained_store import MemoryRetainedStore
@@ -320,6 +320,9 @@ class DiskStreamStore(MemoryStreamStore):
     def recovered(self) -> Recovered:
         octets = sum([len(kept.message.body) for kept in self._kept])
         return Recovered(len(self._kept), octets, 0, self.end_of_sequence())
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        return super().list_positions(start, end, count_max)._replace(safe=True)
 
     def end_of_sequence(self) -> int:
         return self._kept[-1].message.position + 1 if self._kept else 0
