@@ -102,6 +102,23 @@ def test_queues_show_where_they_are_and_who_is_not_in_sync(
         expect(ui.page.get_by_role("heading", name="Mirrors", exact=True)).to_be_hidden()
 
 
+def test_a_stream_shows_its_members(browser: Browser, cluster: RunningCluster) -> None:
+    channel = cluster["b"].connect().channel()
+    channel.queue_declare("records", durable=True, arguments={"x-queue-type": "stream"})
+    wait_until(lambda: len(cluster["c"].queue("records").get("online", ())) == 3)
+    with WebUi(browser, url(cluster["c"]), (1440, 900)) as ui:
+        ui.enter()
+        ui.open("queues")
+        row = ui.page.get_by_role("row").filter(has_text="records")
+        expect(row).to_contain_text(f"{B} +2")
+        ui.open("queues", "/", "records")
+        expect(ui.page.get_by_title("the leader")).to_have_text(B)
+        followers = ui.page.get_by_title("a follower")
+        expect(followers).to_have_count(2)
+        assert sorted(followers.all_inner_texts()) == [A, C]
+        expect(ui.page.get_by_role("heading", name="Mirrors", exact=True)).to_be_hidden()
+
+
 @pytest.mark.parametrize("size", [PHONE, (1280, 900)], ids=["phone", "desktop"])
 def test_a_synchronisation_is_begun_watched_and_cancelled(
     browser: Browser, cluster: RunningCluster, size: tuple[int, int]
