@@ -36,13 +36,14 @@ def test_copies_of_a_queue_are_on_different_machines(
         channel = machines["a"].connect().channel()
         for number in range(4):
             channel.queue_declare(f"m{number}", durable=True)
-            quorum = {"x-queue-type": "quorum"}
-            channel.queue_declare(f"q{number}", durable=True, arguments=quorum)
+            for kind in ("quorum", "stream"):
+                arguments = {"x-queue-type": kind}
+                channel.queue_declare(f"{kind[0]}{number}", durable=True, arguments=arguments)
 
         def copies() -> list[set[str]] | None:
             """Where the queues are, as soon as each is at two nodes."""
             rows = api.get("/queues")[1]
-            assert len(rows) == 8
+            assert len(rows) == 12
             found = [
                 {row["node"], *row.get("slave_nodes", ()), *row.get("members", ())} for row in rows
             ]
@@ -53,10 +54,11 @@ def test_copies_of_a_queue_are_on_different_machines(
         # All processes have some.
         assert set().union(*copies()) == NODES
         # To add a second process of a machine is refused.
-        row = next(row for row in api.get("/queues")[1] if row["name"] == "q0")
-        (more,) = {"warren@b", "warren-2@b"} - set(row["members"])
-        where = ("--data-dir", machines["a"].data_dir)
-        refused = run_warren("ctl", "add_member", "q0", more, *where)
-        assert refused.returncode and "node_on_same_machine" in refused.stderr
+        for queue, command in (("q0", "add_member"), ("s0", "add_replica")):
+            row = api.get(f"/queues/%2F/{queue}")[1]
+            (more,) = {"warren@b", "warren-2@b"} - set(row["members"])
+            where = ("--data-dir", machines["a"].data_dir)
+            refused = run_warren("ctl", command, queue, more, *where)
+            assert refused.returncode and "node_on_same_machine" in refused.stderr
         for broker in machines.values():
             broker.stop()
