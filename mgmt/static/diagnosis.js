@@ -49,7 +49,12 @@ export function explainQueue({ queue, channels = [], connections = [], nodes = [
 }
 
 function ofDown(queue) {
-  const text = `Node ${queue.node}, which has the queue, is down or cannot be reached: the queue cannot be used until it is back${queue.slave_nodes?.length ? ", or one of the mirrors takes its place" : ""}.`;
+  const copies = queue.slave_nodes?.length
+    ? ", or one of the mirrors takes its place"
+    : queue.members?.length > 1
+      ? ", or another member takes its place"
+      : "";
+  const text = `Node ${queue.node}, which has the queue, is down or cannot be reached: the queue cannot be used until it is back${copies}.`;
   return finding("down", "bad", text);
 }
 
