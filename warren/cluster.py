@@ -65,7 +65,7 @@ from warren.node_refused import NodeRefused, StoreLost
 from warren.open_files import descriptors
 from warren.persist.definitions.deleted_queues import DeletedQueues, no_notes, storage_ids
 from warren.persist.definitions.metadata_replica import LmdbReplica
-from warren.persist.disk.cluster_file import KnownCluster, read_known_cluster, write_known_cluster
+from warren.persist.disk.cluster_file import KnownCluster, known_cluster, write_known_cluster
 from warren.persist.disk.data_directory import DataDirectory
 from warren.persist.disk.group_commit import OnFault, SyncThread
 
@@ -165,7 +165,7 @@ class Cluster:
         replica: LmdbReplica | None = None
         membership: Membership | None = None
         try:
-            expected = known_cluster(directory)
+            expected = known_cluster(directory, node_name)
             membership = await _open_membership(config, etcd, node_name, clock, directory, expected)
             await _expect_secret(config, etcd, secret, node_name)
             if expected is None and own_definitions:
@@ -670,9 +670,3 @@ def _bound(listener: Listener) -> socket.socket:
 
 def _host_of(node_name: str) -> str:
     return node_name.rpartition("@")[2]
-
-
-def known_cluster(directory: DataDirectory | None) -> str | None:
-    """The id of the cluster to which this data directory belongs, or None."""
-    known = None if directory is None else read_known_cluster(directory.path)
-    return None if known is None else known.cluster_id

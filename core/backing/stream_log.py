@@ -38,6 +38,7 @@ CHUNKS_MAX = 8
 """Chunks that were read last and are kept: readers at the end of a stream want the same ones."""
 
 NOTHING = Walked(0, 0, 0, 0)
+NO_WAITER = (None, 0)
 
 
 class Trim(NamedTuple):
@@ -145,7 +146,16 @@ class StreamLog(PublishConfirms):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> None:
-        self.append((envelope,), (body,), confirms, publish_seq)
+        position = self.next_position
+        self.next_position = position + 1
+        self._published += 1
+        self.length += 1
+        self.ready_bytes += len(body)
+        if confirms is not None:
+            self._waiting[position] = (confirms, publish_seq)
+        message = Message(envelope, body, position)
+        self._uncommitted.append(message)
+        self._store.write(message, self, position)
 
     def publish_many(
         self,
@@ -179,8 +189,8 @@ class StreamLog(PublishConfirms):
         self.length += count
         self.ready_bytes += sum(map(len, bodies))
         if confirms is not None:
-            for number in range(count):
-                self._waiting[first + number] = (confirms, first_seq + number)
+            for position, number in enumerate(range(first_seq, first_seq + count), first):
+                self._waiting[position] = (confirms, number)
         messages = list(map(Message, envelopes, bodies, range(first, first + count)))
         self._uncommitted.extend(messages)
         waiter, number = (self, first) if told is None else told
@@ -219,8 +229,8 @@ class StreamLog(PublishConfirms):
     def settle_many(self, first_seq: int, count: int) -> None:
         self._commit(first_seq + count)
         take = self._waiting.pop
-        found = [take(position, None) for position in range(first_seq, first_seq + count)]
-        settle_in_rows([waiting for waiting in found if waiting is not None])
+        found = [take(position, NO_WAITER) for position in range(first_seq, first_seq + count)]
+        settle_in_rows(found)
 
     def refuse(self, publish_seq: int) -> None:
         """`PublishConfirms`: another node leads the stream now, and nobody knows whether it has the

@@ -6,7 +6,11 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from warren.persist.disk.data_directory import write_durably
+from warren.persist.disk.data_directory import (
+    DataDirectory,
+    DataDirectoryRefused,
+    write_durably,
+)
 
 FILE = "cluster.json"
 
@@ -26,6 +30,24 @@ def read_known_cluster(data_directory: Path) -> KnownCluster | None:
         return None
     known = json.loads(text)
     return KnownCluster(known["cluster_id"], known.get("node", ""))
+
+
+def known_cluster(directory: DataDirectory | None, node: str = "") -> str | None:
+    """The id of the cluster to which this data directory belongs, or None. Raises OSError.
+
+    Raises `DataDirectoryRefused` if it is to be of this `node` and is of another one: no definition
+    says that this one has its queues, so that their messages would be taken for leftovers.
+    """
+    known = None if directory is None else read_known_cluster(directory.path)
+    if directory is None or known is None:
+        return None
+    if node and known.node not in ("", node):
+        raise DataDirectoryRefused(
+            f"data directory {directory.path} is of node {known.node} of cluster"
+            f" {known.cluster_id}, and has its queues; it cannot be of node {node}: start it with"
+            f" --node-name {known.node}, or node {node} with a directory of its own"
+        )
+    return known.cluster_id
 
 
 def write_known_cluster(data_directory: Path, known: KnownCluster) -> None:

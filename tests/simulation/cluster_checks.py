@@ -207,7 +207,7 @@ class Ledger:
         if leader == earlier.leader:
             # It was away, and has what its disk has.
             seen["leader came back and went on alone"] += 1
-            there = queue.holders & self._up()
+            there = {one for one in queue.holders & self._up() if not self._has_just_come(one)}
             # The leader of a quorum queue has all that was confirmed on its disk.
             assert record.members or not there or not _may_lead(earlier, there), (
                 f"MS26: {leader} leads {queue.name} alone, {queue.holders} have all:"

@@ -106,3 +106,23 @@ def test_messages_of_a_queue_whose_definition_in_etcd_is_damaged_are_kept(
     b.ctl("recover_messages", row["id"], "own")
     assert take(channel, "own", len(BODIES) - 500) == BODIES[500:]
     assert b.asks("unclaimed-messages") == []
+
+
+def test_a_directory_is_of_no_other_node(running_cluster: RunningCluster) -> None:
+    """Nobody would say there whose queues are in it, and their messages would be dropped."""
+    c = running_cluster["c"]
+    channel = c.connect().channel()
+    channel.queue_declare("alone", durable=True)
+    channel.confirm_delivery()
+    publish(channel, "alone", [b"0", b"1", b"2"])
+    c.stop()
+    name, c.name = c.name, "other@127.0.0.1"
+    try:
+        said = c.fails()
+    finally:
+        c.name = name
+    assert f"is of node {name} of cluster" in said
+    assert f"--node-name {name}" in said
+    c.start()
+    running_cluster.wait_until_linked()
+    assert take(c.connect().channel(), "alone", 3) == [b"0", b"1", b"2"]
