@@ -46,6 +46,7 @@ from warren.core.resources.alarms import Alarms, Resource
 from warren.core.resources.disk_monitor import DiskMonitor
 from warren.core.resources.memory_monitor import MemoryMonitor, limit_bytes, total_memory
 from warren.core.scheduling.periodic import Periodic
+from warren.expected_directory import expect_directory
 from warren.faults import Faults, NodeFailed
 from warren.federation.links import Links
 from warren.federation.sets import COMPONENT as UPSTREAM_SET
@@ -56,8 +57,7 @@ from warren.message_traces import MessageTraces
 from warren.open_files import descriptors
 from warren.persist.definitions.deleted_queues import DeletedQueues, no_notes
 from warren.persist.definitions.metadata import LmdbMetadataStore
-from warren.persist.definitions.second_copy import expect_definitions
-from warren.persist.disk.data_directory import DataDirectory, expect_one_process
+from warren.persist.disk.data_directory import DataDirectory
 from warren.persist.disk.group_commit import OnFault, SyncThread
 from warren.persist.log.store_context import StorageSizes
 from warren.persist.recovery.recovery import Recovery
@@ -184,9 +184,7 @@ class RunningNode:
         running: RunningNode | None = None
         try:
             if directory is not None:
-                if config.process is None:
-                    expect_one_process(directory.path)
-                expect_definitions(directory)
+                expect_directory(config, directory)
             metadata, deleted_queues = _own_metadata(directory, loop, clock, faults.report)
             if config.cluster is not None:
                 cluster = await _join(

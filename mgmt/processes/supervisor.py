@@ -33,7 +33,7 @@ from warren.mgmt.processes.plan import (
 from warren.mgmt.processes.reserved_ports import ReservedPorts
 from warren.mgmt.processes.states import ProcessState, ProcessStatus
 from warren.node_refused import NodeRefused
-from warren.persist.disk.cluster_file import KnownCluster, read_known_cluster
+from warren.persist.disk.cluster_file import KnownCluster, expect_no_cluster, read_known_cluster
 from warren.service_manager import ServiceManager
 
 if TYPE_CHECKING:
@@ -187,12 +187,8 @@ class Supervisor:
         self._directory = ProcessesDirectory.open(data_dir)
         known = read_known_cluster(data_dir)
         store_path = self._directory.path / STORE
-        if known is not None and self._config.cluster is None and not store_path.is_dir():
-            raise NodeRefused(
-                f"data directory {data_dir} is of a node of cluster {known.cluster_id}, and the"
-                " configuration does not say where its etcd is; set"
-                " cluster_formation.etcd.endpoints.1 as at the other nodes"
-            )
+        if self._config.cluster is None and not store_path.is_dir():
+            expect_no_cluster(data_dir)
         first = _first_name(self._config, known)
         count = usable(self._config.processes)
         self._ports = await ReservedPorts.reserve(self._config)

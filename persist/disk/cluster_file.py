@@ -50,6 +50,18 @@ def known_cluster(directory: DataDirectory | None, node: str = "") -> str | None
     return known.cluster_id
 
 
+def expect_no_cluster(data_directory: Path) -> None:
+    """Raise `DataDirectoryRefused` if the directory is of a member of a cluster: without the
+    definitions of the cluster nobody could use what is there. Raises OSError."""
+    known = read_known_cluster(data_directory)
+    if known is not None:
+        raise DataDirectoryRefused(
+            f"data directory {data_directory} is of a node of cluster {known.cluster_id}, and the"
+            " configuration does not say where its etcd is; set"
+            " cluster_formation.etcd.endpoints.1 as at the other nodes"
+        )
+
+
 def write_known_cluster(data_directory: Path, known: KnownCluster) -> None:
     """In place of what is there, or not at all. Raises OSError."""
     write_durably(data_directory / FILE, (json.dumps(known._asdict()) + "\n").encode())

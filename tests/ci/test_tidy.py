@@ -46,7 +46,7 @@ LONG_FILES: dict[str, int] = {
     "persist/layout/format.py": 623,
     "spark_export/decode/decode.py": 610,
     "warren/cluster.py": 672,
-    "warren/node.py": 746,
+    "warren/node.py": 744,
 }
 
 LONG_FUNCTIONS: dict[str, int] = {

@@ -126,3 +126,17 @@ def test_a_directory_is_of_no_other_node(running_cluster: RunningCluster) -> Non
     c.start()
     running_cluster.wait_until_linked()
     assert take(c.connect().channel(), "alone", 3) == [b"0", b"1", b"2"]
+
+
+def test_a_member_does_not_start_without_its_cluster(running_cluster: RunningCluster) -> None:
+    """Clients would find nothing of what they have there."""
+    c = running_cluster["c"]
+    c.stop()
+    config, c.config = c.config, "heartbeat = 60\n"
+    try:
+        said = c.fails()
+    finally:
+        c.config = config
+    assert "the configuration does not say where its etcd is" in said
+    c.start()
+    running_cluster.wait_until_linked()
