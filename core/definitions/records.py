@@ -93,6 +93,12 @@ class QueueRecord(msgspec.Struct, frozen=True):
         """How many copies an election counts with, the leader's among them."""
         return 1 + len(self.in_sync) + self.missing
 
+    @property
+    def can_move(self) -> bool:
+        """Whether another node may take the place of the leader, if only later: members of a queue
+        may have no copies at the moment."""
+        return bool(self.mirrors) or len(self.members) > 1
+
     def storage_id(self, node: str) -> int:
         """The id by which the storage of a node that has the queue, or a copy, knows it."""
         return self.stores.get(node) or self.queue_id

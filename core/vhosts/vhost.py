@@ -685,7 +685,7 @@ class VirtualHost:
         if not queue.is_led_as(record.leader, record.epoch, here):
             self._renew(queue, record)
         else:
-            queue.mirrored = bool(record.mirrors)
+            queue.mirrored = record.can_move
 
     def current(self, queue: Queue) -> Queue | None:
         """`QueueOwner`: the object that stands for the queue now; None when it was deleted."""
@@ -782,7 +782,7 @@ class VirtualHost:
             queue = self._placement.remote_queue(self, declared, settings)
         self.observation.queue_is_here(queue)
         self.queues[name] = queue
-        queue.mirrored = bool(record.mirrors)
+        queue.mirrored = record.can_move
         queue.declared_by = record.declared_by
         owner = queue.exclusive_owner
         if owner is not None:

@@ -144,7 +144,7 @@ class RemoteQueue(Queue):
         self._gone = QueueEnd()
         self.consumers = []
         self.ring = TellingRing(self.consumer_changed)
-        self.mirrored = bool(record.mirrors)
+        self.mirrored = record.can_move
         if not queues.is_up(self.leader):
             self.leader_down()
 

@@ -25,11 +25,13 @@ STREAM: Table = {"x-queue-type": longstr("stream")}
 class Reader:
     """A client that reads a stream and acknowledges each message."""
 
-    def __init__(self, cluster: StreamCluster, node: str, offset: Field | None = None) -> None:
+    def __init__(
+        self, cluster: StreamCluster, node: str, offset: Field | None = None, queue: str = "s"
+    ) -> None:
         self.client = cluster.client(node)
         self.client.sends(commands.Basic.Qos, prefetch_count=7)
         arguments = {} if offset is None else {"x-stream-offset": offset}
-        self.client.sends(commands.Basic.Consume, queue="s", arguments=arguments)
+        self.client.sends(commands.Basic.Consume, queue=queue, arguments=arguments)
         self._cluster = cluster
         self.got: list[tuple[int, bytes]] = []
         cluster.clock.advance(0.5)
@@ -434,3 +436,22 @@ def test_streams_are_spread_over_the_nodes(cluster: StreamCluster) -> None:
     leaders = Counter([cluster.record(f"s{n}").leader for n in range(5)])
     leaders[cluster.record("s").leader] += 1
     assert leaders == {"a": 2, "b": 2, "c": 2}
+
+
+def test_readers_wait_for_a_leader_that_has_no_mirrors_at_the_moment(
+    cluster: StreamCluster,
+) -> None:
+    declared(cluster, "two", x_initial_cluster_size=long(2))
+    (heir,) = cluster.record("two").mirrors
+    other = "c" if heir == "b" else "b"
+    reader = Reader(cluster, other, longstr("first"), "two")
+    cluster.loses("a")
+    assert (cluster.record("two").leader, cluster.record("two").mirrors) == (heir, [])
+    cluster.cut(heir, other)
+    cluster.clock.advance(1)
+    cluster.connect(heir, other)
+    cluster.comes_back("a")
+    cluster.clock.advance(10)
+    client = cluster.client(other)
+    client.publishes("two", b"0")
+    assert reader.reads() == numbered(range(1))
