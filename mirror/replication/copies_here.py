@@ -219,6 +219,9 @@ class CopiesHere:
         record = self._definitions.record_of(copy.key, copy.queue_id)
         if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
             return
+        if not (mirror.started and copy.has_begun_by(record)):
+            # It is an earlier copy of this node that the definition calls in sync.
+            return
         self.forget_former(mirror)
         mirror.grows_from = None
         if mirror.from_disk is None:

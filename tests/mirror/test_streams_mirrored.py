@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from pipe import Client
 from warren.core.backing.stream_log import StreamLog
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field, Table, long, longstr
+from warren.core.ports import Key
 from warren.core.queues.queue_type import QueueType
 from warren.core.scheduling.waiting import run
 from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
@@ -455,3 +457,28 @@ def test_readers_wait_for_a_leader_that_has_no_mirrors_at_the_moment(
     client = cluster.client(other)
     client.publishes("two", b"0")
     assert reader.reads() == numbered(range(1))
+
+
+def test_a_copy_that_has_not_begun_does_not_pass_for_a_whole_one(cluster: StreamCluster) -> None:
+    """Its node may not know yet that the definition does not call it in sync any more."""
+    cluster.loses("b")
+    assert cluster.publishes(range(100)) == 100
+    cluster.loses("c")
+    assert cluster.record().in_sync == ["c"]
+    cluster.comes_back("c")
+    copies = cluster["c"].mirroring.copies
+    have_copy = copies._have_copy
+    cards = []
+
+    def have_copy_at_tick(key: Key, record: QueueRecord, *more: Any) -> None:
+        have_copy(key, record, *more)
+        copy = copies.by_queue[record.queue_id]
+        assert record.in_sync == ["c"] and not copy.mirror.started
+        copies.look_at(copy)
+        cards.append(copy.mirror.has_card)
+
+    copies._have_copy = have_copy_at_tick  # type: ignore[method-assign]
+    cluster.clock.advance(5)
+    assert cards == [False]
+    assert cluster.record().in_sync == ["c"]
+    assert cluster.there("c") == numbered(range(100))
