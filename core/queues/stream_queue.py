@@ -118,6 +118,7 @@ class StreamingQueue(LocalQueue):
     stays 0: what a client has is in the stream all the same, and counts for the client alone."""
 
     __slots__ = (
+        "_before_end",
         "_cursors",
         "_delivered",
         "_envelopes",
@@ -140,6 +141,9 @@ class StreamingQueue(LocalQueue):
         self._envelopes = OffsetEnvelopes(vhost.codec)
         # The offset at which each reader is.
         self._cursors: dict[Consumer, int] = {}
+        # Of readers that begin behind messages which are not committed: the offset of the first one
+        # of these. Another leader may give the offsets of these messages to later ones.
+        self._before_end: dict[Consumer, int] = {}
         # Readers whose offset is being looked for.
         self._seeking: set[Consumer] = set()
         # Readers that have all there is.
@@ -200,6 +204,10 @@ class StreamingQueue(LocalQueue):
         if self.deleted:
             return
         committed = self.log.committed
+        if self._before_end:
+            behind = [one for one in self._before_end if self._cursors[one] <= committed]
+            for consumer in behind:
+                del self._before_end[consumer]
         for consumer in list(self._waiting_for_more):
             if self._cursors[consumer] < committed:
                 del self._waiting_for_more[consumer]
@@ -232,6 +240,8 @@ class StreamingQueue(LocalQueue):
             self._cursors[consumer] = value
         else:
             self._cursors[consumer] = log.next_position
+            if log.committed < log.next_position:
+                self._before_end[consumer] = log.committed
         if begin in (Begin.TIME, Begin.AGO):
             since = value if begin is Begin.TIME else self._vhost.clock.wall_time() - value
             consumer.block(Blocked.CAUGHT_UP)
@@ -244,6 +254,7 @@ class StreamingQueue(LocalQueue):
         if self.deleted or consumer not in self._cursors:
             return
         self._seeking.discard(consumer)
+        self._before_end.pop(consumer, None)
         self._cursors[consumer] = offset
         if consumer.unblock(Blocked.CAUGHT_UP):
             self._resume_soon()
@@ -254,8 +265,11 @@ class StreamingQueue(LocalQueue):
         return await offset_at(self.log, self._vhost.turns, since, lambda: self.deleted)
 
     def goes_on_at(self, consumer: Consumer) -> int | None:
-        """The offset of what a reader gets next; None while that is not known."""
-        return None if consumer in self._seeking else self._cursors.get(consumer)
+        """The offset of what a reader gets next from another leader; None while that is not
+        known."""
+        if consumer in self._seeking:
+            return None
+        return self._before_end.get(consumer, self._cursors.get(consumer))
 
     def not_taken(self, messages: Iterable[Message]) -> None:
         """Have readers get these messages once more: they never saw them."""
@@ -271,6 +285,7 @@ class StreamingQueue(LocalQueue):
     def _unsubscribed(self, gone: Collection[Consumer]) -> None:
         for consumer in gone:
             self._cursors.pop(consumer, None)
+            self._before_end.pop(consumer, None)
             self._seeking.discard(consumer)
             self._waiting_for_more.pop(consumer, None)
         super()._unsubscribed(gone)
@@ -406,6 +421,7 @@ class StreamingQueue(LocalQueue):
         self._stop_trim_timer()
         self.log.on_committed = _nobody
         self._cursors.clear()
+        self._before_end.clear()
         return super().move_out()
 
     # The end
@@ -415,6 +431,7 @@ class StreamingQueue(LocalQueue):
         super().delete()
         self.left_ready = 0
         self._cursors.clear()
+        self._before_end.clear()
 
     def stop(self) -> None:
         self._stop_trim_timer()

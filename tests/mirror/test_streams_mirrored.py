@@ -482,3 +482,26 @@ def test_a_copy_that_has_not_begun_does_not_pass_for_a_whole_one(cluster: Stream
     assert cards == [False]
     assert cluster.record().in_sync == ["c"]
     assert cluster.there("c") == numbered(range(100))
+
+
+def test_who_waits_for_what_comes_gets_what_the_next_leader_was_sent_meanwhile(
+    cluster: StreamCluster,
+) -> None:
+    """Readers at the node that led are out of its reach when it begins to lead."""
+    assert cluster.publishes(range(10)) == 10
+    cluster.stall("a", "b")
+    cluster.stall("a", "c")
+    client = cluster.client("a")
+    for _ in range(5):
+        client.publishes("s", b"never")
+    reader = Reader(cluster, "a")
+    cluster.cut("a", "b")
+    cluster.cut("a", "c")
+    cluster.clock.advance(20)
+    assert cluster.publishes(range(10, 20), "b") == 10
+    cluster.unstall("a", "b")
+    cluster.unstall("a", "c")
+    cluster.connect("a", "b")
+    cluster.connect("a", "c")
+    cluster.clock.advance(20)
+    assert reader.reads() == numbered(range(10, 20))
