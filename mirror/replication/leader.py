@@ -73,6 +73,8 @@ class Leader:
         self.is_noted = True
         self.again = False
         self._is_sent_again = False
+        # Whether another node's publishes are written down: the number of the last one goes along.
+        self._is_from_afar = False
         self.unasked = Unasked()
         # Origins of which the next leader may not have heard, and the batches that tell of them.
         self._new_origins: dict[str, int] = {}
@@ -132,10 +134,7 @@ class Leader:
         lives_s = self._lives_s(expires_at)
         batch = self._batch
         self._script.publish(level, position, envelope, body, lives_s, delivered)
-        if self._script.octets >= BATCH_BYTES_MAX:
-            self._send()
-        if not self._flushing:
-            self._wake()
+        self._written()
         return batch
 
     def publish_many(
@@ -149,11 +148,14 @@ class Leader:
         """`publish` each of these messages, from `first` on, in one batch; none expires."""
         batch = self._batch
         self._script.publish_many(level, first, envelopes, bodies, delivered)
-        if self._script.octets >= BATCH_BYTES_MAX:
-            self._send()
-        if not self._flushing:
-            self._wake()
+        self._written()
         return batch
+
+    def _written(self) -> None:
+        """Have what was written down broadcast: at once, if it is much."""
+        if self._script.octets >= BATCH_BYTES_MAX and not self._is_from_afar:
+            self._send()
+        self._wake()
 
     def _lives_s(self, expires_at: float | None) -> float:
         """How many seconds a message has left to live: clocks of nodes may differ by hours."""
@@ -176,10 +178,11 @@ class Leader:
         """
         is_told = origin in self.origins and origin not in self._new_origins
         self._is_sent_again = is_told or SOME_ORIGINS not in self.origins
+        self._is_from_afar = True
         try:
             yield
         finally:
-            self._is_sent_again = False
+            self._is_sent_again = self._is_from_afar = False
 
     def nobody_asks(self, level: int, position: int, batch: int, count: int = 1) -> None:
         """The publishers of these messages wait for no confirm."""
@@ -198,8 +201,7 @@ class Leader:
 
     def note(self, op: Op, level: int, position: int, number: int) -> None:
         self._script.note(op, level, position, number)
-        if not self._flushing:
-            self._wake()
+        self._wake()
 
     def purge(self, level: int) -> None:
         self._script.purge(level)
@@ -212,8 +214,7 @@ class Leader:
         else:
             self._hand_outs.clear()
             self.levels[level].hand_outs.noted_by_all(below)
-        if not self._flushing:
-            self._wake()
+        self._wake()
 
     def withhold(self) -> None:
         self._effects.withhold()
@@ -246,13 +247,12 @@ class Leader:
             self._new_origins[name] = self._batch
         self.origins[name] = number
         self._script.origin(name, number)
-        self._wake()
+        self._written()
 
     def refused(self, name: str, number: int) -> None:
         """A publish of another node is not in the queue, and never will be."""
         self._refused.setdefault(name, []).append(number)
-        if not self._flushing:
-            self._wake()
+        self._wake()
 
     def heard(self, name: str, upto: int) -> None:
         """Another node knows which of its publishes were refused, up to this number."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.messages.message import Envelope
 from warren.mirror.carriers.batch import epoch_and_batch
-from warren.mirror.replication.leader import Leader
+from warren.mirror.replication.leader import BATCH_BYTES_MAX, Leader
 from warren.mirror.replication.leader_level import LeaderLevel
 
 
@@ -56,3 +57,23 @@ def test_what_tells_the_first_mirror_to_begin_is_not_everywhere_before_it_is_wri
     assert effects.everywhere == batch - 1
     leader.has("b", batch)
     assert effects.everywhere == batch
+
+
+def test_publishes_of_another_node_are_in_one_batch_with_the_number_of_the_last_one() -> None:
+    """Or else the next leader may have them and not know it, and be sent them again."""
+    effects = Effects()
+    leader = Leader(1, 0, Clock(), effects)  # type: ignore[arg-type]
+    leader.levels = [LeaderLevel(MemoryQueue(), 0, leader)]
+    leader.add_mirror("b")
+    leader.start("b", synchronise=True)
+    effects.batches.clear()
+    envelope = Envelope("", "q", b"", True, 0, None)
+    with leader.publishing_from_afar("c"):
+        for _ in range(3):
+            leader.publish(0, 0, envelope, bytes(BATCH_BYTES_MAX), None, False)
+        leader.publish_many(0, 3, [envelope] * 2, [bytes(BATCH_BYTES_MAX)] * 2, False)
+    assert effects.batches == []
+    leader.origin("c", 5)
+    assert len(effects.batches) == 1
+    leader.publish(0, 5, envelope, bytes(BATCH_BYTES_MAX), None, False)
+    assert len(effects.batches) == 2
