@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Protocol, cast
 
-from warren.core.backing.backing_queue import BackingQueue
+from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
 from warren.core.backing.stream_limits import StreamLimits
 from warren.core.backing.stream_log import StreamLog, Trim
 from warren.core.errors import Unsupported
@@ -371,6 +371,12 @@ class StreamingQueue(LocalQueue):
     async def counts(self) -> tuple[int, int]:
         """As in RabbitMQ, readers do not count for who declares the stream."""
         return len(self), 0
+
+    @property
+    def levels(self) -> list[MirroredLevel]:
+        """Operators look at the log itself: a leader's backing queue shows what is not committed,
+        too."""
+        return [self.log]
 
     def _new_hand(self) -> MessagesInHand:
         return EmptyHand(self)

@@ -505,3 +505,14 @@ def test_who_waits_for_what_comes_gets_what_the_next_leader_was_sent_meanwhile(
     cluster.connect("a", "c")
     cluster.clock.advance(20)
     assert reader.reads() == numbered(range(10, 20))
+
+
+def test_operators_see_what_a_majority_has(cluster: StreamCluster) -> None:
+    """Nor is anything else sent once more, or moved."""
+    assert cluster.publishes(range(10)) == 10
+    cluster.stall("a", "b")
+    cluster.stall("a", "c")
+    assert cluster.publishes(range(10, 15)) == 0
+    (level,) = cluster["a"].queue("s").levels
+    assert len(level.peek(0, 100, 1 << 20).messages) == 10
+    assert level.list_positions(0, 100, 100).positions == list(range(10))
