@@ -351,10 +351,18 @@ class CopyHere:
         return sum(absent) + record.missing
 
     def win(self, epoch: int, ballot: int, electorate: Electorate) -> None:
-        """Lead: enough copies have voted or are given up, and none of the voters has more."""
-        if not isinstance(self.vote(epoch, ballot), Vote):
-            self.electorate = electorate
-            self.take_lead(epoch, ballot)
+        """Lead: enough copies have voted or are given up, and none of the voters has more.
+
+        Not before all is on disk: when the nodes are started again after a crash, a leader is taken
+        to have all that is on the disks of others.
+        """
+        if isinstance(self.vote(epoch, ballot), Vote):
+            return
+        if not self.mirror.safe:
+            self.mirror.when_safe(lambda: self.win(epoch, ballot, electorate))
+            return
+        self.electorate = electorate
+        self.take_lead(epoch, ballot)
 
     def _tell_not_promoted(self, epoch: int, order: tuple[str, ...]) -> None:
         if epoch != self._told_epoch:

@@ -104,8 +104,12 @@ def declared(cluster: StreamCluster, queue: str = "s", **more: Field) -> None:
 
 
 @pytest.fixture
-def cluster() -> Iterator[StreamCluster]:
-    disks: dict[str, Disk] = {}
+def disks() -> dict[str, Disk]:
+    return {}
+
+
+@pytest.fixture
+def cluster(disks: dict[str, Disk]) -> Iterator[StreamCluster]:
     with other_queues_on_disk():
         cluster = StreamCluster("a", "b", "c", new_backing=backings_on(disks))
         declared(cluster)
@@ -516,3 +520,26 @@ def test_operators_see_what_a_majority_has(cluster: StreamCluster) -> None:
     (level,) = cluster["a"].queue("s").levels
     assert len(level.peek(0, 100, 1 << 20).messages) == 10
     assert level.list_positions(0, 100, 100).positions == list(range(10))
+
+
+@pytest.mark.parametrize("all_come_back", [True, False])
+def test_a_leader_with_a_slow_disk_dies_before_it_has_everything(
+    cluster: StreamCluster, disks: dict[str, Disk], all_come_back: bool
+) -> None:
+    """What was confirmed is on the disks of the leader before and of another mirror."""
+    assert cluster.publishes(range(10)) == 10
+    heir, other = cluster.record().in_sync
+    disks[heir].sync_s = lambda: 30.0
+    assert cluster.publishes(range(10, 20)) == 10
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(5)
+    for node in (heir, other):
+        cluster.kill(node)
+        cluster.tidy_after(node)
+    disks[heir].sync_s = lambda: 0.001
+    for node in (heir, other, *(("a",) if all_come_back else ())):
+        cluster.comes_back(node)
+    cluster.clock.advance(60)
+    assert cluster.publishes(range(20, 25), other) == 5
+    assert Reader(cluster, other, longstr("first")).reads() == numbered(range(25))
