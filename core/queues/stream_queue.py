@@ -226,11 +226,8 @@ class StreamingQueue(LocalQueue):
         begin, value = stream_offset(consumer.arguments.get(STREAM_OFFSET), self.described)
         log = self.log
         super().add_consumer(consumer)
-        if (goes_on_at := consumer.goes_on_at) is not None:
-            if begin is not Begin.OFFSET:
-                # What it was to begin behind, this leader may never have got.
-                goes_on_at = min(goes_on_at, log.next_position)
-            self._cursors[consumer] = goes_on_at
+        if consumer.goes_on_at is not None:
+            self._cursors[consumer] = consumer.goes_on_at
             return
         if begin is Begin.FIRST:
             self._cursors[consumer] = log.first
