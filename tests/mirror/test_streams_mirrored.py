@@ -543,3 +543,30 @@ def test_a_leader_with_a_slow_disk_dies_before_it_has_everything(
     cluster.clock.advance(60)
     assert cluster.publishes(range(20, 25), other) == 5
     assert Reader(cluster, other, longstr("first")).reads() == numbered(range(25))
+
+
+def test_nobody_reads_what_only_the_next_leader_may_have() -> None:
+    """Its leader died before the message was on its disk, and the third node has not got it: were
+    the next leader lost as well, these two would give its offset to another message."""
+    disks = {"a": Disk(lambda: 60.0)}
+    with other_queues_on_disk():
+        cluster = StreamCluster("a", "b", "c", new_backing=backings_on(disks), delay=lambda: 0.01)
+        cluster.clock.advance(1)
+        arguments = {"queue": "s", "durable": True, "arguments": STREAM}
+        cluster.client().sends(commands.Queue.Declare, **arguments)
+        cluster.clock.advance(5)
+        reader = Reader(cluster, "b", longstr("first"))
+        cluster.stall("a", "c")
+        cluster.client("a").publishes("s", b"0")
+        cluster.clock.advance(0.2)
+        cluster.kill("a")
+        while cluster.record().leader == "a":
+            cluster.clock.advance(0.01)
+        assert cluster.record().leader == "b"
+        cluster.stall("b", "c")
+        cluster.tidy_after("a")
+        cluster.clock.advance(1)
+        assert cluster.there("b") == numbered(range(1))
+        assert reader.reads() == []
+        cluster.unstall("b", "c")
+        assert reader.reads() == numbered(range(1))
