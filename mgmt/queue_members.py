@@ -121,7 +121,7 @@ async def add_member(managed: ManagedNode, queue: Queue, node: str) -> None:
     machine_of = managed.cluster.membership.machine_of
     if machine_of(node) in map(machine_of, members_of(managed, queue)):
         raise MemberRefused(SAME_MACHINE)
-    members = managed.cluster.mirroring.quorum_members
+    members = managed.cluster.mirroring.queue_members
     await through(members.add(_key(queue), queue.queue_id, node))
 
 
@@ -136,7 +136,7 @@ async def delete_member(managed: ManagedNode, queue: Queue, node: str) -> None:
     if len(members) == 1:
         raise MemberRefused(LAST_OF_STREAM if is_stream else LAST_NODE)
     assert managed.cluster is not None
-    change = managed.cluster.mirroring.quorum_members
+    change = managed.cluster.mirroring.queue_members
     await through(change.remove(_key(queue), queue.queue_id, node))
 
 

@@ -344,7 +344,7 @@ class _Maker:
             process.kill()
             process.wait()
             with suppress(BrokenPipeError):
-                # That thread may just have asked what nobody answers any more.
+                # A question of that thread may stand in the buffer, and the process is gone.
                 process.stdin.close()
             process.stdout.close()
 

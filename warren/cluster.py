@@ -441,7 +441,7 @@ class Cluster:
         except EtcdError as error:
             return NotForgotten(503, str(error))
         await written(self.metadata, leftovers.of_forgotten(self.metadata, name))
-        await through(self.mirroring.quorum_members.remove_everywhere(name))
+        await through(self.mirroring.queue_members.remove_everywhere(name))
         return None
 
     async def drain(self) -> None:

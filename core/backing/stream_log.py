@@ -233,8 +233,10 @@ class StreamLog(PublishConfirms):
         settle_in_rows(found)
 
     def refuse(self, publish_seq: int) -> None:
-        """`PublishConfirms`: another node leads the stream now, and nobody knows whether it has the
-        message. Here it stays, for whoever looks for what that one lacks."""
+        """`PublishConfirms`: another node leads the stream now, and may lack the message.
+
+        The message stays in this log, which is searched for such messages.
+        """
         self._commit(publish_seq + 1)
         waiting = self._waiting.pop(publish_seq, None)
         if waiting is not None:
@@ -349,8 +351,8 @@ class StreamLog(PublishConfirms):
             self._counted = self._counted._replace(octets=octets)
 
     def trim_below(self, position: int) -> None:
-        """Remove what another node, which leads the stream, has removed; what is on its way to the
-        disk, when it is there."""
+        """Remove the messages that the leader, another node, has removed. A message that is on its
+        way to the disk is removed when it is there."""
         self._trims_below = position
         self._trim_committed()
 
@@ -377,7 +379,7 @@ class StreamLog(PublishConfirms):
             self._first = None
 
     def peek_written(self, start: int, count_max: int, bytes_max: int) -> Peeked:
-        """`peek`, and what is not committed too."""
+        """`peek` that also shows messages which are not committed."""
         if start < self.committed:
             return self.peek(start, count_max, bytes_max)
         messages: list[Message] = []
@@ -392,7 +394,7 @@ class StreamLog(PublishConfirms):
         return Peeked(messages, self.next_position)
 
     def list_written(self, start: int, end: int, count_max: int) -> Listed:
-        """`list_positions`, and those of what is not committed too."""
+        """`list_positions` that also lists messages which are not committed."""
         if start < self.committed:
             return self._store.list_positions(start, min(end, self.committed), count_max)
         found = [one.position for one in self._uncommitted if start <= one.position < end]

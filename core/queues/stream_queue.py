@@ -442,4 +442,4 @@ class StreamingQueue(LocalQueue):
 
 
 def _nobody() -> None:
-    """Nobody waits for messages to be committed."""
+    """Stands for the callback when the queue has moved."""

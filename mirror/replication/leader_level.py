@@ -414,8 +414,8 @@ class LeaderLevel(OneByOne, Followed):
         self.doubt_what_is_there()
 
     def doubt_what_is_there(self) -> None:
-        """Enough mirrors may lack some of the messages that are here: show these to nobody before
-        they have all. Nothing to do where hand-outs are announced."""
+        """A majority may lack messages that this node has from before it led: hand out none of
+        these until a majority has all. A level that announces hand-outs does so anyway."""
 
     def doubt_hand_outs(self) -> None:
         """A mirror is out of reach: hand out nothing more before mirrors have reported again."""

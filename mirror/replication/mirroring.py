@@ -61,7 +61,7 @@ from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotio
 from warren.mirror.replication.publishes_from_afar import PublishesFromAfar
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.queue_levels import leader_level
-from warren.mirror.replication.quorum_members import QuorumMembers
+from warren.mirror.replication.queue_members import QueueMembers
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering, Step
 from warren.mirror.replication.replicas import (
@@ -153,7 +153,7 @@ class Mirroring:
         self.hand_overs = HandOvers(
             name, calls, clock, self._led, self._definitions, running, may_lead
         )
-        self.quorum_members = QuorumMembers(self._definitions)
+        self.queue_members = QueueMembers(self._definitions)
         self._new_queues = NewQueues(name, clock, self._definitions, present, may_lead)
         self._carrier_switch = CarrierSwitch(
             name,

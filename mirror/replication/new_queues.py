@@ -82,7 +82,7 @@ class NewQueues:
 
         def written() -> None:
             _, vhost, name = key
-            log_event(log, logging.WARNING, "new_quorum_queue_led", queue=name, vhost=vhost)
+            log_event(log, logging.WARNING, "new_queue_led", queue=name, vhost=vhost)
 
         self._definitions.write_record(key, queue_id, lead, written)
 

@@ -67,11 +67,11 @@ class StreamLeaderLevel(LeaderLevel):
     def doubt_what_is_there(self) -> None:
         log = self._log
         log.is_in_doubt = True
-        # The batch that all have to have, and there may be no other so far.
+        # The barrier waits for a batch; this makes one where none was written so far.
         self._journal.note(Op.TRIM, self.level, log.first, 0)
 
         def answer(led_on: bool) -> None:
-            # If another node leads, this is a copy from now on, which nobody reads.
+            # If another node leads, this log is a copy from now on, and has no readers.
             log.is_in_doubt = False
             if led_on:
                 log.on_committed()

@@ -11,8 +11,9 @@ import pytest
 from cluster import Cluster
 from cluster_disk import Disk, backings_on, other_queues_on_disk
 from pamqp import commands
-from pipe import Client
+from pipe import BODY, HEADER, METHOD, Client
 
+from warren.amqp.properties import AmqpContentCodec
 from warren.core.backing.stream_log import StreamLog
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field, Table, long, longstr
@@ -141,7 +142,7 @@ def test_a_stream_has_as_many_copies_as_it_asks_for(cluster: StreamCluster) -> N
 
 
 def changes_members(cluster: StreamCluster, queue: str, added: str = "", removed: str = "") -> None:
-    members, queue_id = cluster["b"].mirroring.quorum_members, cluster.record(queue).queue_id
+    members, queue_id = cluster["b"].mirroring.queue_members, cluster.record(queue).queue_id
     for change, node in ((members.add, added), (members.remove, removed)):
         if node:
             run(change(("queue", "/", queue), queue_id, node), lambda result: result())
@@ -570,3 +571,32 @@ def test_nobody_reads_what_only_the_next_leader_may_have() -> None:
         assert reader.reads() == []
         cluster.unstall("b", "c")
         assert reader.reads() == numbered(range(1))
+
+
+def test_a_reader_whose_channel_takes_no_more_misses_nothing() -> None:
+    """A limit of the channel, set later, stops it at its node: messages on their way go back."""
+    with other_queues_on_disk():
+        cluster = StreamCluster("a", "b", "c", new_backing=backings_on({}), delay=lambda: 0.05)
+        cluster.clock.advance(1)
+        arguments = {"queue": "s", "durable": True, "arguments": STREAM}
+        cluster.client().sends(commands.Queue.Declare, **arguments)
+        cluster.clock.advance(5)
+        assert cluster.publishes(range(40)) == 40
+        client = cluster.client("b")
+        client.sends(commands.Basic.Qos, prefetch_count=30)
+        first: Table = {"x-stream-offset": longstr("first")}
+        client.sends(commands.Basic.Consume, queue="s", arguments=first)
+        cluster.clock.advance(0.12)
+        client.sends(commands.Basic.Qos, prefetch_count=4, global_=True)
+        got: list[tuple[int, bytes]] = []
+        for _ in range(200):
+            cluster.clock.advance(0.1)
+            for frame in client.frames():
+                if frame.kind == METHOD and frame.method.name == "Basic.Deliver":
+                    client.sends(commands.Basic.Ack, delivery_tag=frame.method.delivery_tag)
+                elif frame.kind == HEADER:
+                    headers = AmqpContentCodec().headers(frame.payload)
+                    got.append((headers["x-stream-offset"].value, b""))
+                elif frame.kind == BODY:
+                    got[-1] = (got[-1][0], frame.payload)
+        assert got == numbered(range(40))

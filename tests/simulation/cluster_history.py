@@ -57,7 +57,7 @@ from warren.mirror.replication import copy_here, hand_outs  # noqa: E402
 from warren.mirror.replication.leader_level import LeaderLevel  # noqa: E402
 from warren.mirror.replication.led_queue import LedQueue  # noqa: E402
 from warren.mirror.replication.lost_and_found import LATE_S, LOST_AND_FOUND  # noqa: E402
-from warren.mirror.replication.quorum_members import members_of  # noqa: E402
+from warren.mirror.replication.queue_members import members_of  # noqa: E402
 
 FAULTY_S = (2.0, 5.0, 9.0)
 """For so long things go wrong; afterwards everything is healed."""
@@ -361,7 +361,7 @@ class History(Faults):
         record = checks.queue_records(self.cluster).get(queue)
         if record is None:
             return
-        change = self.cluster[self.random.choice(self.cluster.working)].mirroring.quorum_members
+        change = self.cluster[self.random.choice(self.cluster.working)].mirroring.queue_members
         key = ("queue", "/", queue)
         members = members_of(record)
         others = sorted(set(self.cluster.nodes) - set(members))

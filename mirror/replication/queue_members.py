@@ -22,7 +22,7 @@ def members_of(record: QueueRecord) -> list[str]:
     return list(record.members) or [record.leader]
 
 
-class QuorumMembers:
+class QueueMembers:
     """The members of all quorum queues and streams of the cluster."""
 
     def __init__(self, definitions: QueueDefinitions) -> None:

@@ -223,7 +223,7 @@ def test_delivery_counts_are_those_of_before_when_another_member_leads(limit: in
 def test_members_come_and_go(cluster: QuorumCluster) -> None:
     publisher = cluster.publisher()
     publisher.publishes("q", b"one")
-    members = cluster["b"].mirroring.quorum_members
+    members = cluster["b"].mirroring.queue_members
     key, queue_id = ("queue", "/", "q"), cluster.record().queue_id
     run(members.remove(key, queue_id, "c"), lambda result: result())
     cluster.clock.advance(5)
@@ -252,7 +252,7 @@ def test_members_come_and_go(cluster: QuorumCluster) -> None:
 
 def test_a_forgotten_node_is_no_member_any_more(cluster: QuorumCluster) -> None:
     cluster.loses("c")
-    run(cluster["a"].mirroring.quorum_members.remove_everywhere("c"), lambda result: result())
+    run(cluster["a"].mirroring.queue_members.remove_everywhere("c"), lambda result: result())
     cluster.clock.advance(5)
     assert sorted(cluster.record().members) == ["a", "b"]
 
@@ -326,7 +326,7 @@ def test_a_member_that_comes_later_has_counts_and_what_was_returned(cluster: Quo
     client.nacks(message.method.delivery_tag, requeue=True)
     record = cluster.record("one")
     for node in ("b", "c"):
-        change = cluster["a"].mirroring.quorum_members.add(
+        change = cluster["a"].mirroring.queue_members.add(
             ("queue", "/", "one"), record.queue_id, node
         )
         run(change, lambda result: result())
@@ -352,7 +352,7 @@ def test_a_queue_with_one_member_does_not_wait_for_a_second_one_that_has_not_all
     size = 3 if was == "shrunk" else 1
     declared(cluster, "one", x_quorum_initial_group_size=long(size))
     queue_id = cluster.record("one").queue_id
-    members = cluster["a"].mirroring.quorum_members
+    members = cluster["a"].mirroring.queue_members
     for node in ("b", "c"):
         run(members.remove(key, queue_id, node), lambda result: result())
         cluster.clock.advance(5)
@@ -452,7 +452,7 @@ def test_a_queue_of_which_something_may_be_confirmed_is_not_led_with_nothing() -
     for other in "bc":
         cluster.stall("a", other)
     for other in "bc":
-        adding = cluster["a"].mirroring.quorum_members.add(
+        adding = cluster["a"].mirroring.queue_members.add(
             ("queue", "/", "q"), cluster.record().queue_id, other
         )
         run(adding, lambda result: result())
