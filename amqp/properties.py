@@ -448,6 +448,17 @@ class AmqpContentCodec:
     def with_headers(self, header: bytes, headers: Table) -> bytes:
         return replace(header, headers=sorted_by_key(headers))
 
+    def with_header(self, header: bytes, name: str, value: Field) -> bytes:
+        table = self.headers(header)
+        if not table or name in table:
+            return self.with_headers(header, {**table, name: value})
+        # The others are whole, and stay as they are: encoding them takes longer than reading them.
+        start, _ = _locate(header)[_HEADERS]
+        end = start + 4 + _LONG.unpack_from(header, start)[0]
+        pair = encode_table({name: value})[4:]
+        size = _LONG.pack(end - start - 4 + len(pair))
+        return b"".join((header[:start], size, header[start + 4 : end], pair, header[end:]))
+
     def message_name(self, header: bytes) -> str | None:
         octets = identity(header)
         if octets is None:

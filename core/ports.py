@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from warren.core.field import Table
+from warren.core.field import Field, Table
 
 Key: TypeAlias = tuple[str, ...]
 """Path of a definition: its kind first, then what identifies it: ("queue", vhost, name)."""
@@ -63,6 +63,11 @@ class ContentCodec(Protocol):
 
     def with_headers(self, header: bytes, headers: Table) -> bytes:
         """A header with these headers in place of its own."""
+        ...
+
+    def with_header(self, header: bytes, name: str, value: Field) -> bytes:
+        """A header with one more among its headers, behind the others, or in the place of the one
+        of that name."""
         ...
 
     def message_name(self, header: bytes) -> str | None:

@@ -74,8 +74,7 @@ class OffsetEnvelopes:
         return _with_header(self._like, header)
 
     def _header(self, envelope: Envelope, offset: int) -> bytes:
-        headers = {**self._codec.headers(envelope.header), STREAM_OFFSET: long(offset)}
-        return self._codec.with_headers(envelope.header, headers)
+        return self._codec.with_header(envelope.header, STREAM_OFFSET, long(offset))
 
     def _know(self, envelope: Envelope) -> None:
         """Find where the offset is: of two whose octets all differ, it is where they differ."""

@@ -169,6 +169,29 @@ def test_every_property_is_found_by_its_name(properties: dict[str, bytes]) -> No
         assert property_bytes(raw, name) == expected
 
 
+@given(encoded_properties, st.text(max_size=2), st.integers(-128, 127))
+def test_one_more_header_leaves_all_else_as_it_was(
+    properties: dict[str, bytes], name: str, number: int
+) -> None:
+    raw, codec = content_header(properties), AmqpContentCodec()
+    made = codec.with_header(raw, name, Field("b", number))
+    assert headers(made) == {**headers(raw), name: Field("b", number)}
+    assert made[:12] == raw[:12]
+    for other in TYPES:
+        if other != "headers":
+            assert property_bytes(made, other) == property_bytes(raw, other)
+    kept = [one for one in headers(made) if one != name]
+    if name not in headers(raw):
+        assert kept == list(headers(raw))
+
+
+def test_one_more_header_takes_the_place_of_headers_that_are_no_table() -> None:
+    raw = content_header({"headers": struct.pack(">I", 3) + b"\x01a?", "priority": b"\x05"})
+    made = AmqpContentCodec().with_header(raw, "x", longstr("y"))
+    assert headers(made) == {"x": longstr("y")}
+    assert property_bytes(made, "priority") == b"\x05"
+
+
 @given(encoded_properties)
 def test_a_cut_header_is_malformed_at_every_length(properties: dict[str, bytes]) -> None:
     raw = content_header(properties)
