@@ -54,7 +54,8 @@ class StreamLog(PublishConfirms):
 
     `committed`: every message below is safe. `on_committed` is called, once for many messages,
     when there are more of them. `is_in_doubt`: some copies may lack what seems committed here, so
-    nothing is read for the moment.
+    nothing is read for the moment. `is_awaited`: readers have all there is, and read what comes
+    next as soon as it is committed.
     """
 
     defers_confirms = True
@@ -73,6 +74,7 @@ class StreamLog(PublishConfirms):
         "_waiting",
         "committed",
         "expiring",
+        "is_awaited",
         "is_in_doubt",
         "length",
         "next_position",
@@ -86,7 +88,7 @@ class StreamLog(PublishConfirms):
         self.next_position = self.committed = store.end_of_sequence()
         self.length = recovered.count
         self.ready_bytes = recovered.body_bytes
-        self.expiring = self.is_in_doubt = False
+        self.expiring = self.is_in_doubt = self.is_awaited = False
         self.on_committed: Callable[[], None] = _nobody
         self._first: int | None = None
         self._published = 0
@@ -245,10 +247,13 @@ class StreamLog(PublishConfirms):
 
     def _commit(self, below: int) -> None:
         if below > self.committed:
-            self.committed = below
-            uncommitted = self._uncommitted
+            first, self.committed = self.committed, below
+            uncommitted, newly = self._uncommitted, list[Message]()
             while uncommitted and uncommitted[0].position < below:
-                uncommitted.popleft()
+                newly.append(uncommitted.popleft())
+            if self.is_awaited and sum([len(one.body) for one in newly]) <= CHUNK_BYTES:
+                # Readers need not read from the disk what is in memory still.
+                self._chunks.append((first, below, newly))
             if self._trims_below:
                 self._trim_committed()
             self.on_committed()

@@ -211,6 +211,7 @@ class StreamingQueue(LocalQueue):
             if self._cursors[consumer] < committed:
                 del self._waiting_for_more[consumer]
                 consumer.unblock(Blocked.CAUGHT_UP)
+        self.log.is_awaited = bool(self._waiting_for_more)
         self.deliver()
         if not self.settings.keeps.keeps_all:
             self._trim_soon()
@@ -284,6 +285,7 @@ class StreamingQueue(LocalQueue):
             self._before_end.pop(consumer, None)
             self._seeking.discard(consumer)
             self._waiting_for_more.pop(consumer, None)
+        self.log.is_awaited = bool(self._waiting_for_more)
         super()._unsubscribed(gone)
 
     def deliver(self) -> None:
@@ -302,6 +304,7 @@ class StreamingQueue(LocalQueue):
             position = cursors[consumer]
             if position >= log.committed:
                 self._waiting_for_more[consumer] = None
+                log.is_awaited = True
                 consumer.block(Blocked.CAUGHT_UP)
                 ready = self.ring.top
                 continue
@@ -422,6 +425,7 @@ class StreamingQueue(LocalQueue):
             consumer.goes_on_at = self.goes_on_at(consumer)
         self._stop_trim_timer()
         self.log.on_committed = _nobody
+        self.log.is_awaited = False
         self._cursors.clear()
         self._before_end.clear()
         return super().move_out()

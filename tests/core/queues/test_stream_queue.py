@@ -256,6 +256,26 @@ def test_offset_for_which_rabbitmq_crashes_is_refused(
     assert not queue.consumers
 
 
+def test_who_waits_for_what_comes_gets_it_from_memory(
+    vhost: VirtualHost, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = stream(vhost)
+    publish_many(clock, queue, 3)
+    reader = read(clock, queue, longstr("next"), prefetch=10)
+    store = queue.log._store  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "read_stored", None)
+        publish_many(clock, queue, 5)
+    assert reader.offsets == [3, 4, 5, 6, 7]
+    # What is behind its limit is read from the store when there is room.
+    publish_many(clock, queue, 10)
+    assert reader.offsets == list(range(3, 13))
+    reader.ack_all()
+    assert reader.offsets == list(range(3, 18))
+    queue.remove_consumer(reader)
+    assert not queue.log.is_awaited  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("age", ["D", "-1D", ""])
 def test_age_for_which_rabbitmq_crashes_is_refused(vhost: VirtualHost, age: str) -> None:
     with pytest.raises(PreconditionFailed, match="invalid_max_age"):
