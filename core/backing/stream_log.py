@@ -180,10 +180,10 @@ class StreamLog(PublishConfirms):
     ) -> None:
         """Publish these messages.
 
-        `told`: whom the store tells that they are on disk, and the number of the first one there.
-        That one settles their positions when other nodes have them too. Without it, they are
-        committed when they are on disk. `arrived_at`: when they arrived at another node, in seconds
-        since 1970.
+        `told`: the object that the store tells when they are on disk, and its number for the first
+        of them. That object settles their positions when other nodes have them too. Without it,
+        they are committed when they are on disk. `arrived_at`: when they arrived at another node,
+        in seconds since 1970.
         """
         first, count = self.next_position, len(bodies)
         self.next_position = first + count
@@ -252,7 +252,7 @@ class StreamLog(PublishConfirms):
             while uncommitted and uncommitted[0].position < below:
                 newly.append(uncommitted.popleft())
             if self.is_awaited and sum([len(one.body) for one in newly]) <= CHUNK_BYTES:
-                # Readers need not read from the disk what is in memory still.
+                # Readers get these messages from memory, and need not read them from the disk.
                 self._chunks.append((first, below, newly))
             if self._trims_below:
                 self._trim_committed()

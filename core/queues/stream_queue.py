@@ -143,7 +143,7 @@ class StreamingQueue(LocalQueue):
         # Of readers that begin behind messages which are not committed: the offset of the first one
         # of these. Another leader may give the offsets of these messages to later ones.
         self._before_end: dict[Consumer, int] = {}
-        # Readers whose offset is being looked for.
+        # Readers that begin at a time, while the offset for it is being looked up.
         self._seeking: set[Consumer] = set()
         # Readers that have all there is.
         self._waiting_for_more: dict[Consumer, None] = {}
@@ -269,7 +269,7 @@ class StreamingQueue(LocalQueue):
         return self._before_end.get(consumer, self._cursors.get(consumer))
 
     def not_taken(self, messages: Iterable[Message]) -> None:
-        """Have readers get these messages once more: they never saw them."""
+        """Move the readers that hold these messages back to them: they never saw them."""
         cursors = self._cursors
         for message in messages:
             reader = message.holder
@@ -373,8 +373,8 @@ class StreamingQueue(LocalQueue):
 
     @property
     def levels(self) -> list[MirroredLevel]:
-        """Operators look at the log itself: a leader's backing queue shows what is not committed,
-        too."""
+        """The log itself. The backing queue of a leader also shows messages that are not committed,
+        which operators are not to see."""
         return [self.log]
 
     def _new_hand(self) -> MessagesInHand:

@@ -87,7 +87,7 @@ class StreamLeaderLevel(LeaderLevel):
         return trimmed
 
     def is_out(self, message: Message, *, taken: bool) -> None:
-        """Messages are in a stream whoever has them."""
+        """Nothing to note: a message stays in the stream when a client has it."""
 
     # For the synchronisation of mirrors
 

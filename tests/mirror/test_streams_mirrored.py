@@ -320,7 +320,7 @@ def test_what_is_removed_at_the_front_goes_from_every_copy(cluster: StreamCluste
 
 
 def test_a_leader_that_was_superseded_begins_anew(cluster: StreamCluster) -> None:
-    """What nobody but it had was never read, and its offset goes to another message."""
+    """A message that only this leader had was never read. Its offset goes to another message."""
     assert cluster.publishes(range(10)) == 10
     reader = Reader(cluster, "a", longstr("first"))
     assert reader.reads() == numbered(range(10))
@@ -406,7 +406,7 @@ def test_a_copy_with_other_messages_at_its_end_is_made_anew(cluster: StreamClust
     assert cluster.there("a") == numbered(range(100))
     assert cluster.publishes(range(100, 105), "a") == 5
     assert cluster.there("a") == numbered(range(105))
-    # Nobody sends it again, and it is not lost.
+    # Its publisher does not send it again, and it is not lost.
     found = cluster.client("b").gets(LOST_AND_FOUND)
     assert found is not None and found.body == b"only here"
 
@@ -414,7 +414,8 @@ def test_a_copy_with_other_messages_at_its_end_is_made_anew(cluster: StreamClust
 def test_who_waits_for_what_comes_gets_what_the_next_leader_is_sent_first(
     cluster: StreamCluster,
 ) -> None:
-    """Also where the leader before had more, which nobody else got; but an offset is an offset."""
+    """Also where the leader before had messages that no other node got. A reader that asked for an
+    offset still begins at that offset."""
     assert cluster.publishes(range(10)) == 10
     cluster.stall("a", "b")
     cluster.stall("a", "c")

@@ -7,7 +7,7 @@ What must hold, whatever fails:
 - S3: what was confirmed is in the stream once, unless it was removed at the front; what was not
   confirmed is there once or not at all; what one writer publishes is in its order;
 - S4: at rest every member has the same messages at the same offsets, and knows when they came;
-- S5: nobody waits for anything at rest, and nothing is left when the streams are deleted.
+- S5: at rest no client and no node waits, and nothing is left when the streams are deleted.
 
     python -P tests/simulation/stream_history.py --seed S --count N
 """

@@ -109,7 +109,7 @@ def test_messages_of_a_queue_whose_definition_in_etcd_is_damaged_are_kept(
 
 
 def test_a_directory_is_of_no_other_node(running_cluster: RunningCluster) -> None:
-    """Nobody would say there whose queues are in it, and their messages would be dropped."""
+    """No definition says that the other node has these queues, so their messages were dropped."""
     c = running_cluster["c"]
     channel = c.connect().channel()
     channel.queue_declare("alone", durable=True)
