@@ -12,7 +12,7 @@ Every fault, in either direction, is a `TableError`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from warren.core.field import Field, Table
@@ -55,6 +55,24 @@ def encode_table(table: Table) -> bytes:
             raise
         raise TableError(f"a value does not fit its type: {error}") from error
     return bytes(out)
+
+
+def list_values(data: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Where the values are of pairs that are known to be whole: octets that may be any others
+    without changing where anything ends. Tables and arrays in the table, and what is as rare, are
+    left out."""
+    offset = start
+    while offset < end:
+        letter_at = offset + 1 + data[offset]
+        letter, value = data[letter_at], letter_at + 1
+        if letter in _FIXED:
+            offset = value + _FIXED[letter][1].size
+            yield value, offset
+        elif letter == _LONGSTR or letter == _BINARY:
+            value, offset = _span(data, value, end)
+            yield value, offset
+        else:
+            _, offset = _decode_value(data, letter_at, end, 1)
 
 
 _UINT32 = struct.Struct(">I")

@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Final, Literal, NamedTuple
 
 from warren.amqp.field_table import TableError, decode_table, encode_table
-from warren.core.field import Field, Table
+from warren.core.field import Table
 
 EXPIRATION_MS_MAX = 315_360_000_000
 """Ten years: RabbitMQ's limit of all times to live."""
@@ -112,14 +112,11 @@ _AFTER_DELIVERY_MODE = 0x0FFC
 _AFTER_TIMESTAMP = 0x003C
 _AFTER_EXPIRATION = 0x00FC
 
-_TRACEPARENT = b"\x0btraceparent"
-"""The length and the octets of the name, as they are in a table."""
+FLAGS_AT = 12
+"""Where the flags begin; `HAS_HEADERS` is the bit of the headers in the first octet of them."""
 
-CONTEXT_MAX = 512
-"""The most octets in a header of a trace context: `tracestate` may have them, `traceparent` has
-55."""
+HAS_HEADERS = _HEADERS >> 8
 
-_FLAGS_AT = 12
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
 
@@ -132,8 +129,8 @@ def scan(header: bytes) -> Facts:
     """
     # One line per property and no loop: this runs for each publish with properties of its own.
     try:
-        (flags,) = _SHORT.unpack_from(header, _FLAGS_AT)
-        offset = _FLAGS_AT + 2
+        (flags,) = _SHORT.unpack_from(header, FLAGS_AT)
+        offset = FLAGS_AT + 2
         if flags & _CONTINUED:
             raise _too_long(header, offset)
         delivery_mode = priority = expiration = reply_to = user_id = headers_span = None
@@ -216,7 +213,7 @@ def ordinary(header: bytes, flags: int) -> tuple[int, int]:
     if flags & _UNUSUAL_FLAGS:
         return UNUSUAL, 0
     found = 0
-    offset = _FLAGS_AT + 2
+    offset = FLAGS_AT + 2
     try:
         if flags & _CONTENT_TYPE:
             offset += 1 + header[offset]
@@ -296,6 +293,18 @@ def headers(header: bytes) -> Table:
         raise MalformedProperties(f"the headers are no field table: {error}") from error
 
 
+def find_headers(header: bytes) -> tuple[int, int]:
+    """Where the headers begin and end in a content header that `scan` takes; where they would be,
+    both times, if there are none."""
+    flags, offset = header[FLAGS_AT], FLAGS_AT + 2
+    for flag in (_CONTENT_TYPE >> 8, _CONTENT_ENCODING >> 8):
+        if flags & flag:
+            offset += 1 + header[offset]
+    if not flags & HAS_HEADERS:
+        return offset, offset
+    return offset, offset + _encoded_bytes(header, offset, "table")
+
+
 def property_bytes(header: bytes, name: str) -> bytes | None:
     """The bytes of one property by its name in `PROPERTIES`; None if it is absent. A short string
     comes without its length, the others as they are on the wire."""
@@ -311,10 +320,10 @@ def identity(header: bytes) -> bytes | None:
     """The octets of `message_id`, or else of `correlation_id`; None if the header has neither or is
     malformed. This runs for each message of a queue that records the lives of messages."""
     try:
-        (flags,) = _SHORT.unpack_from(header, _FLAGS_AT)
+        (flags,) = _SHORT.unpack_from(header, FLAGS_AT)
         if not flags & (_MESSAGE_ID | _CORRELATION_ID):
             return None
-        offset = _FLAGS_AT + 2
+        offset = FLAGS_AT + 2
         if flags & _CONTENT_TYPE:
             offset += 1 + header[offset]
         if flags & _CONTENT_ENCODING:
@@ -409,91 +418,6 @@ def parse_expiration(raw: bytes) -> int:
     return value
 
 
-class AmqpContentCodec:
-    """`core.ports.ContentCodec` for AMQP 0-9-1 content headers."""
-
-    def headers(self, header: bytes) -> Table:
-        """The headers; empty if the table is broken, which publishing does not check."""
-        try:
-            return headers(header)
-        except MalformedProperties:
-            return {}
-
-    def property_text(self, header: bytes, name: str) -> bytes | None:
-        """The property as text: a timestamp as its decimal number of seconds."""
-        value = property_bytes(header, name)
-        if value is not None and name == "timestamp":
-            return str(int.from_bytes(value, "big")).encode("ascii")
-        return value
-
-    def as_table(self, header: bytes) -> Table:
-        """All properties as a table, under their names."""
-        table = {
-            name: _as_field(wire_type, name, header)
-            for name, _, wire_type in PROPERTIES
-            if wire_type != "table" and property_bytes(header, name) is not None
-        }
-        if property_bytes(header, "headers") is not None:
-            table["headers"] = Field("F", self.headers(header))
-        return table
-
-    def content_header(self, body_size: int, headers: Table) -> bytes:
-        """A header whose only property is these headers."""
-        bare = struct.pack(">HHQH", 60, 0, body_size, 0)
-        return replace(bare, headers=sorted_by_key(headers))
-
-    def for_dead_letter(self, header: bytes, headers: Table) -> bytes:
-        return replace(header, headers=sorted_by_key(headers), expiration=None)
-
-    def with_headers(self, header: bytes, headers: Table) -> bytes:
-        return replace(header, headers=sorted_by_key(headers))
-
-    def with_header(self, header: bytes, name: str, value: Field) -> bytes:
-        table = self.headers(header)
-        if not table or name in table:
-            return self.with_headers(header, {**table, name: value})
-        # The others are whole, and stay as they are: encoding them takes longer than reading them.
-        start, _ = _locate(header)[_HEADERS]
-        end = start + 4 + _LONG.unpack_from(header, start)[0]
-        pair = encode_table({name: value})[4:]
-        size = _LONG.pack(end - start - 4 + len(pair))
-        return b"".join((header[:start], size, header[start + 4 : end], pair, header[end:]))
-
-    def message_name(self, header: bytes) -> str | None:
-        octets = identity(header)
-        if octets is None:
-            return self.trace_context(header)[0] or None
-        return octets.decode("utf-8", "replace")
-
-    def trace_context(self, header: bytes) -> tuple[str, str]:
-        # Most messages have no trace context, and their headers need not be decoded.
-        if header.find(_TRACEPARENT) < 0:
-            return "", ""
-        table = self.headers(header)
-        return _context_text(table, "traceparent"), _context_text(table, "tracestate")
-
-    def is_persistent(self, header: bytes) -> bool:
-        return property_bytes(header, "delivery_mode") == b"\x02"
-
-
-def _context_text(table: Table, name: str) -> str:
-    """A header of a trace context as text; empty if it is not ASCII text or too long."""
-    field = table.get(name)
-    if field is None or field.kind != "S" or len(field.value) > CONTEXT_MAX:
-        return ""
-    text = field.value.decode("ascii", "ignore")
-    return text if len(text) == len(field.value) else ""
-
-
-def _as_field(wire_type: str, name: str, header: bytes) -> Field:
-    value = property_bytes(header, name) or b""
-    if wire_type == "timestamp":
-        return Field("T", int.from_bytes(value, "big"))
-    if wire_type == "octet":
-        return Field("B", value[0])
-    return Field("S", value)
-
-
 _BY_NAME: Mapping[str, tuple[int, str]] = {
     name: (flag, wire_type) for name, flag, wire_type in PROPERTIES
 }
@@ -511,7 +435,7 @@ def _too_long(header: bytes, end: int) -> MalformedProperties:
 
 def _after_flags(header: bytes) -> int:
     """The offset of the first property, past all flags words."""
-    offset = _FLAGS_AT
+    offset = FLAGS_AT
     while _SHORT.unpack_from(header, offset)[0] & _CONTINUED:
         offset += 2
     return offset + 2
@@ -521,7 +445,7 @@ def _locate(header: bytes) -> dict[int, tuple[int, int]]:
     """The positions of the properties in the header: flag to (start, end)."""
     spans: dict[int, tuple[int, int]] = {}
     try:
-        (flags,) = _SHORT.unpack_from(header, _FLAGS_AT)
+        (flags,) = _SHORT.unpack_from(header, FLAGS_AT)
         offset = _after_flags(header)
         for _, flag, wire_type in PROPERTIES:
             if flags & flag:
@@ -547,10 +471,10 @@ def _encoded_bytes(header: bytes, offset: int, wire_type: str) -> int:
 
 def _rewrite(header: bytes, changes: Mapping[int, bytes | None]) -> bytes:
     spans = _locate(header)
-    (flags,) = _SHORT.unpack_from(header, _FLAGS_AT)
+    (flags,) = _SHORT.unpack_from(header, FLAGS_AT)
     first = _after_flags(header)
     last = max((end for _, end in spans.values()), default=first)
-    parts = [b"", header[_FLAGS_AT + 2 : first]]
+    parts = [b"", header[FLAGS_AT + 2 : first]]
     for _, flag, _ in PROPERTIES:
         if flag in changes:
             encoded = changes[flag]
@@ -565,7 +489,7 @@ def _rewrite(header: bytes, changes: Mapping[int, bytes | None]) -> bytes:
             flags |= flag
             parts.append(encoded)
     parts.append(header[last:])
-    parts[0] = header[:_FLAGS_AT] + _SHORT.pack(flags)
+    parts[0] = header[:FLAGS_AT] + _SHORT.pack(flags)
     return b"".join(parts)
 
 

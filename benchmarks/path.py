@@ -21,9 +21,9 @@ from random import Random
 from typing import Any
 
 from warren.amqp.connection import Connection
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.amqp.frames import BODY, HEADER, METHOD, frame
 from warren.amqp.peer import ConnectionSettings, Peer
-from warren.amqp.properties import AmqpContentCodec
 from warren.clock import LoopClock
 from warren.core.access.access_control import AccessControl, create_defaults
 from warren.core.backing.memory_queue import MemoryQueue

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from warren.core.field import Field, Table
+from warren.core.field import Table
 
 Key: TypeAlias = tuple[str, ...]
 """Path of a definition: its kind first, then what identifies it: ("queue", vhost, name)."""
@@ -35,6 +35,15 @@ class Clock(Protocol):
 
     def call_soon(self, callback: Callable[[], None]) -> object:
         """Run the callback once what is ready now has been served."""
+        ...
+
+
+class AddedHeader(Protocol):
+    """Puts one more header, a number of 64 bits with a sign, into content headers."""
+
+    def add(self, header: bytes, number: int) -> bytes:
+        """The header with one more among its headers, behind the others, or in the place of the one
+        of that name."""
         ...
 
 
@@ -65,9 +74,8 @@ class ContentCodec(Protocol):
         """A header with these headers in place of its own."""
         ...
 
-    def with_header(self, header: bytes, name: str, value: Field) -> bytes:
-        """A header with one more among its headers, behind the others, or in the place of the one
-        of that name."""
+    def added_header(self, name: str) -> AddedHeader:
+        """What puts one more header of this name into many content headers."""
         ...
 
     def message_name(self, header: bytes) -> str | None:

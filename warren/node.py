@@ -24,8 +24,8 @@ from warren import __version__
 from warren.addresses import Purpose, opened
 from warren.allocator import release_freed_memory
 from warren.amqp.certificate import login_name
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.amqp.field_table import encode_table
-from warren.amqp.properties import AmqpContentCodec
 from warren.amqp.server import Listener
 from warren.amqp.starting import StartingListener
 from warren.clock import LoopClock

@@ -14,6 +14,7 @@ walking from the front, a bit at a time, and a restart finds the same.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, cast
@@ -26,6 +27,7 @@ from warren.core.backing.backing_queue import (
 )
 from warren.core.backing.stream_limits import StreamLimits
 from warren.core.backing.stream_store import MemoryStreamStore, StreamStore, Walked
+from warren.core.backing.stream_tail import StreamTail
 from warren.core.backing.variable_queue import VariableQueue
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms, settle_in_rows
@@ -54,8 +56,7 @@ class StreamLog(PublishConfirms):
 
     `committed`: every message below is safe. `on_committed` is called, once for many messages,
     when there are more of them. `is_in_doubt`: some copies may lack what seems committed here, so
-    nothing is read for the moment. `is_awaited`: readers have all there is, and read what comes
-    next as soon as it is committed.
+    nothing is read for the moment. `tail`: the newest messages, while readers are near the end.
     """
 
     defers_confirms = True
@@ -74,12 +75,12 @@ class StreamLog(PublishConfirms):
         "_waiting",
         "committed",
         "expiring",
-        "is_awaited",
         "is_in_doubt",
         "length",
         "next_position",
         "on_committed",
         "ready_bytes",
+        "tail",
     )
 
     def __init__(self, store: StreamStore) -> None:
@@ -88,7 +89,8 @@ class StreamLog(PublishConfirms):
         self.next_position = self.committed = store.end_of_sequence()
         self.length = recovered.count
         self.ready_bytes = recovered.body_bytes
-        self.expiring = self.is_in_doubt = self.is_awaited = False
+        self.expiring = self.is_in_doubt = False
+        self.tail = StreamTail()
         self.on_committed: Callable[[], None] = _nobody
         self._first: int | None = None
         self._published = 0
@@ -247,13 +249,11 @@ class StreamLog(PublishConfirms):
 
     def _commit(self, below: int) -> None:
         if below > self.committed:
-            first, self.committed = self.committed, below
+            self.committed = below
             uncommitted, newly = self._uncommitted, list[Message]()
             while uncommitted and uncommitted[0].position < below:
                 newly.append(uncommitted.popleft())
-            if self.is_awaited and sum([len(one.body) for one in newly]) <= CHUNK_BYTES:
-                # Readers get these messages from memory, and need not read them from the disk.
-                self._chunks.append((first, below, newly))
+            self.tail.add(newly)
             if self._trims_below:
                 self._trim_committed()
             self.on_committed()
@@ -264,13 +264,16 @@ class StreamLog(PublishConfirms):
         """Some committed messages from this offset on, new objects each time, and the offset to go
         on from."""
         position = max(position, self.first)
-        start, end, chunk = self._chunk(position)
-        at = 0
-        if start < position:
-            at = next((n for n, one in enumerate(chunk) if one.position >= position), len(chunk))
-        chosen = chunk[at : at + count_max]
-        if at + len(chosen) < len(chunk):
-            end = chosen[-1].position + 1
+        newest = self.tail.read(position, count_max)
+        if newest is not None:
+            chosen = newest
+            end = chosen[-1].position + 1 if len(chosen) == count_max else self.committed
+        else:
+            start, end, chunk = self._chunk(position)
+            at = 0 if start == position else bisect_left(chunk, position, key=_position)
+            chosen = chunk[at : at + count_max]
+            if at + len(chosen) < len(chunk):
+                end = chosen[-1].position + 1
         return [Message(one.envelope, one.body, one.position) for one in chosen], end
 
     def _chunk(self, position: int) -> tuple[int, int, list[Message]]:
@@ -291,7 +294,7 @@ class StreamLog(PublishConfirms):
         self._counted = self._front = None
 
     def forget_chunks(self) -> None:
-        """No consumer reads from here at the moment."""
+        """No consumer reads from the disk at the moment."""
         self._chunks.clear()
 
     def arrived_at(self, position: int) -> float | None:
@@ -473,9 +476,14 @@ class StreamLog(PublishConfirms):
     def delete(self) -> None:
         self.on_committed = _nobody
         self.forget_chunks()
+        self.tail.forget()
         self._uncommitted.clear()
         self._store.delete()
         self.length = self.ready_bytes = 0
+
+
+def _position(message: Message) -> int:
+    return message.position
 
 
 def _nobody() -> None:

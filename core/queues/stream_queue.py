@@ -13,12 +13,10 @@ from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
 from warren.core.backing.stream_limits import StreamLimits
 from warren.core.backing.stream_log import StreamLog, Trim
 from warren.core.errors import Unsupported
-from warren.core.field import long
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, Settlement
-from warren.core.ports import ContentCodec
 from warren.core.queues.consumers import Blocked, Consumer
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.messages_in_hand import MessagesInHand
@@ -36,7 +34,7 @@ SLICE: Final = 256
 SLICE_BYTES: Final = 1 << 20
 """Messages, and octets of bodies, that are handed over before other work gets a turn."""
 
-READ_US: Final = 15
+READ_US: Final = 6
 """What it costs to read and hand over a message, as `core/scheduling/turns.py` counts it."""
 
 TRIM_US: Final = 1500
@@ -47,41 +45,6 @@ LOOK_AGAIN_S: Final = 3600.0
 
 BARE: Final = Envelope("", "", b"", True, 0, None)
 """Stands in a message that a client has got, which is not needed any more."""
-
-
-class OffsetEnvelopes:
-    """Makes envelopes whose header says at which offset a message is.
-
-    Of an envelope that comes a second time it keeps what is before and behind the offset.
-    """
-
-    __slots__ = ("_after", "_before", "_codec", "_known", "_last", "_like")
-
-    def __init__(self, codec: ContentCodec) -> None:
-        self._codec = codec
-        self._last: Envelope | None = None
-        self._known: Envelope | None = None
-        self._like = BARE
-        self._before = self._after = b""
-
-    def of(self, envelope: Envelope, offset: int) -> Envelope:
-        if envelope is not self._known:
-            if envelope is not self._last:
-                self._last = envelope
-                return _with_header(envelope, self._header(envelope, offset))
-            self._know(envelope)
-        header = b"".join((self._before, offset.to_bytes(8, "big"), self._after))
-        return _with_header(self._like, header)
-
-    def _header(self, envelope: Envelope, offset: int) -> bytes:
-        return self._codec.with_header(envelope.header, STREAM_OFFSET, long(offset))
-
-    def _know(self, envelope: Envelope) -> None:
-        """Find where the offset is: of two whose octets all differ, it is where they differ."""
-        zeros, ones = self._header(envelope, 0), self._header(envelope, -1)
-        at = next(n for n, pair in enumerate(zip(zeros, ones, strict=True)) if pair[0] != pair[1])
-        self._before, self._after = zeros[:at], zeros[at + 8 :]
-        self._known = self._like = envelope
 
 
 def _with_header(envelope: Envelope, header: bytes) -> Envelope:
@@ -120,7 +83,7 @@ class StreamingQueue(LocalQueue):
         "_before_end",
         "_cursors",
         "_delivered",
-        "_envelopes",
+        "_offset_header",
         "_seeking",
         "_trim_deadline",
         "_trim_is_due",
@@ -137,7 +100,7 @@ class StreamingQueue(LocalQueue):
         log: StreamLog,
     ) -> None:
         self.log = log
-        self._envelopes = OffsetEnvelopes(vhost.codec)
+        self._offset_header = vhost.codec.added_header(STREAM_OFFSET)
         # The offset at which each reader is.
         self._cursors: dict[Consumer, int] = {}
         # Of readers that begin behind messages which are not committed: the offset of the first one
@@ -211,7 +174,6 @@ class StreamingQueue(LocalQueue):
             if self._cursors[consumer] < committed:
                 del self._waiting_for_more[consumer]
                 consumer.unblock(Blocked.CAUGHT_UP)
-        self.log.is_awaited = bool(self._waiting_for_more)
         self.deliver()
         if not self.settings.keeps.keeps_all:
             self._trim_soon()
@@ -285,7 +247,7 @@ class StreamingQueue(LocalQueue):
             self._before_end.pop(consumer, None)
             self._seeking.discard(consumer)
             self._waiting_for_more.pop(consumer, None)
-        self.log.is_awaited = bool(self._waiting_for_more)
+        self._keep_the_tail()
         super()._unsubscribed(gone)
 
     def deliver(self) -> None:
@@ -304,7 +266,6 @@ class StreamingQueue(LocalQueue):
             position = cursors[consumer]
             if position >= log.committed:
                 self._waiting_for_more[consumer] = None
-                log.is_awaited = True
                 consumer.block(Blocked.CAUGHT_UP)
                 ready = self.ring.top
                 continue
@@ -322,13 +283,23 @@ class StreamingQueue(LocalQueue):
                 self._resume_soon()
                 return
         log.forget_chunks()
+        self._keep_the_tail()
+
+    def _keep_the_tail(self) -> None:
+        """Keep the newest messages in memory for readers that are near, and only for these."""
+        tail, waiting = self.log.tail, self._waiting_for_more
+        tail.is_awaited = bool(waiting)
+        if len(waiting) == len(self._cursors):
+            tail.forget()
 
     def _hand_all(self, consumer: Consumer, messages: list[Message]) -> None:
         """Hand these over. What the client has got is not kept: it is in the stream."""
         if not messages:
             return
+        add = self._offset_header.add
         for message in messages:
-            message.envelope = self._envelopes.of(message.envelope, message.position)
+            envelope = message.envelope
+            message.envelope = _with_header(envelope, add(envelope.header, message.position))
         self._delivered += len(messages)
         consumer.take_many(messages)
         if self._trace is not None:
@@ -425,9 +396,10 @@ class StreamingQueue(LocalQueue):
             consumer.goes_on_at = self.goes_on_at(consumer)
         self._stop_trim_timer()
         self.log.on_committed = _nobody
-        self.log.is_awaited = False
         self._cursors.clear()
         self._before_end.clear()
+        self._waiting_for_more.clear()
+        self._keep_the_tail()
         return super().move_out()
 
     # The end

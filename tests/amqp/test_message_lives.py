@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipe import Broker, Client, publish_frames
 
-from warren.amqp.properties import AmqpContentCodec, encode_properties, identity, property_bytes
+from warren.amqp.content_codec import AmqpContentCodec
+from warren.amqp.properties import encode_properties, identity, property_bytes
 from warren.core.field import longstr
 from warren.core.tracing.trace_store import Life
 from warren.core.tracing.tracer import BURST

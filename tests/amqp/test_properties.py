@@ -6,19 +6,26 @@ import struct
 from datetime import UTC, datetime
 
 import pytest
+from content_headers import (
+    STRATEGIES,
+    TYPES,
+    content_header,
+    encoded_properties,
+    header_tables,
+    shortstrs,
+)
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pamqp import commands, header
 
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.amqp.field_table import encode_table
 from warren.amqp.properties import (
     EXPIRATION_MS_MAX,
     NO_FACTS,
     PERSISTENT,
     PRIORITY,
-    PROPERTIES,
     UNUSUAL,
-    AmqpContentCodec,
     Facts,
     InvalidExpiration,
     MalformedProperties,
@@ -32,39 +39,6 @@ from warren.amqp.properties import (
 )
 from warren.core.field import Field, Table, longstr
 from warren.core.vhosts.reply_to import REPLY_TO
-
-FLAGS = {name: flag for name, flag, _ in PROPERTIES}
-TYPES = {name: wire_type for name, _, wire_type in PROPERTIES}
-
-shortstrs = st.binary(max_size=255)
-header_tables = st.dictionaries(
-    st.text(max_size=4),
-    st.one_of(
-        st.integers(-128, 127).map(lambda number: Field("b", number)),
-        st.binary(max_size=6).map(lambda value: Field("S", value)),
-        st.just(Field("V", None)),
-    ),
-    max_size=3,
-)
-STRATEGIES: dict[str, st.SearchStrategy[bytes]] = {
-    "shortstr": shortstrs.map(lambda value: bytes((len(value),)) + value),
-    "octet": st.binary(min_size=1, max_size=1),
-    "timestamp": st.binary(min_size=8, max_size=8),
-    "table": header_tables.map(encode_table),
-}
-encoded_properties = st.fixed_dictionaries(
-    {}, optional={name: STRATEGIES[wire_type] for name, wire_type in TYPES.items()}
-)
-
-
-def content_header(
-    properties: dict[str, bytes], body_size: int = 5, more_flags: tuple[int, ...] = ()
-) -> bytes:
-    flags = sum(FLAGS[name] for name in properties)
-    words = [*(word | 1 for word in (flags, *more_flags)[:-1]), (flags, *more_flags)[-1]]
-    return struct.pack(f">HHQ{len(words)}H", 60, 0, body_size, *words) + b"".join(
-        properties[name] for name, _, _ in PROPERTIES if name in properties
-    )
 
 
 def value_of(name: str, encoded: bytes) -> bytes:
@@ -167,29 +141,6 @@ def test_every_property_is_found_by_its_name(properties: dict[str, bytes]) -> No
     for name in TYPES:
         expected = value_of(name, properties[name]) if name in properties else None
         assert property_bytes(raw, name) == expected
-
-
-@given(encoded_properties, st.text(max_size=2), st.integers(-128, 127))
-def test_one_more_header_leaves_all_else_as_it_was(
-    properties: dict[str, bytes], name: str, number: int
-) -> None:
-    raw, codec = content_header(properties), AmqpContentCodec()
-    made = codec.with_header(raw, name, Field("b", number))
-    assert headers(made) == {**headers(raw), name: Field("b", number)}
-    assert made[:12] == raw[:12]
-    for other in TYPES:
-        if other != "headers":
-            assert property_bytes(made, other) == property_bytes(raw, other)
-    kept = [one for one in headers(made) if one != name]
-    if name not in headers(raw):
-        assert kept == list(headers(raw))
-
-
-def test_one_more_header_takes_the_place_of_headers_that_are_no_table() -> None:
-    raw = content_header({"headers": struct.pack(">I", 3) + b"\x01a?", "priority": b"\x05"})
-    made = AmqpContentCodec().with_header(raw, "x", longstr("y"))
-    assert headers(made) == {"x": longstr("y")}
-    assert property_bytes(made, "priority") == b"\x05"
 
 
 @given(encoded_properties)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from warren.amqp.properties import AmqpContentCodec, encode_properties
+from warren.amqp.content_codec import AmqpContentCodec
+from warren.amqp.properties import encode_properties
 from warren.client.content_header import (
     Fields,
     MalformedContent,

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from manual_clock import ManualClock
 
-from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.access.access_control import AccessControl, User, create_defaults
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import GlobalParameterRecord

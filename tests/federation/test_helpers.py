@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pamqp import commands
 
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.amqp.field_table import encode_table
-from warren.amqp.properties import AmqpContentCodec
 from warren.client.connection import ChannelFailed, ConnectionFailed
 from warren.core.exchanges.binding import Binding
 from warren.core.exchanges.exchange import Exchange, make_exchange

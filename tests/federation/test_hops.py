@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.amqp.field_table import encode_table
-from warren.amqp.properties import AmqpContentCodec
 from warren.client.events import Delivered
 from warren.core.errors import PreconditionFailed
 from warren.core.exchanges.binding import Binding

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import uvloop
 
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.amqp.field_table import encode_table
-from warren.amqp.properties import AmqpContentCodec
 from warren.clock import LoopClock
 from warren.core.access.access_control import AccessControl, create_defaults
 from warren.core.backing.memory_queue import MemoryQueue

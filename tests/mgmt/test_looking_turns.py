@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from warren.amqp.properties import AmqpContentCodec, encode_properties
+from warren.amqp.content_codec import AmqpContentCodec
+from warren.amqp.properties import encode_properties
 from warren.core.backing.backing_queue import Peeked
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_filter import Subject

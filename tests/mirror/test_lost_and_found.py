@@ -11,7 +11,7 @@ from cluster_disk import Disk, backings_on
 from pamqp import commands
 from pipe import Client
 
-from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field

@@ -10,7 +10,7 @@ from mirrored import declare_mirrored, ha_cluster, hand_over, mirrored, record
 from pamqp import commands
 from pipe import publish_frames
 
-from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.backing.backing_queue import BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.field import Field

@@ -10,7 +10,7 @@ from mirrored import declare_mirrored, ha_cluster, hand_over, mirrored, record
 from pamqp import commands
 from pipe import Client
 
-from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.field import Field
 from warren.core.messages.message import Envelope
 from warren.mirror.replication.hand_over import PATIENCE_S

@@ -13,7 +13,7 @@ from cluster_disk import Disk, backings_on, other_queues_on_disk
 from pamqp import commands
 from pipe import BODY, HEADER, METHOD, Client
 
-from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.backing.stream_log import StreamLog
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field, Table, long, longstr

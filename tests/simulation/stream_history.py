@@ -36,7 +36,7 @@ from cluster_faults import Faults
 from pamqp import commands
 from pipe import BODY, HEADER, Client, Frame
 
-from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.backing.stream_log import StreamLog
 from warren.core.field import Field, Table, long, longstr
 from warren.core.queues.stream_queue import StreamingQueue

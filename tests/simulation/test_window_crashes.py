@@ -12,7 +12,7 @@ from jobs import Jobs
 from manual_clock import ManualClock
 from storage_history import DIRECTORY, LIMITS, NODE_ID, SIZES, quiet_log
 
-from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.backing.backing_queue import BackingQueue
 from warren.core.backing.paging import Pager
 from warren.core.backing.variable_queue import VariableQueue

@@ -7,7 +7,7 @@ from random import Random
 
 from manual_clock import ManualClock
 
-from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.access.limits import VhostLimits
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue

@@ -9,7 +9,7 @@ from typing import Any
 
 from manual_clock import ManualClock
 
-from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.access.access_control import AccessControl, create_defaults
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore

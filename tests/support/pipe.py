@@ -24,10 +24,10 @@ from manual_clock import ManualClock
 from pamqp import base, commands
 
 from warren.amqp.connection import Connection
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.amqp.frames import BODY, HEADER, METHOD, PROTOCOL_HEADER
 from warren.amqp.methods import Method, decode_method, encode_method, make
 from warren.amqp.peer import ConnectionSettings, Peer
-from warren.amqp.properties import AmqpContentCodec
 from warren.core.access.access_control import AccessControl, create_defaults
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue

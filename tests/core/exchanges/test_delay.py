@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.errors import BrokerError, CommandInvalid, PreconditionFailed
 from warren.core.exchanges.delay import (
     NAME_BYTES_MAX,

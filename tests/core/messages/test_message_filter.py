@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.amqp.properties import AmqpContentCodec, encode_properties
+from warren.amqp.content_codec import AmqpContentCodec
+from warren.amqp.properties import encode_properties
 from warren.core.field import Table, from_json
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_filter import (

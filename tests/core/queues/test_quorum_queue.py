@@ -16,7 +16,8 @@ from fake_queue_store import FakeQueueStore
 from manual_clock import ManualClock
 from recorder import Recorder
 
-from warren.amqp.properties import AmqpContentCodec, encode_properties
+from warren.amqp.content_codec import AmqpContentCodec
+from warren.amqp.properties import encode_properties
 from warren.core.backing.backing_queue import BackingSpec
 from warren.core.backing.paging import Pager
 from warren.core.backing.variable_queue import VariableQueue

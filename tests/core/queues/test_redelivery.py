@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 from manual_clock import ManualClock
 
-from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.backing.paging import Pager
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.backing.variable_queue import VariableQueue

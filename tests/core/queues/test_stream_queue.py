@@ -11,7 +11,8 @@ from bare_vhost import add_queue, new_vhost
 from manual_clock import ManualClock
 from recorder import Recorder
 
-from warren.amqp.properties import AmqpContentCodec, encode_properties
+from warren.amqp.content_codec import AmqpContentCodec
+from warren.amqp.properties import encode_properties
 from warren.core.definitions.records import VirtualHostRecord
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.errors import PreconditionFailed, Unsupported
@@ -21,7 +22,7 @@ from warren.core.messages.message_observer import MessageObserver, TracedClient,
 from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms
 from warren.core.ports import Write
 from warren.core.queues.local_queue import LocalQueue
-from warren.core.queues.stream_queue import SLICE, OffsetEnvelopes, StreamingQueue
+from warren.core.queues.stream_queue import SLICE, StreamingQueue
 from warren.core.vhosts.vhost import VirtualHost
 
 CODEC = AmqpContentCodec()
@@ -256,7 +257,7 @@ def test_offset_for_which_rabbitmq_crashes_is_refused(
     assert not queue.consumers
 
 
-def test_who_waits_for_what_comes_gets_it_from_memory(
+def test_readers_near_the_end_get_messages_from_memory(
     vhost: VirtualHost, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = stream(vhost)
@@ -265,38 +266,42 @@ def test_who_waits_for_what_comes_gets_it_from_memory(
     store = queue.log._store  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
         patch.setattr(store, "read_stored", None)
-        publish_many(clock, queue, 5)
-    assert reader.offsets == [3, 4, 5, 6, 7]
-    # What is behind its limit is read from the store when there is room.
-    publish_many(clock, queue, 10)
-    assert reader.offsets == list(range(3, 13))
+        publish_many(clock, queue, 15)
+        assert reader.offsets == list(range(3, 13))
+        # It has no room for what is left, and gets that from memory, too.
+        reader.ack_all()
+        assert reader.offsets == list(range(3, 18))
+        assert not len(queue.log.tail)
+        publish_many(clock, queue, 15)
+        reader.ack_all()
+        assert reader.offsets == list(range(3, 33))
     reader.ack_all()
-    assert reader.offsets == list(range(3, 18))
+    assert queue.log.tail.is_awaited
     queue.remove_consumer(reader)
-    assert not queue.log.is_awaited  # type: ignore[attr-defined]
+    assert not queue.log.tail.is_awaited
+    publish_many(clock, queue, 1)
+    assert not len(queue.log.tail)
+
+
+def test_nothing_is_kept_in_memory_for_a_reader_that_does_not_read(
+    vhost: VirtualHost, clock: ManualClock
+) -> None:
+    queue = stream(vhost)
+    reader = read(clock, queue, longstr("next"), prefetch=1)
+    publish_many(clock, queue, 3)
+    assert len(queue.log.tail)
+    publish_many(clock, queue, 1)
+    publish_many(clock, queue, 1)
+    assert not len(queue.log.tail)
+    for _ in range(5):
+        reader.ack_all()
+    assert reader.offsets == list(range(5))
 
 
 @pytest.mark.parametrize("age", ["D", "-1D", ""])
 def test_age_for_which_rabbitmq_crashes_is_refused(vhost: VirtualHost, age: str) -> None:
     with pytest.raises(PreconditionFailed, match="invalid_max_age"):
         stream(vhost, max_age=age)
-
-
-@pytest.mark.parametrize("headers", [{}, {"a": long(1), "z": longstr("b")}, {"A": longstr("\x00")}])
-def test_offsets_are_put_into_headers(headers: Table) -> None:
-    """The third time from what was kept of the first two."""
-    envelopes = OffsetEnvelopes(CODEC)
-    bare = encode_properties(3, {"message_id": "m"})
-    header = CODEC.with_headers(bare, headers) if headers else bare
-    one = Envelope("e", "k", header, True, 4, None, address=b"addr")
-    other = Envelope("e", "k2", header, True, 4, None)
-    for envelope in (one, one, one, other, one, one):
-        for offset in (0, 5, 1 << 40):
-            made = envelopes.of(envelope, offset)
-            assert CODEC.headers(made.header) == {**headers, "x-stream-offset": long(offset)}
-            assert CODEC.property_text(made.header, "message_id") == b"m"
-            assert made.header[:12] == header[:12]
-            assert (made.routing_key, made.address) == (envelope.routing_key, envelope.address)
 
 
 def test_dead_letters_arrive_in_a_stream(vhost: VirtualHost, clock: ManualClock) -> None:

@@ -11,7 +11,7 @@ from bare_vhost import new_vhost
 from durable_queue import DurableQueue
 from manual_clock import ManualClock
 
-from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.backing.backing_queue import BackingSpec
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.field import Table, long, longstr

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from manual_clock import ManualClock
 
-from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.backing.backing_queue import BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.field import LONG_MAX, Field, Table, long, longstr

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from manual_clock import ManualClock
 
-from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.definitions.records import BindingRecord, ExchangeRecord
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.errors import NotFound, PreconditionFailed, ResourceLocked

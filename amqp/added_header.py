@@ -1,0 +1,121 @@
+"""One more header, a number, for each of many messages: a stream tells its readers offsets so.
+
+To put a header behind the others, the headers must be a whole table that has none of that name.
+Reading the table shows it, and takes most of the time. But messages that one program sends are
+alike: of two content headers of one size, the octets that say where something ends and what it is
+called are mostly the same, and only values differ. So what was found of one header, its *shape*,
+holds for every other that has the same octets in those places, which one comparison of large
+numbers tells.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from warren.amqp.field_table import encode_table, list_values
+from warren.amqp.properties import (
+    FLAGS_AT,
+    HAS_HEADERS,
+    MalformedProperties,
+    find_headers,
+    headers,
+    replace,
+    sorted_by_key,
+)
+from warren.core.field import long
+
+SHAPES_MAX = 64
+"""Shapes that are kept, one for each size of a header. Programs whose headers have more sizes than
+that pay for the reading of some of them again."""
+
+SHAPE_BYTES_MAX = 4096
+"""Larger headers are read each time."""
+
+_LONG = struct.Struct(">I")
+_pack_number = struct.Struct(">q").pack
+
+
+class Shape(NamedTuple):
+    """What holds for all content headers that have the octets of `pattern` where `mask` has ones.
+
+    `before`: what takes the place of the octets from the flags up to the first header, `first`.
+    `end`: where the last header ends.
+    """
+
+    mask: int
+    pattern: int
+    before: bytes
+    first: int
+    end: int
+
+
+class AmqpAddedHeader:
+    """`core.ports.AddedHeader` for AMQP 0-9-1 content headers."""
+
+    __slots__ = ("_name", "_pair", "_shapes")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pair = encode_table({name: long(0)})[4:-8]
+        self._shapes: dict[int, Shape] = {}
+
+    def add(self, header: bytes, number: int) -> bytes:
+        """The content header with this number behind its headers.
+
+        Raises `MalformedProperties` if the properties are not whole. Headers that are no table,
+        which publishing does not check, are left out.
+        """
+        shape = self._shapes.get(len(header))
+        if shape is None or int.from_bytes(header, "big") & shape.mask != shape.pattern:
+            shape = self._shape_of(header)
+            if shape is None:
+                return self._add_to_table(header, number)
+        _, _, before, first, end = shape
+        return b"".join(
+            (
+                header[:FLAGS_AT],
+                before,
+                header[first:end],
+                self._pair,
+                _pack_number(number),
+                header[end:],
+            )
+        )
+
+    def _add_to_table(self, header: bytes, number: int) -> bytes:
+        try:
+            table = headers(header)
+        except MalformedProperties:
+            table = {}
+        return replace(header, headers=sorted_by_key({**table, self._name: long(number)}))
+
+    def _shape_of(self, header: bytes) -> Shape | None:
+        """Read a header, and keep its shape. None if no header can be put behind its headers."""
+        size = len(header)
+        if size > SHAPE_BYTES_MAX:
+            return None
+        try:
+            table = headers(header)
+        except MalformedProperties:
+            return None
+        if self._name in table:
+            return None
+        shape = self._read(header)
+        if len(self._shapes) == SHAPES_MAX and size not in self._shapes:
+            self._shapes.clear()
+        self._shapes[size] = shape
+        return shape
+
+    def _read(self, header: bytes) -> Shape:
+        start, end = find_headers(header)
+        first = min(start + 4, end)
+        flags = header[FLAGS_AT] | HAS_HEADERS, header[FLAGS_AT + 1]
+        grown = _LONG.pack(end - first + len(self._pair) + 8)
+        before = bytes(flags) + header[FLAGS_AT + 2 : start] + grown
+        mask = bytearray(len(header))
+        mask[FLAGS_AT:end] = b"\xff" * (end - FLAGS_AT)
+        for value_start, value_end in list_values(header, first, end):
+            mask[value_start:value_end] = bytes(value_end - value_start)
+        bits = int.from_bytes(mask, "big")
+        return Shape(bits, int.from_bytes(header, "big") & bits, before, first, end)
