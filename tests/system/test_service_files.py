@@ -86,7 +86,8 @@ def test_prometheus_evaluates_the_rules_on_what_a_node_tells(
     until(lambda: asked.states().get("WarrenDiskAlarm") == "firing")
     until(lambda: {rule["health"] for rule in asked.rules().values()} == {"ok"})
     assert not [rule for rule in asked.rules().values() if rule.get("lastError")]
-    assert asked.states()["WarrenNodeDown"] == "inactive"
+    # On a busy machine it may have missed an answer, for which the rule has a minute.
+    until(lambda: asked.states()["WarrenNodeDown"] == "inactive")
     server.kill()
     until(lambda: asked.states()["WarrenNodeDown"] == "pending")
 
