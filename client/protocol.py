@@ -12,7 +12,7 @@ methods are synchronous or not). So an answer is for the oldest unanswered quest
 The n-th publish on a channel with confirms has delivery tag n. Every publish ends once, as
 `Confirmed` or as `Refused`. A return does not name the tag, and comes before the ack: it is taken
 to be for the first unconfirmed publish that is the same, octet by octet. If several are the same,
-it does not matter which of them is meant, as nobody can tell them apart. A return of a message that
+it does not matter which of them is meant: they are the same message. A return of a message that
 was not sent like that ends the connection: unconfirmed messages count as not arrived.
 """
 

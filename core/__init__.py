@@ -11,7 +11,7 @@ Rooms, each of which may use only those below it in this list; `queues`, `exchan
 | `node` | What do all connections of a node share? One `Node` holds everything else. |
 | `vhosts` | What happens to a request that concerns several queues and exchanges? |
 | `policies` | Which policy does an object get, and what does it change there? |
-| `queues` | Who gets a message, and what becomes of one that nobody gets? |
+| `queues` | Which consumer gets a message, and what becomes of one that no consumer gets? |
 | `exchanges` | Which bindings does a message match? |
 | `access` | Who may log in, who may do what, and how much of it? |
 | `resources` | Does memory or disk run short, and who has to wait then? |

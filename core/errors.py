@@ -30,7 +30,7 @@ class ChannelFault(BrokerError):
 
 
 class AccessRefused(ChannelFault):
-    """The user may not do this, or nobody may (reserved names, internal exchanges)."""
+    """The user may not do this, or no user may (reserved names, internal exchanges)."""
 
 
 class NotFound(ChannelFault):
@@ -58,7 +58,7 @@ class NotAllowed(ConnectionFault):
 
 
 class Unsupported(ConnectionFault):
-    """The command is part of AMQP but nobody implements it (immediate, prefetch_size)."""
+    """The command is part of AMQP, but RabbitMQ does not have it (immediate, prefetch_size)."""
 
 
 class InternalFault(ConnectionFault):

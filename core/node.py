@@ -418,7 +418,7 @@ class Node:
 
     @property
     def cluster_name(self) -> str:
-        """What somebody has named the cluster, else what the configuration says, or the node."""
+        """The name that an operator gave the cluster; else the configuration's, or the node's."""
         named = self.metadata.get(("global_parameter", CLUSTER_NAME))
         if named is not None and isinstance(named.record, GlobalParameterRecord):
             return str(named.record.value)

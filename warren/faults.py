@@ -74,7 +74,7 @@ class Faults:
         if isinstance(fault, Exception) and "handle" in context and _is_ours(fault):
             self._happen(fault)
         else:
-            # The loop has closed the socket that failed, or no one awaits the task that failed.
+            # The loop has closed the socket that failed, or nothing awaits the task that failed.
             loop.default_exception_handler(context)
 
     def _happen(self, fault: BaseException) -> None:

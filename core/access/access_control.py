@@ -67,10 +67,10 @@ class NoSuchUser(NotThere):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who logged in, with the tags of that moment.
+    """A user who logged in, with the tags of that moment.
 
     `unrestricted`: no permissions are asked for. That is the node itself, when it does what an
-    operator set up; nobody logs in as such a user.
+    operator set up; no client can log in as such a user.
     """
 
     name: str
@@ -79,7 +79,7 @@ class User:
 
     @property
     def impersonator(self) -> bool:
-        """Whether `user_id` of a message may be somebody else."""
+        """Whether `user_id` of a message may name another user."""
         return "impersonator" in self.tags
 
 

@@ -7,12 +7,12 @@ Failed logins are counted by address and name, and by address. Each count falls 
   again; other addresses need not, and neither does this one with other names.
 - An address that has failed `OF_ADDRESS_MAX` times tries many names. It has to wait with every name
   that it has failed with in the last `REMEMBERED_S`. A name that has not failed from there may be
-  tried once: so those who share a proxy with somebody who guesses get in with the right password.
+  tried once: so those who share a proxy with a guesser get in with the right password.
 
 So an address has some 20 guesses a minute in the long run, and one more for each name an hour. One
 name that many addresses guess is not protected by this: to lock it would lock its user out.
 
-Somebody who has to wait is refused before the password is looked at, and that does not count. What
+A client that has to wait is refused before the password is looked at, and that does not count. What
 is remembered is bounded: the names that failed longest ago are forgotten first, and an address that
 has to wait adds no names that do not exist.
 """

@@ -27,7 +27,7 @@ ALGORITHMS: dict[str, Callable[[bytes], Any]] = {
 
 
 class Passwords:
-    """How passwords that somebody is given are hashed, and what they must be like.
+    """How new passwords are hashed, and what they must be like.
 
     A password has `length_min` characters or more, and `pattern` is found in it. Passwords that
     were given before, and hashes, are not looked at.

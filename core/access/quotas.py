@@ -6,10 +6,10 @@ of a user, `max-messages` and `max-bytes` for all queues the user has declared. 
 exceed one is refused with a text that names the limit. What the broker itself moves is never
 refused: a dead letter counts where it goes, and is not lost for it.
 
-What queues hold is not counted message by message, which would cost everybody. A count is made when
-the last one and what was published since then would exceed the limit, and again not before
-`COUNTING_SHARE` of the time has passed: for a thousand queues after 10 ms. Messages that are ready
-or out count, and the octets of those that are ready.
+What queues hold is not counted message by message, which would cost every publisher. A count is
+made when the last one and what was published since then would exceed the limit, and again not
+before `COUNTING_SHARE` of the time has passed: for a thousand queues after 10 ms. Messages that are
+ready or out count, and the octets of those that are ready.
 
 In a cluster each node counts the queues it leads, and tells the others every second.
 """

@@ -5,7 +5,7 @@ by their positions. The range grows at both ends, as messages are paged out, and
 start, as they are read ahead. Messages that were taken from the middle of the queue (`taken`) are
 still in the store, and are passed over here.
 
-Messages that the store has lost are noticed when they should be read. Whoever reads passes `lose`,
+Messages that the store has lost are noticed when they should be read. The reader passes `lose`,
 which is told how many messages, and how many octets of bodies, the queue has less.
 """
 

@@ -39,7 +39,7 @@ _POSITION = (1 << POSITION_BITS) - 1
 
 PAGE_COUNT = 64
 PAGE_BYTES = 64 << 10
-"""Messages that nobody has written yet are paged out when they are so many, or so large."""
+"""Messages that are not written yet are paged out when they are so many, or so large."""
 
 FETCH_BYTES = 1 << 20
 """Of messages that are due at the same time, so much is handed out at once."""

@@ -33,8 +33,8 @@ class Followed(ABC):
 
     @abstractmethod
     async def noted(self) -> bool:
-        """Return when whoever leads the queue next knows what was done so far. False when another
-        node leads by then."""
+        """Return when any next leader of the queue will know what was done so far. False when
+        another node leads by then."""
 
 
 class HasStore(Protocol):

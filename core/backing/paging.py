@@ -3,7 +3,7 @@
 Answerable for storage_internals.md section d.2: from half of the memory limit on, every queue
 gets a number of seconds; what it holds in memory may last so long at its present rates. The
 seconds are the average of what queues hold, over the share of memory in use, so that all shrink
-alike. While the disk runs short nobody pages out.
+alike. While the disk runs short no queue pages out.
 
 Only queues that have something worth paging out are known here: they `join` when they have grown
 past `WORTH_PAGING` messages, and are let go when they have shrunk. So a tick costs what those

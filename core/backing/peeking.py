@@ -16,7 +16,7 @@ FAR = 4096
 
 AHEAD_COUNT = 1024
 AHEAD_BYTES = 1 << 20
-"""Found at once in the middle of a long deque, for whoever asks for what comes next."""
+"""Messages found at once in the middle of a long deque, for a reader that goes on from there."""
 
 READERS = 2
 """Who go through a queue at the same time, and need not go to its middle for every look."""

@@ -1,7 +1,7 @@
 """How fast a queue takes in, hands out, and gets back acknowledgements.
 
 Four exponential moving averages over the totals of a queue (storage_internals.md section c.4).
-They are calculated when somebody looks, never per message.
+They are calculated when they are asked for, never per message.
 """
 
 from __future__ import annotations

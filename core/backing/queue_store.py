@@ -100,8 +100,8 @@ class QueueStore(Protocol):
     """How often messages were returned, by position; the level of a quorum queue changes it."""
 
     dead_marks: dict[int, int]
-    """Why messages are dead that must not be delivered any more, by position, as small numbers;
-    whoever marks them changes it."""
+    """Why messages are dead that must not be delivered any more, by position, as small numbers.
+    The code that marks messages changes it."""
 
     @property
     def count(self) -> int:
@@ -140,7 +140,7 @@ class QueueStore(Protocol):
 
     def hand_over(self, message: Message) -> Handed:
         """Another store of the node is about to have the message, and this one to `remove` it.
-        Nobody is told any more when the message is safe here."""
+        This store no longer reports when the message is safe."""
         ...
 
     def remove_range(self, start: int, end: int) -> None:

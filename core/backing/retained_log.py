@@ -87,7 +87,7 @@ class RetainedStore(StreamStore, Protocol):
     ) -> None:
         """Keep these messages, some of which stand on the disk already, and tell `confirms` the
         position of the last one when all are safe; it may be told the others, too, in order.
-        `awaited`: somebody waits for that."""
+        `awaited`: a client waits for that."""
         ...
 
     def end_of_old(self, start: int, end: int, since: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SEGMENT_BYTES = 500_000_000
-"""Octets of a piece of a stream, which goes as a whole, unless somebody says otherwise."""
+"""Octets of a piece of a stream, which goes as a whole. The queue or a policy may say otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

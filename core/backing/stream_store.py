@@ -52,7 +52,7 @@ class StreamStore(Protocol):
     ) -> None:
         """Keep these messages, and tell `confirms` of each when it is safe.
 
-        `arrived_at`: when they arrived, in seconds since 1970; now, unless somebody says otherwise.
+        `arrived_at`: when they arrived, in seconds since 1970; None means now.
         """
         ...
 

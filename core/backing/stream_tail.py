@@ -18,7 +18,7 @@ disk."""
 
 
 class StreamTail:
-    """Keeps messages as long as somebody reads them.
+    """Keeps messages as long as readers read them.
 
     `is_awaited`: a reader has all there is, and reads what comes next as soon as it is committed.
     """
@@ -30,14 +30,14 @@ class StreamTail:
         # In order, up to the newest committed one.
         self._messages: list[Message] = []
         self._octets = 0
-        # Whether somebody has read here since messages were last added.
+        # Whether a reader was here since messages were last added.
         self._was_read = False
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def add(self, messages: Sequence[Message]) -> None:
-        """Keep what was just committed, or nothing if nobody is near."""
+        """Keep what was just committed, or nothing if no reader is near."""
         if not self.is_awaited and not self._was_read:
             self.forget()
             return

@@ -572,7 +572,7 @@ class VariableQueue:
                 heap, runs, start, end, count_max, bytes_max, self._with_body, self._ahead
             )
             if peeked.next_position >= end:
-                # Whoever went through the queue is at its end.
+                # The reader that went through the queue is at its end.
                 self._ahead = None
             return peeked
         if start >= disk.end:

@@ -3,7 +3,7 @@
 Keys fall into `SLOTS` slots by their hash. A slot belongs to the destination with the lowest score
 for it: weighted rendezvous hashing, -ln(u) / weight, where u is a hash of destination and slot as a
 number in (0, 1]. So a destination owns slots in proportion to its weight; when it goes, its slots
-are the only ones that change hands, and when it comes, it takes slots and nobody else does. A
+are the only ones that change hands, and when it comes, only it takes slots. A
 slot's owner is worked out when a message first falls into it, and remembered until a binding
 changes.
 

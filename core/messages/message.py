@@ -21,7 +21,7 @@ PAGED_OUT: Final = b"paged out"
 
 
 class HeldQueue(Protocol):
-    """The queue of a message that somebody got, as those know it who settle the message."""
+    """The queue of a delivered message, as the code that settles the message knows it."""
 
     name: str
 
@@ -100,11 +100,8 @@ class Message(Struct, eq=False, gc=False):
 
     `position` is its place in that queue for ever: requeueing puts it back there.
     `expires_at` is on the clock of the node, or None. `holder` is who got it and has not settled
-    it yet, or `NOBODY`. Whoever keeps a message for long must expect its body to be paged out, and
-    `BackingQueue.load` it before use.
-
-    The collector does not look at messages, of which there may be millions: who ends lets go of
-    what it holds, so that no cycle is left.
+    it yet, or `NOBODY`. Code that keeps a message for long must expect its body to be paged out,
+    and `BackingQueue.load` it before use.
     """
 
     envelope: Envelope

@@ -40,8 +40,8 @@ from warren.core.patterns.pattern import InvalidPattern, compile_pattern
 from warren.core.ports import ContentCodec
 
 LENGTH_MAX = 4096
-"""Characters of a filter. Nobody writes longer ones, and each test of a filter costs every message
-that is looked at."""
+"""Characters of a filter. Longer ones are not written by hand, and each test of a filter costs
+every message that is looked at."""
 
 NESTING_MAX = 32
 """Parentheses and negations within each other."""

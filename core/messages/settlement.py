@@ -44,7 +44,7 @@ class PublishConfirms(Protocol):
             self.settle(publish_seq)
 
     def refuse(self, publish_seq: int) -> None:
-        """Instead of `settle`: the queue could not take it, or nobody can say whether it has."""
+        """Instead of `settle`: the queue could not take it, or it is not known whether it has."""
         ...
 
 

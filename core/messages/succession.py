@@ -165,7 +165,7 @@ class Succession(PublishConfirms):
         self._one_is_safe(move)
 
     def end(self) -> None:
-        """The queues are gone: nothing is tried again, and nobody is told any more."""
+        """The queues are gone: nothing is tried again, and no publisher is answered any more."""
         self._ended = True
         self._unsafe.clear()
         self._unsent.clear()
@@ -230,7 +230,7 @@ class Succession(PublishConfirms):
             self._try_later(publish)
 
     def _try_later(self, publish: _Publish) -> None:
-        """The queue cannot be reached, or its node is gone and nobody can say what it has."""
+        """The queue cannot be reached, or its node is gone and it is not known what it has."""
         if not self._later:
             self._clock.call_later(AGAIN_S, self._try_again)
         self._later.append(publish)

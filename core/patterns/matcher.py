@@ -1,4 +1,4 @@
-"""Searches for patterns that somebody made up, within bounds, whatever the pattern.
+"""Searches for patterns of users, within bounds, whatever the pattern.
 
 Two engines. `re` has no bound, and some patterns take it time exponential in the length of a name;
 it searches only *plain* patterns, whose steps are at most the length of the name times the length
@@ -30,7 +30,7 @@ log = logging.getLogger("warren.policy")
 
 BURST_S = 0.003
 """How long a pattern may search at once: time of the processor, so that a busy machine makes no
-difference. A pattern that somebody means takes some microseconds."""
+difference. A pattern that is meant to be used takes some microseconds."""
 
 EARNED_S = 0.0001
 """What each search adds to what a pattern has left. A pattern of a hundred names takes less."""

@@ -30,7 +30,7 @@ class Compile(Protocol):
 class StoredPatterns:
     """Compiled patterns by their text; those that were not needed for longest are dropped.
 
-    One that is found again has what is left of its time (`matcher.py`), whoever set it.
+    One that is found again has what is left of its time (`matcher.py`), whichever user set it.
     """
 
     CHARACTERS_MAX: ClassVar[int] = 200_000

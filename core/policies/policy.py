@@ -229,7 +229,7 @@ class Policies:
     ) -> Commit:
         """Make or replace a policy. Raises `ValidationFailed` or `NoSuchVhost`.
 
-        Nothing changes, and nobody is told, when the policy is there as it is.
+        When the policy is there already, nothing changes and watchers are not told.
         """
         record = validated(pattern, definition, priority, apply_to, operator=operator)
         expect_vhost(self._store, vhost)

@@ -8,7 +8,7 @@ tracing) is behind one flag.
 | where to look | for |
 |---|---|
 | `queue` | what clients ask of a queue, whichever node has it; begin here |
-| `local_queue` | a queue that this node has: who gets a message, and what if nobody does |
+| `local_queue` | a queue that this node has: which consumer gets a message, and what if none does |
 | `subscriptions` | who may subscribe, and the single active consumer |
 | `consumers` | who is served next, priorities |
 | `queue_arguments`, `queue_type` | what clients may declare, and what it means |

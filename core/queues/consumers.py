@@ -67,7 +67,7 @@ class ConsumedQueue(HeldQueue, Protocol):
 
 
 class Consumer(ABC):
-    """One subscription to one queue. Whoever speaks to the client says how to hand over.
+    """One subscription to one queue. Subclasses say how the client gets its messages.
 
     `prefetch` is the largest number of unacknowledged messages, `NO_LIMIT` for none;
     `asked_prefetch` is what the client asked for, 0 for no limit. `goes_on_at`: the offset at which
@@ -183,7 +183,8 @@ class Consumer(ABC):
 class ConsumerRing:
     """The unblocked consumers of a queue.
 
-    `top` are those of the highest priority that has any; an empty deque when nobody can be served.
+    `top` are those of the highest priority that has any; an empty deque when no consumer can be
+    served.
     """
 
     __slots__ = ("_levels", "_order", "_ordered", "top")

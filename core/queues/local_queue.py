@@ -344,7 +344,7 @@ class LocalQueue(Queue):
         return Subscriptions()
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Subscribe. Raises `AccessRefused` when someone holds the queue for themselves.
+        """Subscribe. Raises `AccessRefused` when there is an exclusive consumer.
 
         The consumer is blocked until the caller's `deliver`, so that its reply can go out first.
         """
@@ -716,7 +716,7 @@ class LocalQueue(Queue):
 
     def all_buried(self) -> Event:
         """Happens when no message that died here waits for its dead letter to be safe, or when
-        those that were taken out are settled; whoever waits for both asks again then."""
+        those that were taken out are settled. A caller that waits for both asks again then."""
         if self._in_hand:
             return self._in_hand.all_settled()
         return self._vhost.burials.all_buried(self)
@@ -789,7 +789,7 @@ class LocalQueue(Queue):
     def keep_limits(self) -> None:
         """Drop what is too much: after a restart, or at another node, limits may be others.
 
-        Not done by the constructor: whoever follows what a queue does sees it there before.
+        Not done by the constructor: watchers of the queue are to see it before it drops anything.
         """
         if self.retained is not None or self.settings.retention is not None:
             self._vhost.follow_retention(self)

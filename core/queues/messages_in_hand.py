@@ -78,7 +78,7 @@ class MessagesInHand:
         return messages
 
     async def noted(self) -> bool:
-        """Return when what was taken out counts as delivered at whoever leads the queue next: only
+        """Return when what was taken out counts as delivered at any next leader of the queue: only
         then may it go elsewhere. False when another node leads by then."""
         backing = self._queue.backing
         level = backing.levels[0] if isinstance(backing, PriorityQueue) else backing

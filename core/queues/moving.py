@@ -20,8 +20,8 @@ class Unanswered(Struct, frozen=True, gc=False):
     `number` is 0 where it was never sent to one. `sent_to` is the leader it was sent to last, and
     the epoch of that; `may_be_delivered` says that a leader before may have delivered it.
 
-    The collector does not look at these, of which there may be tens of thousands: whoever keeps
-    them lets go of them when they are answered, or refused.
+    The collector does not look at these, of which there may be tens of thousands: the
+    queue that keeps them lets go of them when they are answered, or refused.
     """
 
     number: int

@@ -78,7 +78,7 @@ class Alarms:
     def set_flow(self, flow: bool, of: str = "disk") -> None:
         """Publishers are to wait for the disk, or for what is named, or not any more.
 
-        Nobody is told why.
+        Clients are not told why.
         """
         if flow:
             self._slow.add(of)

@@ -1,8 +1,8 @@
 """How the file descriptors a process may have (`ulimit -n`) are shared out.
 
 The system gives each new file or socket the lowest number that is free. So a socket whose number is
-`clients` or above shows that as many are in use, whoever uses them; it is refused, and the numbers
-above are left for the node's own files, which must never wait for strangers to go.
+`clients` or above shows that as many are in use, for whatever purpose. It is refused, and the
+numbers above are left for the node's own files, which must never wait for strangers to go.
 """
 
 from __future__ import annotations

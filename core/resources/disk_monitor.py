@@ -121,7 +121,7 @@ class DiskMonitor:
         )
 
     def _failed(self) -> float | None:
-        """An alarm that is on stays on: nobody has seen that there is space again."""
+        """An alarm that is on stays on: it has not been seen that there is space again."""
         self.free_bytes = None
         self._failures += 1
         self.enabled = self._failures <= RETRIES_MAX

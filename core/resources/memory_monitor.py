@@ -24,8 +24,8 @@ INTERVAL_MIN_S = 0.1
 # How fast publishers can fill memory: near the watermark a second is too long.
 FAST_BYTES_PER_S = 1_000_000_000
 # When the process has grown or shrunk by so much there may be something to give back. That takes up
-# to 40 ms, in which nobody is served: a node that serves clients does it only when it uses much of
-# what it may.
+# to 40 ms, in which no client is served: a node that serves clients does it only when it uses much
+# of what it may.
 CHANGED_BYTES = 8 << 20
 RELEASE_INTERVAL_S = 5.0
 MUCH = 0.25
@@ -109,7 +109,8 @@ class MemoryMonitor:
 
     @property
     def used_ratio(self) -> float | None:
-        """The memory in use as a share of the limit; None while nobody knows, or of nothing."""
+        """The memory in use as a share of the limit; None if either is not known, or there is no
+        limit."""
         limit = self.limit_bytes
         return self.used_bytes / limit if self.used_bytes is not None and limit else None
 

@@ -39,7 +39,7 @@ class Turns:
     """The turns of one node.
 
     `left_us` is what the present turn may still cost. It is a plain attribute, and below zero when
-    somebody has spent more than there was.
+    more was spent than there was.
     """
 
     __slots__ = ("_clients", "_clock", "_line", "_scheduled", "left_us")

@@ -1,6 +1,6 @@
 """Operations that may have to wait for other nodes, written as coroutines and run without a loop.
 
-A coroutine of this kind awaits nothing but what is here, and what it yields to whoever drives it
+A coroutine of this kind awaits nothing but what is here, and what it yields to its driver
 has a `then`. On a single node nothing ever waits: such a coroutine ends with its first `send`.
 """
 
@@ -99,7 +99,7 @@ async def taken(operation: Callable[[], Commit]) -> None:
 
 
 async def outliving(waiting: Waiting[None]) -> None:
-    """Await an operation that goes on even when whoever awaits it is closed meanwhile.
+    """Await an operation that goes on even when the awaiting coroutine is closed meanwhile.
 
     Raises what it raises.
     """

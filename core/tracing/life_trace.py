@@ -193,7 +193,7 @@ class LifeTrace(MessageObserver):
         record.redelivered = redelivered
         record.no_ack = no_ack
         record.size = len(body)
-        # Whoever makes spans of records may not have seen how the message came here.
+        # The maker of spans may not have seen how the message came here.
         record.traceparent, record.tracestate = self._codec.trace_context(envelope.header)
         self._tracer.add(record)
 

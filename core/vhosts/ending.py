@@ -2,7 +2,7 @@
 
 A transaction deletes a queue or an exchange with all its bindings; what is so large that others
 would have to wait loses most of its bindings before, in transactions of their own. A crash in
-between leaves it with fewer bindings and its messages, and nobody was told that it is gone.
+between leaves it with fewer bindings and its messages; no client was told that it is gone.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Ending:
         try:
             await taken(delete)
         except BrokerError:
-            # Somebody began to use it meanwhile, and it stays what it was.
+            # A client began to use it meanwhile, and it stays what it was.
             for binding in gone:
                 # The other end of a binding may have been deleted.
                 with suppress(NotFound):

@@ -1,7 +1,7 @@
 """How often things came and went on a node since it started.
 
-RabbitMQ calls these churn (management_api.md sections 3 and 5). Whoever opens, declares or
-refuses counts.
+RabbitMQ calls these churn (management_api.md sections 3 and 5). The code that opens,
+declares or refuses counts.
 """
 
 from __future__ import annotations

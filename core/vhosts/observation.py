@@ -50,8 +50,8 @@ class Observation(Observers):
             self._queues[name].trace_with(self._observer_of(name))
 
     def observes(self, user: str, queues: Sequence[Queue] | None) -> bool:
-        """Whether what the user publishes to these queues may be reported to somebody; None stands
-        for queues that are not known yet."""
+        """Whether what the user publishes to these queues may be reported to an observer; None
+        stands for queues that are not known yet."""
         if self.firehose is not None:
             return True
         return self.life is not None and self.life.may_select(user, queues)

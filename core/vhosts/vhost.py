@@ -1,7 +1,7 @@
 """A virtual host: its exchanges, queues and bindings, and the rules between them.
 
-The definitions in the metadata store are the truth, and what lives here follows them. Whoever
-declares, binds or deletes decides what is to be written and hands it to the store; exchanges,
+The definitions in the metadata store are the truth, and what lives here follows them. A method
+that declares, binds or deletes decides what is to be written and hands it to the store; exchanges,
 queues and bindings come and go when the store tells of the change. On a single node that is
 before the call returns; in a cluster it is when the commit is `visible`, and the call has to be
 made again when it was `refused`.
@@ -345,7 +345,7 @@ class VirtualHost:
         may_wait: bool = False,
     ) -> Commit:
         """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments, and
-        `NotFound` when the node stops: nobody would hear of the queue any more.
+        `NotFound` when the node stops: no client could use the queue any more.
 
         Raises `InternalFault` for a quorum queue or a stream of which too few members are up,
         unless it `may_wait` for them.
@@ -441,7 +441,7 @@ class VirtualHost:
             self._in_background(self._end_unused(queue))
 
     async def _end_unused(self, queue: LocalQueue) -> None:
-        # Whoever uses it again, while it ends in turns, keeps it.
+        # A client that uses it again, while it ends in turns, keeps it.
         with suppress(PreconditionFailed):
             await self.ending.queue(queue, queue.check_unused)
 
@@ -541,7 +541,7 @@ class VirtualHost:
                 self._replies.deliver(key, envelope, body)
 
     async def publish(self, envelope: Envelope, body: bytes, routing_keys: Sequence[str]) -> None:
-        """Publish for the broker itself: no permission is needed, and nobody is told."""
+        """Publish for the broker itself: no permission is needed, and nothing is confirmed."""
         exchange = self.exchanges.get(envelope.exchange)
         if exchange is not None:
             find = partial(self.queues_for, exchange, routing_keys, envelope.header)
@@ -840,7 +840,7 @@ class VirtualHost:
         self.topology.generation += 1
 
     def _in_background(self, waiting: Waiting[None]) -> None:
-        """Go through an operation that nobody waits for."""
+        """Go through an operation for which no client waits."""
         run(waiting, lambda result: result())
 
     # What is to be written

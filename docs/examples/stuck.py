@@ -40,7 +40,7 @@ def stuck(spark: SparkSession, store: str) -> DataFrame:
 def reasons(spark: SparkSession, store: str, api: str) -> DataFrame:
     """A row for each queue with messages and each of its consumers, the oldest message first.
 
-    no consumer        nobody takes anything
+    no consumer        there is no consumer
     consumers wait     messages are ready, and not one is out: consumers are blocked, or all at once
                        have just come
     consumers are slow all that consumers may have is out (prefetch), and the rest waits for them

@@ -32,7 +32,7 @@ def common_options() -> list[click.Parameter]:
         click.Option(["--username"], metavar="NAME", help="Who logs in at --url [guest]."),
         click.Option(["--password"], metavar="TEXT", help="Or WARREN_CTL_PASSWORD, or a prompt."),
         click.Option(["--cacert"], metavar="FILE", help="Whom to trust at an https --url."),
-        click.Option(["--insecure"], is_flag=True, help="Trust anybody at an https --url."),
+        click.Option(["--insecure"], is_flag=True, help="Check no certificate at an https --url."),
         click.Option(["-l", "--longnames"], is_flag=True, hidden=True),
         click.Option(["--print-stacktrace"], is_flag=True, hidden=True),
         click.Option(["--erlang-cookie"], hidden=True),

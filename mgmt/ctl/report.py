@@ -47,7 +47,7 @@ OF_VHOST: list[tuple[CtlCommand, dict[str, object]]] = [
 ]
 
 
-@command("report", "Print all that somebody who helps wants to see. It has names in it.")
+@command("report", "Print what support needs to see. It contains names of queues and users.")
 def report(call: Call) -> Answer:
     """What cannot be told, over the network say, is left out with the reason."""
     call.announce(f"Reporting server status of node {call.node} ...\n")

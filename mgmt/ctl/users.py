@@ -85,7 +85,11 @@ def change_password(call: Call, name: str, secret: str | None) -> Answer:
     return None
 
 
-@command("clear_password", "Let nobody log in with a password.", argument("name"))
+@command(
+    "clear_password",
+    "Refuse every password of a user.",
+    argument("name"),
+)
 def clear_password(call: Call, name: str) -> Answer:
     call.announce(f'Clearing password for user "{name}" ...')
     _change(call, _user(call, name), password_hash="")

@@ -252,7 +252,7 @@ RAFT = (
     _gauge("raft_log_last_written_index", "The same as raft_log_last_applied_index"),
     _gauge(
         "raft_entry_commit_latency_seconds",
-        "Always 0: a queue with one member has nobody to wait for",
+        "Always 0: a queue with one member waits for no other",
     ),
 )
 

@@ -101,7 +101,7 @@ class ProcessPlan(NamedTuple):
 
 
 def data_directory(config: Config) -> Path:
-    assert config.data_dir is not None, "checked by whoever begins"
+    assert config.data_dir is not None, "checked at the start"
     return config.data_dir
 
 

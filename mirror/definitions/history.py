@@ -170,7 +170,7 @@ class DefinitionHistory:
             "definition_unreadable",
             key=shown,
             error=error,
-            action="passed over until somebody defines it anew",
+            action="passed over until it is defined anew",
         )
         return Unread(path, key, kv.mod_revision, str(error))
 

@@ -1,9 +1,9 @@
 """Deletes what belongs to a user, a virtual host or a queue that is gone.
 
-Whoever deletes one of these deletes what it knows to belong to it. Another node may add something
-before it hears of that: a permission that was left would be that of the next user of this name, a
-binding that of the next queue. So the first node that is up looks for such definitions whenever one
-is made, and whenever a user, a virtual host or a queue goes.
+The node that deletes one of these deletes what it knows to belong to it. Another node may add
+something before it hears of that: a permission that was left would be that of the next user of this
+name, a binding that of the next queue. So the first node that is up looks for such definitions
+whenever one is made, and whenever a user, a virtual host or a queue goes.
 """
 
 from __future__ import annotations
@@ -90,6 +90,6 @@ class Ownerless:
             if stored is None or owner is None:
                 continue
             log_event(log, logging.INFO, "ownerless_definition_deleted", key=key, missing=owner)
-            # Somebody may make the owner anew, and this for it.
+            # A client may make the owner anew, and this for it.
             unchanged = [Precondition(key, stored.version), Precondition(owner, 0)]
             self._store.transact([Write(key, None)], unchanged)

@@ -195,7 +195,7 @@ class CopiesHere:
         copy.at_rest = False
         copy.leader_may_be_gone()
         if not copy.is_awaited and self._clock.now() > copy.wanted_at + UNWANTED_S:
-            self.drop_copy(copy, "nobody asks for it any more")
+            self.drop_copy(copy, "no leader asks for it any more")
         else:
             self.write_card(copy)
 

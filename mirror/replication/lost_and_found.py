@@ -4,7 +4,7 @@ A leader that was cut off took messages that the next leader never got. And wher
 that a mirror leads which was not in sync, it lacks much of what the former leader had. When the
 former leader is back, it asks the present one which messages are lacking, and puts these where
 people find them, instead of deleting them with its copy. They can be sent on from there, by hand or
-with a shovel, once somebody has seen whether they are still wanted.
+with a shovel, once a person has seen whether they are still wanted.
 
 Other copies that were once whole do the same: that of an earlier leader, or of a mirror that was in
 sync. But they may have much that was consumed since, so they wait `LATE_S` for the last leader that

@@ -20,7 +20,7 @@ from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.instructions import Op, perform
 from warren.mirror.replication.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
 from warren.mirror.replication.numbered_groups import NumberedGroups
-from warren.mirror.replication.observed_copy import Observe, ObservedCopy, nobody
+from warren.mirror.replication.observed_copy import Observe, ObservedCopy, no_observer
 from warren.mirror.replication.queue_levels import mirror_level
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering, Step
@@ -81,7 +81,7 @@ class Mirror(PublishConfirms):
         # Whether it has a persistent message only when that is on disk; if not, at once.
         self.is_flushed = True
         # Returns the observer of messages that come; None if there is none.
-        self.observed: Callable[[], Observe | None] = nobody
+        self.observed: Callable[[], Observe | None] = no_observer
         self.retains = Retains()
         # The position at which the leader retains the message that it names next.
         self._retain_at = 0

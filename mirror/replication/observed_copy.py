@@ -15,7 +15,7 @@ Observe: TypeAlias = Callable[[Envelope], None]
 """Told of a message that has come."""
 
 
-def nobody() -> Observe | None:
+def no_observer() -> Observe | None:
     """Return None: there is no observer."""
     return None
 

@@ -2,7 +2,7 @@
 
 Answerable for reading only what LMDB can follow, for enlarging the map, and for opening the file
 anew after an error. `database_writer.py` writes to it on a thread, again and again while the disk
-fails; what keys and values mean is the business of whoever has it (`metadata.py`,
+fails; what keys and values mean is for its users to know (`metadata.py`,
 `metadata_replica.py`, `key_file.py`).
 """
 

@@ -157,7 +157,7 @@ class LmdbMetadataStore(DefinitionTable):
                     "definition_unreadable",
                     key=shown_key(key),
                     reason=error,
-                    action="skipped, and left where it is until somebody defines it anew",
+                    action="skipped, and left where it is until it is defined anew",
                 )
 
     def _persist(self, changes: Sequence[Change]) -> Commit:

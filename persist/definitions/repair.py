@@ -48,7 +48,7 @@ class Repaired(NamedTuple):
 
     `kept` definitions are from the old file, `taken` from the copy. `damage` says what was wrong,
     `lost` names definitions of which neither has anything that can be read. `complete` is False
-    when there may have been more, that nobody can name.
+    when there may have been more, whose names are lost.
     """
 
     complete: bool

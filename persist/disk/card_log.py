@@ -185,7 +185,7 @@ class CardLog:
                 del cards[storage_id]
         octets = _encoded(changes)
         renewed = self._is_to_be_renewed or self._size + len(octets) > self._size_max(cards)
-        # Until all of it is durable, nobody knows what is in the file.
+        # Until all of it is durable, it is not known what is in the file.
         self._is_to_be_renewed = True
         if renewed:
             self._renew(cards)

@@ -52,7 +52,7 @@ def known_cluster(directory: DataDirectory | None, node: str = "") -> str | None
 
 def expect_no_cluster(data_directory: Path) -> None:
     """Raise `DataDirectoryRefused` if the directory is of a member of a cluster: without the
-    definitions of the cluster nobody could use what is there. Raises OSError."""
+    definitions of the cluster its messages belong to no queue. Raises OSError."""
     known = read_known_cluster(data_directory)
     if known is not None:
         raise DataDirectoryRefused(

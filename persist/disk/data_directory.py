@@ -56,7 +56,7 @@ class NotADataDirectory(DataDirectoryRefused):
 
 
 class DataDirectory:
-    """An open data directory; nobody else can open it until it is closed."""
+    """An open data directory; no other process can open it until it is closed."""
 
     def __init__(
         self, path: Path, node_id: str, lock_fd: int, created: Sequence[Path] = ()
@@ -95,7 +95,7 @@ class DataDirectory:
     def discard_new(self) -> None:
         """After `close`: delete what `open` has created, if it has.
 
-        For a start that came to nothing, after which nobody has anything there.
+        For a start that came to nothing, and left nothing there that is needed.
         """
         if self._created and self._created[-1] == self.path:
             shutil.rmtree(self.path, ignore_errors=True)

@@ -29,10 +29,10 @@ logger = logging.getLogger("warren.storage")
 Item = TypeVar("Item")
 Job: TypeAlias = Callable[[], None]
 OnFault: TypeAlias = Callable[[BaseException], None]
-"""Told, in any thread, of an exception that nobody expected."""
+"""Told, in any thread, of an unexpected exception."""
 
 RETRY_FIRST_S = 0.1
-# A full disk is usually freed by a person: looking more often than this helps nobody.
+# A full disk is usually freed by a person: looking more often than this does not help.
 RETRY_MAX_S = 5.0
 # Tries made when closing; a disk that fails twice in a row is not waited for at shutdown.
 CLOSE_TRIES_MAX = 2

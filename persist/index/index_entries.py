@@ -443,7 +443,7 @@ class IndexEntries:
                 store.drop(file, count - left, octets - left_octets)
 
     def _lost_with_segment(self, count: int, body_bytes: int, reason: str) -> None:
-        """Report messages whose positions nobody knows any more."""
+        """Report messages whose positions are not known any more."""
         for _ in range(count):
             self._context.report_lost(self.queue_id, -1, reason, b"")
         known, known_bytes = self._lost
@@ -457,7 +457,8 @@ class IndexEntries:
     def unload_cold(self, segment: Segment) -> None:
         """Take a flushed segment out of memory unless messages are read from or added to it.
 
-        Behind where they are read there may be any number, each with a message nobody settles.
+        Behind where they are read there may be any number, each with a message that stays
+        unsettled.
         """
         if (
             not segment.dirty

@@ -5,7 +5,7 @@ which forgets them in the same turn of the loop.
 
 Guarantee: no batch of the journal has the removal of a message from the queue without having, in
 itself or in an earlier batch, the message here. For a batch has all removals that were noted before
-it, and of this index all messages: it is not cut as others are. Whoever writes here bounds how much
+it, and of this index all messages: it is not cut as others are. The writer bounds how much
 that is (`RetainedLog.is_behind`).
 
 A large message is not written again: its entry leads to the record that the queue's entry led to,

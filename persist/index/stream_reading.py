@@ -74,7 +74,7 @@ class StreamReading(ABC):
             return None
         head = self._reader.read_run([entry._replace(length=RECORD_BYTES)])
         if isinstance(head, Damaged) or len(head) < RECORD_BYTES:
-            # Whoever reads the message hears of it.
+            # The reader of the message hears of it.
             return None
         arrived_us: int = RECORD.unpack_from(head)[-1]
         return arrived_us / 1e6

@@ -407,7 +407,7 @@ class Check:
             file.close()
 
     def _open_newest(self, path: Path, file_id: int) -> tuple[Path, File] | None:
-        """A file that went since was written anew, or nobody needs it."""
+        """A file that went since was written anew, or is not needed any more."""
         try:
             return path, self._filesystem.open(path, writable=False)
         except FileNotFoundError:

@@ -59,7 +59,7 @@ class StoreView:
 
     `files` are the newest generations by number. `stopped_clean`: the node ended its work in
     order and did not start again, so nothing can be unfinished. Queues of which `only` says no
-    are passed over. Without `totals`, segments are read when somebody asks for their entries.
+    are passed over. Without `totals`, segments are read when their entries are asked for.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ class Combiner:
         self._file = file
         self._segments = list(file.segments)
         self._alive = {}
-        # Whoever comes to share a record of the file from now on is not among the segments.
+        # Segments that come to share a record of the file from now on are not among these.
         file.late = {}
         self._below = below
         self._context.clock.call_soon(self._ask_segments)

@@ -48,7 +48,7 @@ def copy_records(
     try:
         filesystem.sync_directory(new.parent)
     except OSError:
-        # Whoever finds the new file takes it for durable, and removes the old one.
+        # A recovery that finds the new file takes it for durable, and removes the old one.
         filesystem.remove(new)
         raise
     return after, size

@@ -41,7 +41,8 @@ from warren.persist.log.message_store import MessageStore, StoreFile
 from warren.persist.log.store_context import StoreContext
 
 DELAY_S = 0.025
-"""How long a message nobody waits for may stay unwritten (RabbitMQ's store syncs as often)."""
+"""How long a message that no publisher waits for may stay unwritten (RabbitMQ's store syncs as
+often)."""
 
 BATCH_BYTES_MAX = 2 << 20
 """A batch is closed when there is so much; encoding it takes a few milliseconds."""
@@ -191,7 +192,7 @@ class Journal:
 
     @property
     def idle(self) -> bool:
-        """Whether everything noted so far is on disk, and whoever waited for it knows."""
+        """Whether everything noted so far is on disk, and those who waited for it know."""
         return not (self.noted or self._writing or self._settled)
 
     # What queue indexes say
@@ -236,7 +237,7 @@ class Journal:
         self._to_ask(index, confirms)
 
     def note_change(self, index: NotedIndex) -> None:
-        """The index has removals or returns to write, for which nobody waits."""
+        """The index has removals or returns to write, for which no client waits."""
         if not index.is_noted:
             index.is_noted = True
             self.noted.append(index)
@@ -257,7 +258,7 @@ class Journal:
             self.much_noted()
 
     def close_later(self) -> None:
-        """Something nobody waits for was noted."""
+        """Something was noted for which no client waits."""
         self.closing = True
         if self._timer is None and not self._writing:
             self._timer = self._call_later(DELAY_S, self._timed_out)
@@ -277,7 +278,7 @@ class Journal:
             self._watch_congestion()
 
     def cancelled(self, octets: int, confirms: PublishConfirms | None, publish_seq: int) -> None:
-        """A message was removed before it was written: whoever waits for it need not any more."""
+        """A message was removed before it was written: its publisher need not wait any more."""
         self.unwritten_bytes -= octets
         if confirms is not None:
             self._settled.append((confirms, publish_seq))
@@ -363,7 +364,7 @@ class Journal:
         if self._mark_wanted:
             self._mark_wanted = False
             batch.add((NOTHING_REMOVED,), RECORD_BYTES)
-        # Whoever acts on what a batch says relies on all removals before it being in it.
+        # The reader of a batch relies on all removals before it being in it.
         for index in noted:
             index.emit_removed(batch)
         first = min((at for index in noted if (at := index.first_mark()) is not None), default=0)

@@ -39,7 +39,7 @@ from warren.persist.log.store_context import StoreContext
 class StoreFile:
     """One file of a store.
 
-    `size` is that of the file on disk, `live_bytes` of the records in it that somebody needs.
+    `size` is that of the file on disk, `live_bytes` of the records in it that are needed.
     `references` counts those of shared records that have more than one. `moved` holds, for a file
     written anew, where records were and where they are. `segments` are the index segments that
     have, or had, entries in it. `unwritten` are pieces on their way to the disk. `late` are, while

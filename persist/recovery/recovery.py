@@ -487,7 +487,7 @@ class Recovery:
         stored.size = scan.end
 
     def _keep_aside(self, opened: File, stored: StoreFile, offset: int, size: int) -> None:
-        """Keep octets nobody can use for somebody who can."""
+        """Keep octets that the node cannot use, for people who look into them."""
         name = f"{stored.file_id:08x}.{stored.generation}.{offset}.octets"
         aside = self._filesystem.create(self._directory / QUARANTINE_DIRECTORY / name)
         try:

@@ -2,7 +2,7 @@
 
 A snapshot that names a cursor stands as long as that cursor does, whether its stream runs or not,
 and at most until what it keeps is more than the cursor may keep. Who reads a stream holds the lock
-of the directory of its cursor, so that no two do, and one that was killed is in nobody's way.
+of the directory of its cursor, so that no two do, and one that was killed is in no other's way.
 
 - `cursor.json` is written by the stream: what the cursor may keep, and whose it is;
 - `released.json` by who took its snapshots away, for the stream that comes back.

@@ -1,7 +1,7 @@
 """The process for whose sake a snapshot stands, so that the snapshot can go when the process has.
 
 A process is known by its number and the moment it was started, on one boot of one machine, or in
-one container (a namespace of processes). Whoever sees other processes than the maker of the
+one container (a namespace of processes). A process that sees other processes than the maker of the
 snapshot cannot tell, and leaves it to the lease.
 """
 

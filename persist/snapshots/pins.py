@@ -1,9 +1,9 @@
 """The snapshots that stand in a node's store, `store/pins/<id>`: until when, and what they hold.
 
-A snapshot is made by somebody else (`spark_export/snapshot/snapshot.py`) and read by others; the
-node only removes what nobody wants any more: whose lease has run out, whose maker's process has
-ended (`pin_owner.py`), whose cursor (`cursors.py`) has ended or keeps more than it may. A snapshot
-has hard links to log files, so what the node removes stays on the disk until the last of them goes.
+Other processes make snapshots (`spark_export/snapshot/snapshot.py`) and read them; the node only
+removes pins that are not wanted any more: whose lease has run out, whose maker's process has ended
+(`pin_owner.py`), whose cursor (`cursors.py`) has ended or keeps more than it may. A snapshot has
+hard links to log files, so what the node removes stays on the disk until the last of them goes.
 When all snapshots together keep more than they may the oldest go first; `released/ID` says so to
 those who read them.
 
@@ -202,7 +202,7 @@ def _release_note(snapshot: Path) -> Path:
 
 
 def _forget_released(directory: Path, now_us: int) -> None:
-    """Remove notes that nobody will ask for any more."""
+    """Remove notes that will not be asked for any more."""
     try:
         with os.scandir(directory / RELEASED_DIRECTORY) as notes:
             for note in notes:
@@ -217,7 +217,7 @@ def _sweep_one(path: Path, is_wanted: Callable[[], bool]) -> None:
         if is_wanted():
             return
         with locked(path) as ours:
-            # It may have been extended while nobody held it.
+            # It may have been extended while the lock was free.
             if not ours or is_wanted():
                 return
             remove(path)
@@ -344,7 +344,7 @@ def read_lease(path: Path) -> Lease:
     except FileNotFoundError:
         return NO_LEASE
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        # Of no use to anybody: it was not synced when the power went.
+        # Of no use any more: it was not synced when the power went.
         return NO_LEASE
     if not isinstance(until, int):
         return NO_LEASE
@@ -355,7 +355,7 @@ def read_lease(path: Path) -> Lease:
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Hold the lock of a directory; False when somebody else does, or there is none."""
+    """Hold the lock of a directory; False when another process does, or there is none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:

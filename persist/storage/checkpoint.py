@@ -9,8 +9,8 @@ Each frame says up to where the journal is in it, so it does no harm that some a
 Delivery counts and dead marks are in the journal only. Before the checkpoint is written, all there
 are go to a small file: that it has newer ones than the checkpoint does no harm, for they only grow.
 
-Then go the files nobody needs any more: log files with nothing alive before the checkpoint, and
-log files with little alive are written anew (`combine.py`). Files of segments that have become
+Then go the files that are not needed any more: log files with nothing alive before the checkpoint,
+and log files with little alive are written anew (`combine.py`). Files of segments that have become
 empty go earlier, but never later than the checkpoint that forgets why.
 """
 
@@ -106,7 +106,7 @@ class Checkpointer:
         self._written_bytes = 0
         self._idle_timer: Timer | None = None
         self._closed = False
-        # What was there at the start may be of no use to anybody.
+        # What was there at the start may be of no use any more.
         self.watch_idleness()
 
     # What the journal says
@@ -240,7 +240,7 @@ class Checkpointer:
         self._remove_dead()
         self._on_done()
 
-    # What nobody needs any more
+    # Files that are not needed any more
 
     def _remove_segments(self) -> None:
         if self._busy:
@@ -370,7 +370,7 @@ def write_frames(filesystem: FileSystem, writes: list[Write]) -> None:
         if synced:
             filesystem.sync_files(synced)
     except OSError:
-        # What a failed sync left in the cache may never reach the disk: nobody shall find it.
+        # What a failed sync left in the cache may never reach the disk: it must not be found.
         for _, path, offset, _ in writes:
             cut_off(filesystem, path, offset)
         raise

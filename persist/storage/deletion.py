@@ -4,7 +4,7 @@ A queue that was deleted keeps its messages until its definition is gone from th
 crash before that the queue is back, and wants them. Then its places in the log are given back and
 its files removed. The note that it was deleted (`deleted_queues.py`) goes last, when neither files
 nor the journal from the last checkpoint on have anything of the queue: until then a recovery may
-find messages, and has to know that nobody misses them.
+find messages, and has to know that they are not missed.
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ class Storage:
         defined: Collection[int] = (),
         is_deleted: Callable[[int], bool] | None = None,
     ) -> None:
-        """See to what nobody has opened: drop what is of deleted queues, and keep the rest.
+        """See to what was not opened: drop what is of deleted queues, and keep the rest.
 
         `defined` are queues that could not be brought back this time. `is_deleted` says of the id
         of a queue that it was deleted; without it that is so where a note says it.

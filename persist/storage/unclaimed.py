@@ -1,4 +1,4 @@
-"""Messages on disk of queues that no definition names, though nobody wrote down their deletion.
+"""Messages on disk of queues that no definition names, and whose deletion was not written down.
 
 A lost or damaged definition leaves them. They are kept, over restarts too, until their queue has a
 definition again, or until a person has them moved into another queue or dropped.
@@ -61,7 +61,7 @@ class UnclaimedMessages:
 
     @contextmanager
     def moving(self, queue_id: int) -> Iterator[bool]:
-        """Move what is there elsewhere; False while somebody else does."""
+        """Move what is there elsewhere; False while another one does."""
         if queue_id in self._moving:
             yield False
             return

@@ -7,6 +7,7 @@ may grow, and nothing may join the list.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -218,3 +219,15 @@ def test_nothing_gets_larger(found: Callable[[], dict[str, int]], known: dict[st
     assert not grown, "make it smaller, rather than the bound larger"
     shrunk = {name: now.get(name, 0) for name, size in known.items() if now.get(name, 0) < size}
     assert not shrunk, "well done; put the new numbers into this file"
+
+
+def test_comments_name_who_does_what() -> None:
+    """A node, a client, a reader, an operator: readers need not guess who "nobody" is."""
+    vague = re.compile(r"\b([Nn]obody|[Ww]hoever|[Ss]omebody|[Aa]nybody|[Ee]verybody|[Nn]o one)\b")
+    found = [
+        f"{path}:{number}: {line.strip()}"
+        for path in modules()
+        for number, line in enumerate((ROOT / path).read_text("utf-8").splitlines(), 1)
+        if vague.search(line)
+    ]
+    assert not found, "\n".join(found)
