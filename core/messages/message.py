@@ -102,6 +102,9 @@ class Message(Struct, eq=False, gc=False):
     `expires_at` is on the clock of the node, or None. `holder` is who got it and has not settled
     it yet, or `NOBODY`. Code that keeps a message for long must expect its body to be paged out,
     and `BackingQueue.load` it before use.
+
+    The collector does not look at messages, of which there may be millions: objects that end let
+    go of the messages they hold, so that no cycle is left.
     """
 
     envelope: Envelope
