@@ -309,6 +309,14 @@ def parse_processes(text: str) -> Processes:
     return int(text)
 
 
+def directory(text: str) -> Path:
+    """The path of a directory. Raises ValueError if it is empty: a variable that was not set would
+    stand for the directory in which the node happens to be started."""
+    if not text:
+        raise ValueError("the path of a directory is empty")
+    return Path(text)
+
+
 def override(
     config: Config,
     *,
@@ -320,11 +328,12 @@ def override(
 ) -> Config:
     """The configuration with other values, from flags or from the environment.
 
-    `http` "none": nothing listens for HTTP. Raises ValueError for invalid addresses and names.
+    `http` "none": nothing listens for HTTP. Raises ValueError for invalid addresses, names and
+    directories.
     """
     changes: dict[str, object] = {}
     if data_dir is not None:
-        changes["data_dir"] = Path(data_dir)
+        changes["data_dir"] = directory(data_dir)
     if node_name is not None:
         changes["node_name"] = checked_node_name(node_name)
     if amqp is not None:

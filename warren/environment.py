@@ -109,7 +109,7 @@ class Environment:
 
     def _data_dir(self, node_name: str) -> str | None:
         base = self._set.get("RABBITMQ_MNESIA_BASE")
-        named = None if base is None else str(Path(base) / node_name)
+        named = None if not base else str(Path(base) / node_name)
         return self._set.get("WARREN_DATA_DIR") or self._set.get("RABBITMQ_MNESIA_DIR") or named
 
     def _rabbitmq_listener(self) -> Listener | None:

@@ -512,6 +512,11 @@ class TestFlags:
         assert overridden.amqp_listeners == (("127.0.0.1", 2),)
         assert overridden.heartbeat_s == 5
 
+    def test_a_data_directory_without_a_name_is_refused(self) -> None:
+        """`--data-dir "$UNSET"` would be the directory in which the node is started."""
+        with pytest.raises(ValueError, match="the path of a directory is empty"):
+            override(Config(), data_dir="")
+
     @pytest.mark.parametrize("address", ["", "host", "host:", "host:x", "[::1:5", "::5x"])
     def test_an_address_that_is_none_is_refused(self, address: str) -> None:
         with pytest.raises(ValueError):
