@@ -23,7 +23,6 @@ from warren.clock import EndingClock, LoopClock
 from warren.cluster_news import tell_others
 from warren.config import ClusterConfig, Listener, SslOptions
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec
-from warren.core.definitions.records import QueueRecord
 from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.core.ports import MetadataStore, Stored, Write
@@ -31,6 +30,7 @@ from warren.core.queues.placement import Placement
 from warren.core.resources.alarms import Alarms
 from warren.core.scheduling.periodic import Periodic
 from warren.etcd_access import etcd_client
+from warren.first_definitions import FirstDefinitions
 from warren.mgmt.waiting import done, through
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.ending import end_tasks
@@ -61,7 +61,7 @@ from warren.mirror.remote.remote_queues import RemoteQueues
 from warren.mirror.replication.copy_cards import CardFiles, NoCards, leftover_rule
 from warren.mirror.replication.mirroring import Mirroring
 from warren.mirror.replication.replicas import SyncLimits
-from warren.node_refused import NodeRefused, StoreLost
+from warren.node_refused import ClusterRefused, StoreLost
 from warren.open_files import descriptors
 from warren.persist.definitions.deleted_queues import DeletedQueues, no_notes, storage_ids
 from warren.persist.definitions.metadata_replica import LmdbReplica
@@ -91,10 +91,6 @@ CERTIFICATE_CHECK_S = 30.0
 DRAIN_S = 30.0
 """The time for which an operator waits until queues are handed over."""
 DRAIN_POLL_S = 0.05
-
-
-class ClusterRefused(NodeRefused):
-    """The node cannot be part of the cluster; the text says why and what to do."""
 
 
 class NotForgotten(NamedTuple):
@@ -168,8 +164,10 @@ class Cluster:
             expected = known_cluster(directory, node_name)
             membership = await _open_membership(config, etcd, node_name, clock, directory, expected)
             await _expect_secret(config, etcd, secret, node_name)
-            if expected is None and own_definitions:
-                _expect_new(membership, node_name)
+            brought = FirstDefinitions(
+                own_definitions if expected is None else [], directory, node_name
+            )
+            brought.begin(membership)
             if directory is not None:
                 replica = LmdbReplica(
                     directory,
@@ -180,7 +178,7 @@ class Cluster:
                     on_fault=on_fault,
                 )
             cluster = cls(config, node_name, clock, etcd, membership, replica, certificates)
-            await cluster._join(secret, directory, own_definitions if expected is None else [])
+            await cluster._join(secret, directory, brought)
         except BaseException as error:
             await _abandon(etcd, membership, replica)
             if isinstance(error, EtcdError):
@@ -193,7 +191,7 @@ class Cluster:
         return cluster
 
     async def _join(
-        self, secret: bytes, directory: DataDirectory | None, own_definitions: list[Stored]
+        self, secret: bytes, directory: DataDirectory | None, brought: FirstDefinitions
     ) -> None:
         config = self._config
         identity = Identity(
@@ -226,6 +224,7 @@ class Cluster:
             host = config.advertised_host or _host_of(self._node_name)
             port = listening.getsockname()[1]
             joined = await self.membership.join(host, port, __version__, config.machine)
+            await brought.joined(self.membership, first=joined.first)
             self.membership.on_lease_lost = self._lease_lost
             self.metadata = await ClusterMetadata.open(
                 self._etcd,
@@ -237,8 +236,7 @@ class Cluster:
                 attempt_pause_s=config.start_pause_s,
             )
             self._abreast = Abreast(self.metadata, self.calls, self._clock, self.post.peers)
-            if own_definitions:
-                await written(self.metadata, _taken_along(own_definitions, self._node_name))
+            await written(self.metadata, brought.writes(self.metadata))
             store, name = self.metadata, self._node_name
             left = leftovers.of_cluster(store) if joined.first else leftovers.of_node(store, name)
             await written(store, left)
@@ -595,31 +593,6 @@ async def _expect_secret(
             f"node {node_name} has another secret than the nodes of the cluster that are up;"
             " give it theirs"
         )
-
-
-def _expect_new(membership: Membership, node_name: str) -> None:
-    if membership.members():
-        raise ClusterRefused(
-            f"node {node_name} has definitions of its own, and the cluster has others; to join"
-            " it, start with an empty data directory"
-        )
-
-
-def _taken_along(own_definitions: list[Stored], node_name: str) -> list[Write]:
-    """The definitions that a node brings into its new cluster; its queues stay at the node."""
-    writes = []
-    for key, record, _ in own_definitions:
-        if isinstance(record, QueueRecord):
-            record = QueueRecord(
-                record.auto_delete,
-                record.arguments,
-                record.queue_id,
-                durable=record.durable,
-                exclusive=record.exclusive,
-                leader=node_name,
-            )
-        writes.append(Write(key, record))
-    return writes
 
 
 async def written(metadata: MetadataStore, writes: list[Write]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from warren.clock import LoopClock
-from warren.cluster import ClusterRefused, written
+from warren.cluster import written
 from warren.config import ClusterConfig
 from warren.etcd_access import etcd_client
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
@@ -21,6 +21,7 @@ from warren.mirror.links.ports import PROTOCOL_VERSION
 from warren.mirror.members import leftovers
 from warren.mirror.members.directory import MemberDirectory, UnreadableMembership
 from warren.mirror.members.membership import Membership, MembershipRefused
+from warren.node_refused import ClusterRefused
 from warren.persist.disk.cluster_file import known_cluster
 from warren.persist.disk.data_directory import DataDirectory
 

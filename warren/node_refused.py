@@ -7,5 +7,9 @@ class NodeRefused(Exception):
     """The node cannot start as it is configured; the text says why and what to do."""
 
 
+class ClusterRefused(NodeRefused):
+    """The node cannot be part of the cluster; the text says why and what to do."""
+
+
 class StoreLost(NodeRefused):
     """The store of the cluster could not be used; it may be back at the next attempt."""

@@ -1,4 +1,8 @@
-"""Which cluster a data directory is of, and under which name its node is in it: `cluster.json`."""
+"""Which cluster a data directory is of, and under which name its node is in it: `cluster.json`.
+
+Until a node without a cluster has brought all its definitions into the one that it begins,
+`cluster.begun` has the same instead. The directory's own definitions hold until then.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,12 @@ from typing import NamedTuple
 from warren.persist.disk.data_directory import (
     DataDirectory,
     DataDirectoryRefused,
+    sync_directory,
     write_durably,
 )
 
 FILE = "cluster.json"
+BEGUN_FILE = "cluster.begun"
 
 
 class KnownCluster(NamedTuple):
@@ -24,8 +30,17 @@ class KnownCluster(NamedTuple):
 
 def read_known_cluster(data_directory: Path) -> KnownCluster | None:
     """None of a node that is in no cluster. Raises OSError."""
+    return _read(data_directory / FILE)
+
+
+def read_beginning(data_directory: Path) -> KnownCluster | None:
+    """The cluster that the node was about to begin when it ended; None if it was not."""
+    return _read(data_directory / BEGUN_FILE)
+
+
+def _read(path: Path) -> KnownCluster | None:
     try:
-        text = (data_directory / FILE).read_text("utf-8")
+        text = path.read_text("utf-8")
     except FileNotFoundError:
         return None
     known = json.loads(text)
@@ -62,6 +77,24 @@ def expect_no_cluster(data_directory: Path) -> None:
         )
 
 
+def note_beginning(data_directory: Path, known: KnownCluster) -> None:
+    """Durable on return. Raises OSError."""
+    _write(data_directory / BEGUN_FILE, known)
+
+
+def forget_beginning(data_directory: Path) -> None:
+    """Durable on return. Raises OSError."""
+    path = data_directory / BEGUN_FILE
+    if path.exists():
+        path.unlink()
+        sync_directory(data_directory)
+
+
 def write_known_cluster(data_directory: Path, known: KnownCluster) -> None:
-    """In place of what is there, or not at all. Raises OSError."""
-    write_durably(data_directory / FILE, (json.dumps(known._asdict()) + "\n").encode())
+    """In place of what is there, or not at all; a beginning ends with it. Raises OSError."""
+    _write(data_directory / FILE, known)
+    forget_beginning(data_directory)
+
+
+def _write(path: Path, known: KnownCluster) -> None:
+    write_durably(path, (json.dumps(known._asdict()) + "\n").encode())

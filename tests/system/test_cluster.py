@@ -249,6 +249,28 @@ def test_a_node_brings_what_it_had_alone_into_a_new_cluster_only(
     assert alone.linked() == {alone.name}
 
 
+def test_a_node_that_ended_while_it_began_a_cluster_goes_on(
+    start_cluster: Callable[..., RunningCluster],
+) -> None:
+    cluster = start_cluster()
+    node = cluster.new_node("alone", "")
+    node.start()
+    channel = node.connect().channel()
+    channel.queue_declare("q", durable=True)
+    publish(channel, "q", [b"kept"])
+    node.close_connections()
+    node.stop()
+    node.config = cluster.config
+    node.start()
+    node.kill()
+    # It was killed when it had joined, and had not noted yet whose member it is.
+    directory = node.data_directory
+    (directory / "cluster.json").rename(directory / "cluster.begun")
+    node.start()
+    assert take(node.connect().channel(), "q", 1) == [b"kept"]
+    assert not (directory / "cluster.begun").exists()
+
+
 def test_a_stopped_cluster_starts_with_what_lasts(
     start_cluster: Callable[..., RunningCluster],
 ) -> None:
