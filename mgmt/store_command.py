@@ -34,6 +34,7 @@ from warren.persist.inspection.dump import Dumped
 from warren.persist.inspection.dump import dump as dump_queue
 from warren.persist.inspection.queue_levels import definition_id, read_levels
 from warren.persist.layout.format import NewerStorage
+from warren.persist.storage.missing_store import make_empty
 
 DAMAGED = 1
 UNREADABLE = 2
@@ -99,12 +100,22 @@ def dump(
 
 @store.command()
 @DIRECTORY
-def repair(directory: Path) -> None:
+@click.option(
+    "--without-messages",
+    is_flag=True,
+    help="Only make an empty message storage, where it is missing: the messages are lost.",
+)
+def repair(directory: Path, without_messages: bool) -> None:
     """Rebuild lost or damaged definitions in DIR, of a node that is stopped.
 
     From what can be read of them, and from the copy that the node keeps beside them. The old file
     is put aside. Messages are not touched.
     """
+    if without_messages:
+        with _readable():
+            made = make_empty(directory)
+        click.echo(f"the message storage {'is empty now' if made else 'is there'}")
+        return
     with _readable():
         repaired = repair_definitions(directory)
     if repaired is None:

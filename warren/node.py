@@ -36,7 +36,6 @@ from warren.core.access.password import Passwords
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.paging import Pager
-from warren.core.definitions.records import QueueRecord
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.field import Table
 from warren.core.log_line import log_event, log_fault
@@ -55,12 +54,13 @@ from warren.listening import connection_settings, proxy_reader, socket_options, 
 from warren.message_storage import MessageStorage, RecoveryProgress
 from warren.message_traces import MessageTraces
 from warren.open_files import descriptors
-from warren.persist.definitions.deleted_queues import DeletedQueues, no_notes
+from warren.persist.definitions.deleted_queues import DeletedQueues, led_storages, no_notes
 from warren.persist.definitions.metadata import LmdbMetadataStore
 from warren.persist.disk.data_directory import DataDirectory
 from warren.persist.disk.group_commit import OnFault, SyncThread
 from warren.persist.log.store_context import StorageSizes
 from warren.persist.recovery.recovery import Recovery
+from warren.persist.storage.missing_store import expect_store
 from warren.second_copy_thread import SecondCopyThread
 from warren.shovel.assignments import OnlyNode
 from warren.shovel.shovels import COMPONENT as SHOVEL
@@ -197,6 +197,8 @@ class RunningNode:
             recovery = None
             addresses = config.amqp_listeners
             if directory is not None:
+                member = _name(config) if cluster is not None else None
+                expect_store(directory, metadata.records(("queue",)), member)
                 recovery, addresses = await _recover(config, directory)
             await _create_defaults(config, metadata)
             stores = metadata, deleted_queues, directory, recovery
@@ -356,7 +358,7 @@ class RunningNode:
             if cluster is not None:
                 is_deleted = cluster.leftovers(messages.storage.card_files, deleted_queues)
                 cluster.find_former_copies(node, is_deleted)
-            defined = _stored_queues(metadata, name, cluster is not None)
+            defined = led_storages(metadata.records(("queue",)), name, alone=cluster is None)
             messages.storage.settle_unclaimed(defined, is_deleted)
         for monitor in monitors:
             monitor.start()
@@ -648,19 +650,6 @@ async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
         decided = asyncio.Event()
         commit.then(decided.set)
         await decided.wait()
-
-
-def _stored_queues(metadata: MetadataStore, node: str, clustered: bool) -> set[int]:
-    """The storage ids of the queues that this node leads, usable or not.
-
-    Copies of queues that others lead are not among them.
-    """
-    records = [stored.record for stored in metadata.records(("queue",))]
-    return {
-        record.storage_id(node)
-        for record in records
-        if isinstance(record, QueueRecord) and (record.leader == node or not clustered)
-    }
 
 
 def _in_memory(spec: BackingSpec) -> BackingQueue:

@@ -20,7 +20,7 @@ from warren.core.backing.backing_queue import LEVELS, RETAINED_LEVEL
 from warren.core.definitions.definition_table import CompletedCommit
 from warren.core.definitions.record_format import encode_path
 from warren.core.definitions.records import QueueRecord
-from warren.core.ports import Commit
+from warren.core.ports import Commit, Stored
 
 PREFIX = b"\0deleted\0"
 NOTED = b"\1"
@@ -72,6 +72,20 @@ def own_storage(record: object, node: str, retaining: Collection[int] = ()) -> s
     if record.queue_id in retaining:
         ids.add(record.queue_id)
     return storage_ids(record) & ids
+
+
+def led_storages(queues: Iterable[Stored], node: str, *, alone: bool) -> set[int]:
+    """The storage ids of the queues that a node leads, usable or not.
+
+    `alone`: it is in no cluster, and leads all. Copies of queues that others lead are not among
+    them.
+    """
+    records = [stored.record for stored in queues]
+    return {
+        record.storage_id(node)
+        for record in records
+        if isinstance(record, QueueRecord) and (alone or record.leader == node)
+    }
 
 
 def first_level(storage_id: int) -> int:

@@ -56,12 +56,22 @@ class NotADataDirectory(DataDirectoryRefused):
 
 
 class DataDirectory:
-    """An open data directory; no other process can open it until it is closed."""
+    """An open data directory; no other process can open it until it is closed.
+
+    `is_new`: no node had used it before.
+    """
 
     def __init__(
-        self, path: Path, node_id: str, lock_fd: int, created: Sequence[Path] = ()
+        self,
+        path: Path,
+        node_id: str,
+        lock_fd: int,
+        created: Sequence[Path] = (),
+        *,
+        is_new: bool = False,
     ) -> None:
         self.path = path
+        self.is_new = is_new
         # The directories there were not before, outermost first.
         self._created = tuple(created)
         self.node_id = node_id
@@ -86,11 +96,12 @@ class DataDirectory:
                 ) from error
         lock_fd = locked(path)
         try:
-            node_id = read_identity(path) or _write_identity(path)
+            known = read_identity(path)
+            node_id = known or _write_identity(path)
         except BaseException:
             os.close(lock_fd)
             raise
-        return cls(path, node_id, lock_fd, created)
+        return cls(path, node_id, lock_fd, created, is_new=known is None)
 
     def discard_new(self) -> None:
         """After `close`: delete what `open` has created, if it has.
@@ -152,6 +163,11 @@ class DataDirectory:
 def is_of_processes(path: Path) -> bool:
     """Whether a broker of several processes has used this data directory."""
     return (path / PROCESSES).is_dir()
+
+
+def is_of_a_process(path: Path) -> bool:
+    """Whether it is the data directory of a process of such a broker."""
+    return is_of_processes(path) or path.absolute().parent.name == PROCESSES
 
 
 def expect_one_process(path: Path) -> None:

@@ -218,7 +218,13 @@ class Recovery:
                 action="as_after_a_crash",
             )
             return
-        if node_id == self._node_id and end == self.end:
+        if node_id != self._node_id:
+            return
+        if end > self.end:
+            # The last files of the log are missing.
+            self.last_file_id = file_of(end) - 1
+            self.end = end
+        if end == self.end:
             self.undelivered = undelivered
 
     def _read_counts(self) -> None:

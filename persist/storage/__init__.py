@@ -8,6 +8,7 @@ then. Long work is done a step in each turn of the loop, so that clients are ser
 | `storage` | the parts put together; begin here |
 | `checkpoint` | index files brought up to date, so that the journal before can go |
 | `deletion` | what deleted queues had on disk |
+| `missing_store` | a directory whose storage is gone: refused, or given an empty one |
 | `unclaimed` | messages that no definition names, and that were not deleted |
 | `work_in_turns` | work that takes long |
 

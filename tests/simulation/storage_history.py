@@ -716,7 +716,7 @@ class Missing(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
-        if NOT_THERE in line:
+        if NOT_THERE in line or "journal_file_missing" in line:
             self.lines.append(line)
 
 

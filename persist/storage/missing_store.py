@@ -1,0 +1,99 @@
+"""A message storage that is missing, beside definitions of queues.
+
+Its disk is not mounted, or it was left out of a copy. A node that began with an empty one would
+show queues without messages, and say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from warren.core.definitions.records import QueueRecord
+from warren.core.ports import Stored
+from warren.persist.definitions.deleted_queues import own_storage
+from warren.persist.disk.cluster_file import read_known_cluster
+from warren.persist.disk.data_directory import (
+    DataDirectory,
+    DataDirectoryRefused,
+    NotADataDirectory,
+    is_of_a_process,
+    read_identity,
+)
+from warren.persist.disk.filesystem import RealFileSystem
+from warren.persist.layout.format import Checkpoint, encode_checkpoint
+from warren.persist.recovery.recovery import (
+    CHECKPOINT_FILE,
+    FIRST_PLACE,
+    LOG_DIRECTORY,
+    QUEUES_DIRECTORY,
+    STORE_DIRECTORY,
+)
+from warren.persist.storage.checkpoint import write_small_file
+
+
+def is_there(data_directory: Path) -> bool:
+    """Whether a node has used the storage: it writes a checkpoint before anything else."""
+    store = data_directory / STORE_DIRECTORY
+    return (store / CHECKPOINT_FILE).exists() or any(
+        any(path.iterdir())
+        for path in (store / LOG_DIRECTORY, store / QUEUES_DIRECTORY)
+        if path.is_dir()
+    )
+
+
+def expect_store(directory: DataDirectory, queues: Iterable[Stored], member: str | None) -> None:
+    """Refuse a directory whose storage is gone while there are durable queues.
+
+    `queues` are all definitions of queues; `member` is the node's name in its cluster, or None.
+    Raises `DataDirectoryRefused`, OSError.
+    """
+    if directory.is_new or is_there(directory.path):
+        return
+    count = sum([_is_here(stored.record, member) for stored in queues])
+    if count:
+        raise DataDirectoryRefused(
+            f"{directory.path / STORE_DIRECTORY} with the messages of this node is missing, and"
+            f" there are definitions of durable queues ({count}): put it back; is its disk mounted?"
+            f" If it is lost for good, {_way_out(directory.path)}"
+        )
+
+
+def make_empty(data_directory: Path) -> bool:
+    """Make a storage without messages in place of one that is lost; False if there is one.
+
+    Raises `DataDirectoryRefused`, also while a node runs there; OSError.
+    """
+    if read_identity(data_directory) is None:
+        raise NotADataDirectory(f"{data_directory} is empty: no node has used it")
+    with DataDirectory.open(data_directory) as directory:
+        if is_there(data_directory):
+            return False
+        if _is_of_a_cluster(data_directory):
+            raise DataDirectoryRefused(
+                f"data directory {data_directory} is of a member of a cluster:"
+                f" {_way_out(data_directory)}"
+            )
+        filesystem = RealFileSystem()
+        store = data_directory / STORE_DIRECTORY
+        filesystem.make_directory(store)
+        checkpoint = Checkpoint(bytes.fromhex(directory.node_id), FIRST_PLACE, 1)
+        write_small_file(filesystem, store / CHECKPOINT_FILE, encode_checkpoint(checkpoint))
+    return True
+
+
+def _is_here(record: object, member: str | None) -> bool:
+    if not isinstance(record, QueueRecord) or not record.durable or record.exclusive:
+        return False
+    return member is None or bool(own_storage(record, member))
+
+
+def _way_out(data_directory: Path) -> str:
+    if _is_of_a_cluster(data_directory):
+        # The others must not take an empty copy for the one that they know.
+        return "have the cluster forget this node, and start it with an empty data directory"
+    return f"`warren store repair --without-messages {data_directory}` makes an empty one"
+
+
+def _is_of_a_cluster(data_directory: Path) -> bool:
+    return read_known_cluster(data_directory) is not None and not is_of_a_process(data_directory)
