@@ -60,7 +60,7 @@ from warren.persist.disk.data_directory import DataDirectory
 from warren.persist.disk.group_commit import OnFault, SyncThread
 from warren.persist.log.store_context import StorageSizes
 from warren.persist.recovery.recovery import Recovery
-from warren.persist.storage.missing_store import expect_store
+from warren.persist.storage.missing_store import expect_store, free_bytes
 from warren.second_copy_thread import SecondCopyThread
 from warren.shovel.assignments import OnlyNode
 from warren.shovel.shovels import COMPONENT as SHOVEL
@@ -255,7 +255,7 @@ class RunningNode:
         new_backing_queue: Callable[[BackingSpec], BackingQueue] = _in_memory
         disk: DiskMonitor | None = None
         if directory is not None and recovery is not None:
-            disk = _disk_monitor(config, directory.path, alarms)
+            disk = _disk_monitor(config, directory, alarms)
             pager = Pager(
                 clock,
                 lambda: memory.used_ratio,
@@ -691,9 +691,9 @@ def _server_properties() -> Table:
     return default_server_properties(__version__, f"Python {platform.python_version()}")
 
 
-def _disk_monitor(config: Config, path: Path, alarms: Alarms) -> DiskMonitor:
+def _disk_monitor(config: Config, directory: DataDirectory, alarms: Alarms) -> DiskMonitor:
     return DiskMonitor(
-        lambda: _free_bytes(path),
+        lambda: free_bytes(directory),
         alarms,
         config.disk_free_limit,
         total_memory_bytes=lambda: config.total_memory_bytes or total_memory(_read_file),
@@ -726,8 +726,3 @@ def _pinned_max(config: Config, path: Path) -> int:
     """The most octets that all snapshots together may keep on the disk. Raises OSError."""
     status = os.statvfs(path)
     return limit_bytes(config.snapshot_limit, status.f_blocks * status.f_frsize)
-
-
-def _free_bytes(path: Path) -> int:
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize

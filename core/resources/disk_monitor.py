@@ -2,7 +2,9 @@
 
 Answerable for storage_internals.md section d.3. The next look comes after half the time in which a
 fast disk could fill up to the limit, so that publishers are stopped before it is full; a file
-system that cannot be asked is asked again every two minutes, and after ten times no more.
+system that cannot be asked is asked again every two minutes, and after ten times no more. While
+the directory is gone (moved away, removed, unmounted) the alarm is on, too: what is written then
+goes to files that nobody finds again.
 """
 
 from __future__ import annotations
@@ -29,11 +31,16 @@ RETRIES_MAX = 10
 log = logging.getLogger("warren.alarm")
 
 
+class DirectoryGone(OSError):
+    """The data directory is not where it was, or another one is in its place."""
+
+
 class DiskMonitor:
     """Compares the free space with the limit; `Periodic` drives `check`.
 
-    `free_bytes()` raises OSError when it does not know; `total_memory_bytes()` is asked for a limit
-    that is a share of the memory. `enabled` turns false when the monitor has given up.
+    `free_bytes()` raises OSError when it does not know, and `DirectoryGone`;
+    `total_memory_bytes()` is asked for a limit that is a share of the memory. `enabled` turns false
+    when the monitor has given up.
     `pinned_bytes` is what snapshots keep on the disk, which may be the cause of an alarm.
     `blocks_all`: all publishers wait as soon as less is free than the limit.
     """
@@ -53,6 +60,7 @@ class DiskMonitor:
         self.pinned_bytes: Callable[[], int] = lambda: 0
         self._low = False
         self._writes_fail = False
+        self._gone = False
         self._ask_free_bytes = free_bytes
         self._total_memory_bytes = total_memory_bytes
         self._alarms = alarms
@@ -69,8 +77,13 @@ class DiskMonitor:
         """Look once; returns the seconds until the next time, None when there is none."""
         try:
             free = self._ask_free_bytes()
+        except DirectoryGone as error:
+            self._note_gone(error)
+            self._report(None)
+            return INTERVAL_MAX_S
         except OSError:
             return self._failed()
+        self._note_gone(None)
         self._failures = 0
         self.enabled = True
         self.free_bytes = free
@@ -98,8 +111,9 @@ class DiskMonitor:
     def _report(self, free: int | None) -> None:
         short = free is not None and free < self.limit_bytes
         enough = free is None or free >= self._all_wait_below
-        growing_only = enough and not self._writes_fail and not self._blocks_all
-        self._alarms.report(Resource.DISK, short or self._writes_fail, growing_only=growing_only)
+        useless = self._writes_fail or self._gone
+        growing_only = enough and not useless and not self._blocks_all
+        self._alarms.report(Resource.DISK, short or useless, growing_only=growing_only)
 
     @property
     def snapshots_are_the_cause(self) -> bool:
@@ -119,6 +133,22 @@ class DiskMonitor:
             pinned_bytes=self.pinned_bytes(),
             action="warren export snapshot list, release; or lower snapshot_limit",
         )
+
+    def _note_gone(self, error: DirectoryGone | None) -> None:
+        gone = error is not None
+        if gone is self._gone:
+            return
+        self._gone = gone
+        if gone:
+            log_event(
+                log,
+                logging.ERROR,
+                "data_directory_gone",
+                reason=error,
+                action="publishers wait until it is back",
+            )
+        else:
+            log_event(log, logging.WARNING, "data_directory_back")
 
     def _failed(self) -> float | None:
         """An alarm that is on stays on: it has not been seen that there is space again."""

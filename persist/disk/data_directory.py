@@ -122,6 +122,18 @@ class DataDirectory:
         return path
 
     @property
+    def is_in_place(self) -> bool:
+        """Whether the directory that was opened is still at its path, and nobody has locked it
+        anew. A lock that somebody has removed does no harm by itself."""
+        if not (self.path / IDENTITY_FILE).exists():
+            return False
+        try:
+            there = os.stat(self.path / LOCK_FILE)
+        except FileNotFoundError:
+            return True
+        return os.path.samestat(there, os.fstat(self._lock_fd))
+
+    @property
     def holds_data(self) -> bool:
         """Whether a node has ever put something there."""
         ours = NOT_OURS_BUT_HARMLESS | {IDENTITY_FILE, "control.sock"}

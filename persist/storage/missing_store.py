@@ -6,11 +6,13 @@ show queues without messages, and say nothing.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Stored
+from warren.core.resources.disk_monitor import DirectoryGone
 from warren.persist.definitions.deleted_queues import own_storage
 from warren.persist.disk.cluster_file import read_known_cluster
 from warren.persist.disk.data_directory import (
@@ -57,6 +59,17 @@ def expect_store(directory: DataDirectory, queues: Iterable[Stored], member: str
             f" there are definitions of durable queues ({count}): put it back; is its disk mounted?"
             f" If it is lost for good, {_way_out(directory.path)}"
         )
+
+
+def free_bytes(directory: DataDirectory) -> int:
+    """The free space on the disk of an open directory.
+
+    Raises `DirectoryGone` if the directory or the storage is not where it was, OSError.
+    """
+    if not directory.is_in_place or not is_there(directory.path):
+        raise DirectoryGone(f"{directory.path}, or what the node had there, is gone")
+    status = os.statvfs(directory.path)
+    return status.f_bavail * status.f_frsize
 
 
 def make_empty(data_directory: Path) -> bool:

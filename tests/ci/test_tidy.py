@@ -47,7 +47,7 @@ LONG_FILES: dict[str, int] = {
     "persist/layout/format.py": 623,
     "spark_export/decode/decode.py": 610,
     "warren/cluster.py": 645,
-    "warren/node.py": 733,
+    "warren/node.py": 728,
 }
 
 LONG_FUNCTIONS: dict[str, int] = {

@@ -42,6 +42,25 @@ def test_a_directory_that_begins_anew_is_empty_and_of_another_node(tmp_path: Pat
         assert directory.node_id == again
 
 
+def test_a_directory_that_has_gone_is_noticed_by_whoever_has_it_open(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    with DataDirectory.open(path) as directory:
+        assert directory.is_new and directory.is_in_place
+        path.rename(elsewhere)
+        assert not directory.is_in_place
+        path.mkdir()
+        assert not directory.is_in_place
+        with DataDirectory.open(path) as another:
+            assert another.is_in_place and not directory.is_in_place
+        path.rename(tmp_path / "another")
+        elsewhere.rename(path)
+        assert directory.is_in_place
+        (path / "lock").unlink()
+        assert directory.is_in_place
+        with DataDirectory.open(path) as second:
+            assert second.is_in_place and not second.is_new and not directory.is_in_place
+
+
 def test_a_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataDirectoryRefused, match=r"file/data cannot be created: Not a directory"):

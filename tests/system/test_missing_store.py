@@ -13,7 +13,9 @@ from damaged_storage import everything_in, refused
 from running_cluster import RunningCluster, publish
 from warren_command import run_warren
 
+from warren import Broker
 from warren.compat_tests.raw_client import RawClient
+from warren.core.resources.disk_monitor import INTERVAL_MAX_S as LOOKS_EVERY_S
 
 BODIES = [b"%03d " % number + b"x" * 20_000 for number in range(100)]
 SMALL_FILES = f"msg_store_file_size_limit = {1 << 20}\n"
@@ -124,3 +126,28 @@ def test_a_member_of_a_cluster_does_not_begin_with_empty_copies(
     assert "have the cluster forget this node" in said
     done = run_warren("store", "repair", "--without-messages", node.data_directory)
     assert done.returncode == 2 and "have the cluster forget this node" in done.stderr
+
+
+@pytest.mark.parametrize("what", [".", "store"])
+def test_publishers_wait_while_the_directory_of_a_running_node_is_gone(
+    tmp_path: Path, connect: Callable[..., RawClient], what: str
+) -> None:
+    gone = tmp_path / "data" / what
+    elsewhere = tmp_path / "elsewhere"
+    with Broker(data_dir=tmp_path / "data", movable_clock=True) as broker:
+        channel = connect(broker).channel()
+        channel.call("confirm.select")
+        channel.declare("q", durable=True)
+        channel.publish(b"before", "q", delivery_mode=2)
+        channel.confirms(1)
+        gone.rename(elsewhere)
+        broker.advance(LOOKS_EVERY_S)
+        channel.publish(b"meanwhile", "q", delivery_mode=2)
+        channel.client.expect("connection.blocked")
+        assert connect(broker).channel().ready("q") == 1
+        elsewhere.rename(gone)
+        broker.advance(LOOKS_EVERY_S)
+        channel.client.expect("connection.unblocked")
+        channel.confirms(1)
+    with Broker(data_dir=tmp_path / "data") as broker:
+        assert connect(broker).channel().bodies("q") == [b"before", b"meanwhile"]

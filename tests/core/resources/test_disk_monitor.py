@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from warren.core.ports import Timer
 from warren.core.resources.alarms import Alarms
-from warren.core.resources.disk_monitor import DiskMonitor
+from warren.core.resources.disk_monitor import DirectoryGone, DiskMonitor
 from warren.core.resources.memory_monitor import Absolute, Fraction
 from warren.core.scheduling.periodic import Periodic
 
@@ -21,10 +21,13 @@ GB = 1000 * MB
 class Disk:
     def __init__(self) -> None:
         self.free: int | None = 10 * GB
+        self.gone = False
         self.looked = 0
 
     def free_bytes(self) -> int:
         self.looked += 1
+        if self.gone:
+            raise DirectoryGone("/data is not there any more")
         if self.free is None:
             raise OSError(5, "I/O error")
         return self.free
@@ -61,6 +64,21 @@ def test_all_publishers_wait_when_half_of_the_limit_is_used_up(
     disk.free = 40 * MB
     monitor.check(0.0)
     assert alarms.all_wait
+
+
+def test_all_publishers_wait_while_the_directory_is_gone(
+    disk: Disk, alarms: Alarms, monitor: DiskMonitor
+) -> None:
+    monitor.check(0.0)
+    for _ in range(2):
+        disk.gone = True
+        # However often it looks: it does not give up, as with a disk that cannot be asked.
+        for _ in range(20):
+            assert monitor.check(0.0) == 10.0
+        assert alarms.raised and alarms.all_wait and monitor.enabled
+        disk.gone = False
+        monitor.check(0.0)
+        assert not alarms.raised
 
 
 def test_the_alarm_is_on_strictly_below_the_limit(
