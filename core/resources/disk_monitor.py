@@ -4,7 +4,7 @@ Answerable for storage_internals.md section d.3. The next look comes after half 
 fast disk could fill up to the limit, so that publishers are stopped before it is full; a file
 system that cannot be asked is asked again every two minutes, and after ten times no more. While
 the directory is gone (moved away, removed, unmounted) the alarm is on, too: what is written then
-goes to files that nobody finds again.
+goes to files that are not found again.
 """
 
 from __future__ import annotations

@@ -123,8 +123,8 @@ class DataDirectory:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the directory that was opened is still at its path, and nobody has locked it
-        anew. A lock that somebody has removed does no harm by itself."""
+        """Whether the directory that was opened is still at its path, and no other process
+        has locked it anew. A lock file that was removed does no harm by itself."""
         if not (self.path / IDENTITY_FILE).exists():
             return False
         try:
