@@ -10,60 +10,56 @@ import asyncio
 import dataclasses
 import logging
 import os
-import platform
-import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
+from functools import partial
 from importlib import import_module
-from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, TypeAlias
 
-from warren import __version__
 from warren.addresses import Purpose, opened
-from warren.allocator import release_freed_memory
-from warren.amqp.certificate import login_name
 from warren.amqp.content_codec import AmqpContentCodec
-from warren.amqp.field_table import encode_table
 from warren.amqp.server import Listener
 from warren.amqp.starting import StartingListener
 from warren.clock import LoopClock
 from warren.config import ClusterConfig, Config
 from warren.config import Listener as Address
-from warren.core.access.access_control import AccessControl, create_defaults
-from warren.core.access.password import Passwords
-from warren.core.backing.backing_queue import BackingQueue, BackingSpec
-from warren.core.backing.memory_queue import MemoryQueue
-from warren.core.backing.paging import Pager
-from warren.core.definitions.volatile_metadata import VolatileMetadataStore
-from warren.core.field import Table
+from warren.core.access.access_control import create_defaults
 from warren.core.log_line import log_event, log_fault
-from warren.core.node import Node, default_server_properties
+from warren.core.node import Node
 from warren.core.ports import MetadataStore
 from warren.core.resources.alarms import Alarms, Resource
-from warren.core.resources.disk_monitor import DiskMonitor
-from warren.core.resources.memory_monitor import MemoryMonitor, limit_bytes, total_memory
+from warren.core.resources.memory_monitor import MemoryMonitor
 from warren.core.scheduling.periodic import Periodic
 from warren.expected_directory import expect_directory
 from warren.faults import Faults, NodeFailed
 from warren.federation.links import Links
-from warren.federation.sets import COMPONENT as UPSTREAM_SET
-from warren.federation.upstream import COMPONENT as UPSTREAM
-from warren.listening import connection_settings, proxy_reader, socket_options, tls_files
+from warren.listening import tls_files
 from warren.message_storage import MessageStorage, RecoveryProgress
 from warren.message_traces import MessageTraces
+from warren.node_parts import (
+    KeptMessages,
+    Stores,
+    access_control,
+    amqp_listener,
+    federation_of,
+    in_memory,
+    kept_messages,
+    memory_monitor,
+    new_token,
+    own_metadata,
+    server_properties,
+    shovels_of,
+)
 from warren.open_files import descriptors
-from warren.persist.definitions.deleted_queues import DeletedQueues, led_storages, no_notes
-from warren.persist.definitions.metadata import LmdbMetadataStore
+from warren.persist.definitions.deleted_queues import led_storages
 from warren.persist.disk.data_directory import DataDirectory
-from warren.persist.disk.group_commit import OnFault, SyncThread
-from warren.persist.log.store_context import StorageSizes
+from warren.persist.disk.group_commit import OnFault
 from warren.persist.recovery.recovery import Recovery
-from warren.persist.storage.missing_store import expect_store, free_bytes
+from warren.persist.storage.missing_store import expect_store
 from warren.second_copy_thread import SecondCopyThread
 from warren.shovel.assignments import OnlyNode
-from warren.shovel.shovels import COMPONENT as SHOVEL
 from warren.shovel.shovels import Shovels
 
 if TYPE_CHECKING:
@@ -106,9 +102,8 @@ class RunningNode:
         monitors: list[Periodic],
         metadata: MetadataStore,
         directory: DataDirectory | None,
-        messages: MessageStorage | None,
+        kept: KeptMessages | None,
         memory: MemoryMonitor,
-        disk: DiskMonitor | None,
         cluster: Cluster | None,
         shovels: Shovels,
         federation: Links,
@@ -124,9 +119,9 @@ class RunningNode:
         self._monitors = monitors
         self._metadata = metadata
         self._directory = directory
-        self.messages = messages
+        self.messages = kept and kept.messages
         self._memory = memory
-        self._disk = disk
+        self._disk = kept and kept.disk
         self.cluster = cluster
         self._traces = MessageTraces(
             node, None if directory is None else directory.path, faults.report
@@ -185,7 +180,7 @@ class RunningNode:
         try:
             if directory is not None:
                 expect_directory(config, directory)
-            metadata, deleted_queues = _own_metadata(directory, loop, clock, faults.report)
+            metadata, deleted_queues = own_metadata(directory, loop, clock, faults.report)
             if config.cluster is not None:
                 cluster = await _join(
                     config, config.cluster, loop, clock, directory, metadata, faults.report
@@ -201,8 +196,8 @@ class RunningNode:
                 expect_store(directory, metadata.records(("queue",)), member)
                 recovery, addresses = await _recover(config, directory)
             await _create_defaults(config, metadata)
-            stores = metadata, deleted_queues, directory, recovery
-            running = cls._build(config, loop, clock, *stores, cluster, faults)
+            stores = Stores(metadata, deleted_queues, directory, recovery)
+            running = cls._build(config, loop, clock, stores, cluster, faults)
             running._clock = clock
             await running._traces.start(config)
             if cluster is not None:
@@ -233,60 +228,21 @@ class RunningNode:
         config: Config,
         loop: asyncio.AbstractEventLoop,
         clock: LoopClock,
-        metadata: MetadataStore,
-        deleted_queues: DeletedQueues,
-        directory: DataDirectory | None,
-        recovery: Recovery | None,
+        stores: Stores,
         cluster: Cluster | None,
         faults: Faults,
     ) -> RunningNode:
-        name = _name(config)
+        """Make the parts of the node, and join them."""
+        name, metadata = _name(config), stores.metadata
         alarms = Alarms(name)
-        memory = MemoryMonitor(
-            _read_file,
-            alarms,
-            config.memory_watermark,
-            release_free=release_freed_memory,
-            total_bytes=config.total_memory_bytes,
-            blocks_all=config.alarms_block_all,
-        )
-        monitors = [Periodic(clock, memory.check)]
-        messages: MessageStorage | None = None
-        new_backing_queue: Callable[[BackingSpec], BackingQueue] = _in_memory
-        disk: DiskMonitor | None = None
-        if directory is not None and recovery is not None:
-            disk = _disk_monitor(config, directory, alarms)
-            pager = Pager(
-                clock,
-                lambda: memory.used_ratio,
-                disk_alarm=lambda: any(a.resource is Resource.DISK for a in alarms.local()),
-                paging_ratio=config.memory_paging_ratio,
-            )
-            monitors += [Periodic(clock, disk.check), Periodic(clock, pager.check)]
-            messages = MessageStorage.start(
-                directory,
-                recovery,
-                clock=clock,
-                call_on_loop=loop.call_soon_threadsafe,
-                metadata=metadata,
-                deleted_queues=deleted_queues,
-                on_flow=alarms.set_flow,
-                on_trouble=lambda error: disk.writes_fail(error is not None),
-                on_fault=faults.report,
-                limits=StorageSizes(config.store_file_bytes_max, config.embed_below)._replace(
-                    open_files_max=descriptors().log_files
-                ),
-                pinned_max=lambda: _pinned_max(config, directory.path),
-            )
-            faults.watch(messages.storage.abandon)
-            pins = messages.storage.pins
-            disk.pinned_bytes = lambda: pins.pinned.octets
-            monitors.append(Periodic(clock, messages.storage.pins.check))
-            new_backing_queue = messages.backing_queues(pager)
+        memory = memory_monitor(config, alarms)
+        kept = kept_messages(config, loop, clock, stores, alarms, memory, faults)
+        monitors = [Periodic(clock, memory.check), *(() if kept is None else kept.monitors)]
+        new_backing_queue = in_memory if kept is None else kept.new_backing_queue
         faults.watch(lambda: alarms.report(Resource.FAULT, True))
         placement = None
         if cluster is not None:
-            card_files = messages.storage.card_files if messages is not None else None
+            card_files = kept and kept.messages.storage.card_files
             placement = cluster.placement(alarms, card_files)
             new_backing_queue = cluster.backing_queues(new_backing_queue)
         node = Node(
@@ -294,72 +250,24 @@ class RunningNode:
             clock=clock,
             codec=AmqpContentCodec(),
             metadata=metadata,
-            access=AccessControl(
-                metadata,
-                random_bytes=os.urandom,
-                loopback_users=config.loopback_users,
-                passwords=Passwords(
-                    config.password_hashing,
-                    config.password_rule.length_min,
-                    config.password_rule.pattern,
-                ),
-            ),
+            access=access_control(config, metadata),
             alarms=alarms,
             random=SystemRandom(),
-            new_token=_new_token,
+            new_token=new_token,
             new_backing_queue=new_backing_queue,
-            server_properties=_server_properties(),
+            server_properties=server_properties(),
             placement=placement,
             cluster_name=config.cluster_name,
         )
-        listener = Listener(
-            node,
-            connection_settings(config),
-            loop=loop,
-            certificate_login=login_name(
-                config.ssl_cert_login_from,
-                config.ssl_cert_login_san_type,
-                config.ssl_cert_login_san_index,
-            ),
-            read_proxy_header=proxy_reader(config),
-            connection_max=config.connection_max,
-            descriptor_limit=descriptors().clients,
-            backlog=config.tcp.backlog,
-            sockets=socket_options(config),
-            tls_handshake_timeout_s=config.ssl_handshake_timeout_ms / 1000,
-        )
-        place = OnlyNode(name) if cluster is None else cluster
-        shovels = Shovels(
-            name,
-            store=metadata,
-            access=node.access,
-            place=place,
-            connect_within=listener.connect_within,
-            cluster_name=lambda: node.cluster_name,
-            clock=clock,
-            random=SystemRandom(),
-        )
-        node.parameters.register(SHOVEL, shovels.check)
-        federation = Links(
-            node,
-            place=place,
-            connect_within=listener.connect_within,
-            encode_table=encode_table,
-            clock=clock,
-            random=SystemRandom(),
-        )
-        node.parameters.register(UPSTREAM, federation.check_upstream)
-        node.parameters.register(UPSTREAM_SET, federation.check_set)
-        if cluster is not None:
-            cluster.on_nodes_changed = lambda: _look_again(shovels, federation)
+        listener = amqp_listener(config, node, loop)
         memory.is_busy = listener.was_busy
-        if messages is not None:
-            is_deleted = None
-            if cluster is not None:
-                is_deleted = cluster.leftovers(messages.storage.card_files, deleted_queues)
-                cluster.find_former_copies(node, is_deleted)
-            defined = led_storages(metadata.records(("queue",)), name, alone=cluster is None)
-            messages.storage.settle_unclaimed(defined, is_deleted)
+        place = OnlyNode(name) if cluster is None else cluster
+        shovels = shovels_of(node, place, listener, clock)
+        federation = federation_of(node, place, listener, clock)
+        if cluster is not None:
+            cluster.on_nodes_changed = partial(_look_again, shovels, federation)
+        if kept is not None:
+            _settle_unclaimed(node, kept.messages, stores, cluster)
         for monitor in monitors:
             monitor.start()
         return cls(
@@ -367,10 +275,9 @@ class RunningNode:
             listener,
             monitors,
             metadata,
-            directory,
-            messages,
+            stores.directory,
+            kept,
             memory,
-            disk,
             cluster,
             shovels,
             federation,
@@ -593,25 +500,6 @@ def _name(config: Config) -> str:
     return config.node_name or f"warren@{socket.gethostname().split('.')[0]}"
 
 
-def _own_metadata(
-    directory: DataDirectory | None,
-    loop: asyncio.AbstractEventLoop,
-    clock: LoopClock,
-    on_fault: OnFault,
-) -> tuple[MetadataStore, DeletedQueues]:
-    """The definitions of a node without a cluster, and its notes of deleted queues."""
-    if directory is None:
-        return VolatileMetadataStore(), no_notes()
-    store = LmdbMetadataStore(
-        directory,
-        call_on_loop=loop.call_soon_threadsafe,
-        call_later=clock.call_later,
-        sync_thread=SyncThread("metadata-sync", on_fault),
-        on_fault=on_fault,
-    )
-    return store, store.deleted_queues
-
-
 async def _join(
     config: Config,
     options: ClusterConfig,
@@ -652,8 +540,17 @@ async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
         await decided.wait()
 
 
-def _in_memory(spec: BackingSpec) -> BackingQueue:
-    return MemoryQueue()
+def _settle_unclaimed(
+    node: Node, messages: MessageStorage, stores: Stores, cluster: Cluster | None
+) -> None:
+    """See to the messages on disk of queues that this node does not lead."""
+    is_deleted = None
+    if cluster is not None:
+        is_deleted = cluster.leftovers(messages.storage.card_files, stores.deleted_queues)
+        cluster.find_former_copies(node, is_deleted)
+    records = stores.metadata.records(("queue",))
+    defined = led_storages(records, node.name, alone=cluster is None)
+    messages.storage.settle_unclaimed(defined, is_deleted)
 
 
 async def _recover(
@@ -669,7 +566,7 @@ async def _recover(
     if done:
         return recovering.result(), config.amqp_listeners
     listener = StartingListener(
-        _server_properties(), progress.describe, descriptor_limit=descriptors().clients
+        server_properties(), progress.describe, descriptor_limit=descriptors().clients
     )
     # If the broker has other processes, clients should use those.
     tells = config.process is None
@@ -687,20 +584,6 @@ async def _recover(
         await asyncio.wait((recovering,))
 
 
-def _server_properties() -> Table:
-    return default_server_properties(__version__, f"Python {platform.python_version()}")
-
-
-def _disk_monitor(config: Config, directory: DataDirectory, alarms: Alarms) -> DiskMonitor:
-    return DiskMonitor(
-        lambda: free_bytes(directory),
-        alarms,
-        config.disk_free_limit,
-        total_memory_bytes=lambda: config.total_memory_bytes or total_memory(_read_file),
-        blocks_all=config.alarms_block_all,
-    )
-
-
 async def _close(
     metadata: MetadataStore | None, directory: DataDirectory | None, cluster: Cluster | None
 ) -> None:
@@ -710,19 +593,3 @@ async def _close(
         metadata.close()
     if directory is not None:
         directory.close()
-
-
-def _new_token() -> str:
-    """22 characters that cannot be guessed, safe in names and addresses."""
-    return secrets.token_urlsafe(16)
-
-
-def _read_file(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
-
-
-def _pinned_max(config: Config, path: Path) -> int:
-    """The most octets that all snapshots together may keep on the disk. Raises OSError."""
-    status = os.statvfs(path)
-    return limit_bytes(config.snapshot_limit, status.f_blocks * status.f_frsize)
