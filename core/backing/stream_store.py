@@ -144,7 +144,7 @@ class MemoryStreamStore:
         for kept in self._between(start, end):
             if len(messages) == count_max:
                 return Batch(messages, kept.message.position, 0, 0)
-            octets += len(kept.message.body)
+            octets += len(kept.message.envelope.header) + len(kept.message.body)
             if messages and octets > bytes_max:
                 return Batch(messages, kept.message.position, 0, 0)
             messages.append(kept.message)

@@ -13,8 +13,12 @@ from warren.core.messages.message import Message
 
 TAIL_COUNT = 1024
 TAIL_BYTES = 512 << 10
-"""Messages, and octets of bodies, that are kept. A reader that falls further behind reads from the
-disk."""
+"""Messages, and octets of headers and bodies, that are kept. A reader that falls further behind
+reads from the disk."""
+
+HEADER_BYTES_MAX = 4096
+"""A message with a larger content header is not kept, nor are those before it: what is here is
+handed over hundreds at a time, and the offset is put into a large header slowly."""
 
 
 class StreamTail:
@@ -42,13 +46,17 @@ class StreamTail:
             self.forget()
             return
         self._was_read = False
+        headers = [len(message.envelope.header) for message in messages]
+        if max(headers, default=0) > HEADER_BYTES_MAX:
+            self.forget()
+            return
         kept = self._messages
         kept += messages
-        self._octets += sum([len(message.body) for message in messages])
+        self._octets += sum(headers) + sum([len(message.body) for message in messages])
         over = max(0, len(kept) - TAIL_COUNT)
-        self._octets -= sum([len(message.body) for message in kept[:over]])
+        self._octets -= sum(map(_octets, kept[:over]))
         while self._octets > TAIL_BYTES:
-            self._octets -= len(kept[over].body)
+            self._octets -= _octets(kept[over])
             over += 1
         del kept[:over]
 
@@ -64,6 +72,10 @@ class StreamTail:
     def forget(self) -> None:
         self._messages.clear()
         self._octets = 0
+
+
+def _octets(message: Message) -> int:
+    return len(message.envelope.header) + len(message.body)
 
 
 def _position(message: Message) -> int:

@@ -12,6 +12,7 @@ from typing import Final, Protocol, cast
 from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
 from warren.core.backing.stream_limits import StreamLimits
 from warren.core.backing.stream_log import StreamLog, Trim
+from warren.core.backing.stream_tail import HEADER_BYTES_MAX
 from warren.core.errors import Unsupported
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
@@ -36,6 +37,9 @@ SLICE_BYTES: Final = 1 << 20
 
 READ_US: Final = 6
 """What it costs to read and hand over a message, as `core/scheduling/turns.py` counts it."""
+
+HEADER_BYTES_PER_US: Final = 4
+"""So slowly the offset is put into a content header that is larger than `HEADER_BYTES_MAX`."""
 
 TRIM_US: Final = 1500
 """What a bit of trimming costs, as `core/scheduling/turns.py` counts it."""
@@ -299,7 +303,10 @@ class StreamingQueue(LocalQueue):
         add = self._offset_header.add
         for message in messages:
             envelope = message.envelope
-            message.envelope = _with_header(envelope, add(envelope.header, message.position))
+            header = envelope.header
+            if len(header) > HEADER_BYTES_MAX:
+                self._vhost.turns.spend(len(header) // HEADER_BYTES_PER_US)
+            message.envelope = _with_header(envelope, add(header, message.position))
         self._delivered += len(messages)
         consumer.take_many(messages)
         if self._trace is not None:

@@ -13,6 +13,7 @@ from recorder import Recorder
 
 from warren.amqp.content_codec import AmqpContentCodec
 from warren.amqp.properties import encode_properties
+from warren.core.backing.stream_tail import TAIL_BYTES
 from warren.core.definitions.records import VirtualHostRecord
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.errors import PreconditionFailed, Unsupported
@@ -296,6 +297,38 @@ def test_nothing_is_kept_in_memory_for_a_reader_that_does_not_read(
     for _ in range(5):
         reader.ack_all()
     assert reader.offsets == list(range(5))
+
+
+def test_messages_with_large_headers_are_read_few_at_a_time(
+    vhost: VirtualHost, clock: ManualClock
+) -> None:
+    """To put the offset into a table of 100 KB takes tens of milliseconds."""
+    queue = stream(vhost)
+    large: Table = {"large": Field("A", [Field("V", None)] * 100_000)}
+    near = read(clock, queue, longstr("next"), prefetch=1)
+    publish_many(clock, queue, 1)
+    assert len(queue.log.tail)
+    for _ in range(8):
+        publish(queue, b"m", large)
+    clock.settle()
+    assert not len(queue.log.tail)
+    assert near.offsets == [0]
+    reader = Reader(queue, "r", longstr("first"), prefetch=100)
+    queue.add_consumer(reader)
+    queue.deliver()
+    assert 0 < len(reader.offsets) <= 2
+    clock.settle()
+    assert reader.offsets == list(range(9))
+
+
+def test_tail_in_memory_counts_headers(vhost: VirtualHost, clock: ManualClock) -> None:
+    queue = stream(vhost)
+    read(clock, queue, longstr("next"), prefetch=1)
+    large: Table = {"large": Field("S", bytes(4000))}
+    for _ in range(3 * TAIL_BYTES // 4000):
+        publish(queue, b"m", large)
+    clock.settle()
+    assert 100 < len(queue.log.tail) < 140
 
 
 @pytest.mark.parametrize("age", ["D", "-1D", ""])
