@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 from warren.core.backing.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
 from warren.core.backing.due_queue import due_queue
@@ -38,7 +38,6 @@ from warren.mirror.replication.copy_cards import COPY_BIT
 from warren.mirror.replication.copy_here import CopyHere
 from warren.mirror.replication.election_calls import ElectionCalls
 from warren.mirror.replication.former_copies import FormerCopies
-from warren.mirror.replication.former_copy import Kept
 from warren.mirror.replication.leader import SOME_ORIGINS
 from warren.mirror.replication.led_queue import INVITE_AGAIN_S
 from warren.mirror.replication.mirror import Mirror
@@ -250,11 +249,11 @@ class CopiesHere:
         carrier: str,
         epoch: int,
         ballot: int,
-    ) -> tuple[int, int, Kept | None]:
+    ) -> tuple[int, int, Sequence[Any] | None]:
         """The leader of a queue asks this node to have a mirror; if it `founds` the group, in that.
 
         Answers the incarnation of the mirror's member, the id under which the storage here knows
-        the copy, and what is here in a former copy.
+        the copy, and what is here in a former copy (`Kept`).
 
         Raises `NotFound` to be asked again.
         """
@@ -275,7 +274,7 @@ class CopiesHere:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' still has its former copy here")
         copy.wanted_at = self._clock.now()
         former = copy.mirror.grows_from or copy.mirror.former
-        kept = None if former is None else former.kept()
+        kept = None if former is None else former.kept().plain()
         return copy.member.me.incarnation, copy.storage_id, kept
 
     def _have_copy(

@@ -9,7 +9,7 @@ the former copy is dropped, with the messages that were not named.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warren.core.backing.backing_queue import MirroredLevel
 from warren.core.backing.stream_log import StreamLog
@@ -43,6 +43,10 @@ class Kept(NamedTuple):
     def at_a_time(self) -> int:
         """How many messages may be named at a time."""
         return KEEP_IN_PLACE if self.in_place else KEEP_COUNT
+
+    def plain(self) -> Sequence[Any]:
+        """As an earlier version expects it: of its queues no copy stays in place."""
+        return self if self.in_place else self[:-1]
 
 
 Runs = Sequence[tuple[int, int]]

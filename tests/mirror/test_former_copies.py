@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ from warren.core.backing.backing_queue import BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import Envelope, Message
-from warren.mirror.replication import former_copy
+from warren.mirror.replication import former_copy, mirroring
 from warren.mirror.replication.copy_cards import COPY_BIT, Card, leftover_rule
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.leader import Leader
@@ -109,6 +109,29 @@ def test_a_mirror_that_comes_back_is_sent_what_came_meanwhile(cluster: Cluster) 
     cluster.clock.advance(5)
     assert record(cluster, "b").leader == "b"
     assert numbers_in(cluster, "b") == list(range(5, 310))
+
+
+class EarlierKept(NamedTuple):
+    """What leaders read before some copies stayed in place."""
+
+    epoch: int
+    ranges: Any
+    safe_only: bool
+    at_a_time = former_copy.KEEP_COUNT
+    in_place = False
+
+
+def test_a_leader_of_an_earlier_version_reads_what_a_mirror_has(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirroring, "Kept", EarlierKept)
+    publish(cluster, "a", range(300))
+    cluster.kill("b")
+    cluster.clock.advance(3)
+    links = CountingLinks(cluster)
+    come_back(cluster, "b")
+    assert "b" in record(cluster, "a").in_sync
+    assert links.octets["b"] < 40_000, links.octets
 
 
 class NotGoneThrough(dict[int, Message]):
