@@ -14,6 +14,7 @@ from warren.clock import LoopClock
 from warren.cluster import written
 from warren.config import ClusterConfig
 from warren.etcd_access import etcd_client
+from warren.mgmt.waiting import through
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.etcd import EtcdClient, EtcdError
 from warren.mirror.definitions.etcd_messages import Txn, delete, end_of
@@ -21,6 +22,8 @@ from warren.mirror.links.ports import PROTOCOL_VERSION
 from warren.mirror.members import leftovers
 from warren.mirror.members.directory import MemberDirectory, UnreadableMembership
 from warren.mirror.members.membership import Membership, MembershipRefused
+from warren.mirror.replication.queue_definitions import QueueDefinitions
+from warren.mirror.replication.queue_members import QueueMembers
 from warren.node_refused import ClusterRefused
 from warren.persist.disk.cluster_file import known_cluster
 from warren.persist.disk.data_directory import DataDirectory
@@ -33,7 +36,8 @@ NO_ETCD = (
 
 
 async def leave_for_good(config: ClusterConfig, name: str, directory: DataDirectory) -> None:
-    """Leave the cluster, and delete the definitions of queues that only this node has.
+    """Leave the cluster, delete the definitions of queues that only this node has, and be no member
+    of any queue.
 
     The last member deletes the whole cluster from etcd. Does nothing for a node that is not a
     member. Raises `ClusterRefused`; then it may be tried again.
@@ -50,14 +54,17 @@ async def leave_for_good(config: ClusterConfig, name: str, directory: DataDirect
             prefix = config.etcd_prefix.rstrip("/").encode() + b"/"
             await etcd.txn(Txn(success=[delete(prefix, end_of(prefix))]))
             return
-        await _delete_queues(config, etcd, name)
+        await _leave_queues(config, etcd, name)
         await _leave(config, etcd, name, directory, cluster_id)
 
 
-async def _delete_queues(config: ClusterConfig, etcd: EtcdClient, name: str) -> None:
+async def _leave_queues(config: ClusterConfig, etcd: EtcdClient, name: str) -> None:
     metadata = await ClusterMetadata.open(etcd, config.etcd_prefix, name, attempts=1)
     try:
         await written(metadata, leftovers.of_forgotten(metadata, name))
+        clock = LoopClock(asyncio.get_running_loop())
+        members = QueueMembers(QueueDefinitions(metadata, clock))
+        await through(members.remove_everywhere(name))
     finally:
         await metadata.aclose()
 

@@ -1,9 +1,9 @@
 """Streams under faults: python -P tests/system/streams_long.py [--seed 1] [--rounds 10].
 
-Runs an etcd and three nodes. A publisher at each of them publishes to all streams with confirms,
-and readers at each of them read from the beginning, from the end and from offsets between. In each
-round some of the faults of `chaos/faults.py` happen, or some of those here. Then everything is
-healed, and it must hold that
+Runs an etcd and three nodes, or five with `--nodes 5`. A publisher at each of them publishes to all
+streams with confirms, and readers at each of them read from the beginning, from the end and from
+offsets between. In each round some of the faults of `chaos/faults.py` happen, or some of those
+here. Then everything is healed, and it must hold that
 
 - no offset was ever read with two bodies, by any reader at any node;
 - each reader got the next offset every time, unless messages before were removed from the stream;
@@ -417,7 +417,7 @@ def kill_two_then_swap(scene: Scene) -> str:
     if len(nodes) < 3:
         return ""
     scene.rng.shuffle(nodes)
-    one, two, three = nodes
+    one, two, three = nodes[:3]
     scene.kill(one)
     scene.pause(0, 3)
     scene.kill(two)
@@ -429,7 +429,7 @@ def kill_two_then_swap(scene: Scene) -> str:
     scene.pause(0, 3)
     two.launch()
     scene.pause(0, 5)
-    return "".join(map(faults.short, nodes))
+    return "".join(map(faults.short, (one, two, three)))
 
 
 def kill_repeatedly(scene: Scene) -> str:
@@ -518,14 +518,15 @@ def declare(node: ClusterProcess, name: str) -> None:
 
 
 class Trial:
-    def __init__(self, directory: Path, seed: int, cuts: bool) -> None:
+    def __init__(self, directory: Path, seed: int, cuts: bool, nodes: int) -> None:
         self.directory = directory
+        names = "abcde"[:nodes]
         network = None
         if cuts:
             from cut_network import CutNetwork
 
-            network = CutNetwork("a", "b", "c")
-        self.cluster = RunningCluster(directory, "a", "b", "c", network=network)
+            network = CutNetwork(*names)
+        self.cluster = RunningCluster(directory, *names, network=network)
         self.scene = Scene(self.cluster)
         self.logs = Logs(self.cluster)
         self.seed = seed
@@ -610,7 +611,7 @@ class Trial:
             return [str(error)]
         for stream in load.streams:
             record = known.get(stream)
-            if record is None or len(record.in_sync) != 2:
+            if record is None or len(record.in_sync) != len(self.cluster.nodes) - 1:
                 said.append(f"{stream}: {record}")
         return said
 
@@ -791,6 +792,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--dir", type=Path, default=None)
+    parser.add_argument("--nodes", type=int, choices=(3, 5), default=3)
     parser.add_argument("--cuts", action="store_true")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -803,7 +805,7 @@ def main() -> int:
         try:
             if trial is None:
                 directory = Path(tempfile.mkdtemp(prefix="warren-streams-", dir=chosen.dir))
-                trial = Trial(directory, chosen.seed, chosen.cuts)
+                trial = Trial(directory, chosen.seed, chosen.cuts, chosen.nodes)
                 trial.start(number)
             happened, complaints = trial.play(number)
         except Exception:

@@ -162,6 +162,25 @@ def test_a_node_that_was_reset_joins_as_another(cluster: RunningCluster) -> None
     ]
 
 
+def test_a_node_that_was_reset_is_no_member_of_queues(cluster: RunningCluster) -> None:
+    a, b = cluster["a"], cluster["b"]
+    channel = b.connect().channel()
+    for kind in ("quorum", "stream"):
+        channel.queue_declare(kind, durable=True, arguments={"x-queue-type": kind})
+        publish(channel, kind, [b"kept"])
+        a.until_queue(kind, lambda row: len(row.get("online", ())) == 2)
+    ctl(b, "stop_app")
+    ctl(b, "reset")
+    for kind in ("quorum", "stream"):
+        a.until_queue(kind, lambda row: row.get("members") == [a.name] and row["messages"] == 1)
+    ctl(b, "start_app")
+    cluster.wait_until_linked("a", "b")
+    ctl(a, "add_replica", "stream", b.name)
+    b.until_queue("stream", lambda row: set(row.get("online", ())) == {a.name, b.name})
+    for kind in ("quorum", "stream"):
+        a.does("DELETE", "queues", "/", kind)
+
+
 def test_a_node_that_has_died_is_forgotten_as_soon_as_it_counts_as_down(
     cluster: RunningCluster,
 ) -> None:
