@@ -43,6 +43,7 @@ from warren.mirror.replication.led_queue import INVITE_AGAIN_S
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.observed_copy import observer_of
 from warren.mirror.replication.queue_definitions import QueueDefinitions
+from warren.mirror.replication.queue_members import invitation_to
 from warren.mirror.replication.replicas import Wanted
 from warren.mirror.replication.retained_sync import RetainedSync
 from warren.mirror.replication.slices import unpack_slice
@@ -113,7 +114,8 @@ class CopiesHere:
         self._wanted_of = wanted_of
         self._come_over = come_over
         self._post.handle(Kind.SLICE, self._slice)
-        self._calls.serve("mirror.invite", self._invited)
+        for name in ("mirror.invite", "mirror.invite_to_stream"):
+            self._calls.serve(name, partial(self._invited, name))
         self._calls.serve("mirror.have_copy", self._asked_for_copy)
         self._calls.serve("mirror.take_lead", self._asked_to_lead)
         self._calls.serve("mirror.take_over", self._asked_to_take_over)
@@ -241,16 +243,18 @@ class CopiesHere:
 
     async def _invited(
         self,
+        asked: str,
         node: str,
         queue_id: int,
         vhost: str,
         name: str,
         founds: bool,
         carrier: str,
-        epoch: int,
-        ballot: int,
+        *election: int,
     ) -> tuple[int, int, Sequence[Any] | None]:
         """The leader of a queue asks this node to have a mirror; if it `founds` the group, in that.
+
+        `asked` is the name of the question, `election` are epoch and ballot of the leader.
 
         Answers the incarnation of the mirror's member, the id under which the storage here knows
         the copy, and what is here in a former copy (`Kept`).
@@ -259,9 +263,11 @@ class CopiesHere:
         """
         key: Key = ("queue", vhost, name)
         record = await self._definitions.record_as_seen_by(node, key, queue_id)
-        if record is None or (record.epoch, record.ballot) < (epoch, ballot):
+        if record is None or (record.epoch, record.ballot) < election:
             # By a definition that is still on its way, the copy that is here may be one to drop.
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
+        if asked != invitation_to(record):
+            raise NotFound(f"an earlier version leads stream '{name}' in vhost '{vhost}'")
         there = self.by_queue.get(queue_id)
         if there is not None and there.carrier != carrier and self._name not in record.in_sync:
             self.drop_copy(there, "its batches come by another carrier", keep=True)

@@ -61,7 +61,7 @@ from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotio
 from warren.mirror.replication.publishes_from_afar import PublishesFromAfar
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.queue_levels import leader_level
-from warren.mirror.replication.queue_members import QueueMembers
+from warren.mirror.replication.queue_members import QueueMembers, invitation_to
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering, Step
 from warren.mirror.replication.replicas import (
@@ -866,7 +866,7 @@ class Mirroring:
         async def ask() -> tuple[int, int, Kept | None]:
             incarnation, storage_id, kept = await self._calls.ask(
                 node,
-                "mirror.invite",
+                invitation_to(record),
                 queue.queue_id,
                 queue.vhost_name,
                 queue.name,

@@ -12,7 +12,9 @@ from collections.abc import Callable
 import msgspec
 
 from warren.core.definitions.records import QueueRecord
+from warren.core.field import from_plain
 from warren.core.ports import Key
+from warren.core.queues.queue_type import STREAM, type_of
 from warren.core.scheduling.waiting import Event
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 
@@ -20,6 +22,16 @@ from warren.mirror.replication.queue_definitions import QueueDefinitions
 def members_of(record: QueueRecord) -> list[str]:
     """The members of the queue; its leader is the only one of a queue that names none."""
     return list(record.members) or [record.leader]
+
+
+def invitation_to(record: QueueRecord) -> str:
+    """The name under which a leader asks another node to have a copy of its queue.
+
+    Versions before 2026-11-29 have no copies of streams: they would make one of another kind, and
+    end when they lead it. So they are asked by a name that they do not know.
+    """
+    is_stream = type_of(from_plain(record.arguments)) is STREAM
+    return "mirror.invite_to_stream" if is_stream else "mirror.invite"
 
 
 class QueueMembers:

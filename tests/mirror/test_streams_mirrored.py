@@ -20,6 +20,7 @@ from warren.core.field import Field, Table, long, longstr
 from warren.core.ports import Key
 from warren.core.queues.queue_type import QueueType
 from warren.core.scheduling.waiting import run
+from warren.mirror.replication import mirroring
 from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
 
 STREAM: Table = {"x-queue-type": longstr("stream")}
@@ -119,6 +120,36 @@ def cluster(disks: dict[str, Disk]) -> Iterator[StreamCluster]:
 
 def numbered(numbers: range) -> list[tuple[int, bytes]]:
     return [(number, b"%d" % number) for number in numbers]
+
+
+def declares_and_does_not_wait(cluster: StreamCluster, queue: str) -> None:
+    client = cluster.client()
+    client.sends(commands.Queue.Declare, queue=queue, durable=True, arguments=STREAM)
+    cluster.clock.advance(5)
+
+
+def test_an_earlier_version_has_no_copy_of_a_stream(
+    cluster: StreamCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would have one of another kind, and end with a fault when it leads the stream."""
+    with monkeypatch.context() as patch:
+        for node in "bc":
+            patch.delitem(cluster[node].mirroring._calls._methods, "mirror.invite_to_stream")
+        declares_and_does_not_wait(cluster, "t")
+        assert cluster.record("t").in_sync == []
+    cluster.clock.advance(5)
+    assert sorted(cluster.record("t").in_sync) == ["b", "c"]
+
+
+def test_a_leader_of_an_earlier_version_gets_no_copy_of_a_stream(
+    cluster: StreamCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(mirroring, "invitation_to", lambda record: "mirror.invite")
+        declares_and_does_not_wait(cluster, "t")
+        assert cluster.record("t").in_sync == []
+    cluster.clock.advance(5)
+    assert sorted(cluster.record("t").in_sync) == ["b", "c"]
 
 
 def test_every_node_has_a_copy(cluster: StreamCluster) -> None:
