@@ -298,7 +298,8 @@ class StreamLog(PublishConfirms):
         self._chunks.clear()
 
     def arrived_at(self, position: int) -> float | None:
-        """When a committed message arrived, in seconds since 1970; None if it is lost."""
+        """When a message arrived, in seconds since 1970; None if it is lost, or not on the disk
+        yet."""
         return self._store.arrived_at(position)
 
     # What is too much

@@ -104,21 +104,20 @@ class StreamLeaderLevel(LeaderLevel):
         return []
 
     def ages_s(self, positions: Sequence[int], wall_time: float) -> dict[int, int]:
-        committed = [at for at in positions if at < self._log.committed]
+        if not positions:
+            return {}
         ages: dict[int, int] = {}
-        if committed:
-            ends = [self._age_s(at, wall_time) for at in (committed[0], committed[-1])]
-            looked_at = committed if ends[0] != ends[1] else committed[:1]
-            last: int | None = None
-            for position in looked_at:
-                age_s = self._age_s(position, wall_time)
-                if age_s != last:
-                    ages[position] = last = age_s
-        if len(committed) < len(positions):
-            ages[positions[len(committed)]] = 0
+        ends = [self._age_s(at, wall_time) for at in (positions[0], positions[-1])]
+        looked_at = positions if ends[0] != ends[1] else positions[:1]
+        last: int | None = None
+        for position in looked_at:
+            age_s = self._age_s(position, wall_time)
+            if age_s != last:
+                ages[position] = last = age_s
         return ages
 
     def _age_s(self, position: int, wall_time: float) -> int:
+        """0 for a message that is not on the disk yet: it has just come."""
         arrived_at = self._log.arrived_at(position)
         return 0 if arrived_at is None else max(0, int(wall_time - arrived_at))
 

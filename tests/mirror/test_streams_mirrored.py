@@ -324,6 +324,22 @@ def test_a_message_arrives_once(cluster: StreamCluster) -> None:
         assert abs(there - here) <= 3
 
 
+def test_a_message_that_waits_for_a_majority_arrived_when_it_came(cluster: StreamCluster) -> None:
+    assert cluster.publishes(range(10)) == 10
+    cluster.loses("b")
+    cluster.loses("c")
+    assert cluster.publishes(range(10, 20)) == 0
+    cluster.clock.advance(60)
+    assert cluster.publishes(range(20, 30)) == 0
+    cluster.comes_back("c")
+    cluster.clock.advance(30)
+    assert cluster.there("c") == numbered(range(30))
+    for position in (0, 9, 10, 19, 20, 29):
+        there, here = (cluster.log(node).arrived_at(position) for node in "ac")
+        assert there is not None and here is not None
+        assert abs(there - here) <= 1.5
+
+
 def test_what_is_removed_at_the_front_goes_from_every_copy(cluster: StreamCluster) -> None:
     cluster["a"].node.policies.set(
         "/",
