@@ -10,6 +10,7 @@ from pathlib import Path
 from warren.persist.disk.data_directory import (
     PROCESSES,
     DataDirectory,
+    DataDirectoryRefused,
     DirectoryInUse,
     create_directory,
     is_of_processes,
@@ -50,6 +51,17 @@ class ProcessesDirectory:
                 os.close(lock_fd)
             raise
         return cls(path, lock_fd, first, is_new)
+
+    def expect_definitions(self) -> None:
+        """Raise `DataDirectoryRefused` if processes were here, as the definitions that they shared
+        are missing."""
+        if not self._is_new:
+            raise DataDirectoryRefused(
+                f"{self.path / STORE} is missing, which has the definitions that the processes of"
+                f" the broker in {self.path.parent} share. Put it back, or make an empty directory"
+                " of that name, to have them from the first process's copy; or set"
+                " cluster_formation.etcd.endpoints.1 if the broker belongs to a cluster"
+            )
 
     def create(self) -> None:
         """Make it a directory of processes, and lock it. Raises `DataDirectoryRefused`, OSError."""

@@ -188,6 +188,7 @@ class Supervisor:
         known = read_known_cluster(data_dir)
         store_path = self._directory.path / STORE
         if self._config.cluster is None and not store_path.is_dir():
+            self._directory.expect_definitions()
             expect_no_cluster(data_dir)
         first = _first_name(self._config, known)
         count = usable(self._config.processes)

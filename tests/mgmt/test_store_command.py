@@ -155,7 +155,7 @@ def test_a_queue_that_is_not_there_is_told_with_its_virtual_host(directory: Path
 def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     """A node that takes a checkpoint now and then, and writes files anew."""
     monkeypatch.setattr(
-        "warren.node.StorageSizes", lambda *given: StorageSizes(*given, 1 << 20, 1000)
+        "warren.node_parts.StorageSizes", lambda *given: StorageSizes(*given, 1 << 20, 1000)
     )
     data = tmp_path / "running"
     with Broker(data_dir=data, store_file_bytes_max=1 << 16) as broker:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -396,6 +397,13 @@ def test_a_backup_of_all_processes_is_a_broker_again(
     data.write_bytes(b"no database" * 1000)
     assert f"remove {data}" in refusal(restored, "--processes", "3")
     data.unlink()
+    again.start(processes=3, name=None)
+    assert again.queues() == where
+    again.stop()
+    # The same when they are missing altogether, once an operator has agreed to it.
+    shutil.rmtree(data.parent)
+    assert f"{data.parent} is missing" in refusal(restored, "--processes", "3")
+    data.parent.mkdir()
     again.start(processes=3, name=None)
     assert again.queues() == where
     again.stop()
