@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 TOP = "warren"
 LONGEST = 3
-"""Of each kind, so many are named."""
+"""So many modules, functions and classes are named in each row."""
 
 SETTLES_S = 0.5
 """What a journey leaves to the disk is written by then."""

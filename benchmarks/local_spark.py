@@ -31,7 +31,7 @@ def cost_of(job: Callable[[], object]) -> Cost:
 
 
 def least(costs: Iterable[Cost]) -> Cost:
-    """Of each figure the best."""
+    """The best of each figure."""
     walls, cpus = zip(*costs, strict=True)
     return Cost(min(walls), min(cpus))
 

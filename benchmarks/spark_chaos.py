@@ -68,8 +68,8 @@ PATIENCE_S = 60.0
 
 
 class Progress(NamedTuple):
-    """Of one queue: numbers below `confirmed` are on disk, those below `received` were delivered,
-    and of these all but the `kept` are acknowledged."""
+    """How far one queue is: numbers below `confirmed` are on disk, those below `received` were
+    delivered, and of these all but the `kept` are acknowledged."""
 
     confirmed: int
     received: int
@@ -169,7 +169,7 @@ class Consumer:
         self._thread.start()
 
     def state(self) -> tuple[int, frozenset[int]]:
-        """What was received; of that, what is not acknowledged."""
+        """How many messages were received, and which of them are not acknowledged."""
         with self._lock:
             held = [number for number, _ in (*self._kept, *self._waiting)]
             return self.received, frozenset(held)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 QUEUE = "exported"
 CODEC = "zstd"
 LEVEL = 1
-"""Of zstd; Arrow's default, where Spark's is 3."""
+"""The level of zstd; Arrow's default, where Spark's is 3."""
 
 DIFFERENT = 20_000
 """Bodies, of hexadecimal digits: more than compression looks back."""

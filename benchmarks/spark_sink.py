@@ -180,7 +180,7 @@ SINKS: tuple[type[DataSource], ...] = (ArrowSink, RowSink, CollectingRowSink)
 
 
 def report(name: str, rows: int, rounds: Iterable[Cost]) -> Cost:
-    """Of each figure the best; microseconds a row."""
+    """Print the best of each figure, in microseconds a row."""
     best = least(rounds)
     found = {
         "writer": name,

@@ -116,7 +116,7 @@ def wait_for(query: Any, rows: int) -> None:
 
 
 def lateness(progress: list[Any], sent_at: list[float]) -> tuple[list[float], list[int]]:
-    """Of each message, in seconds, from its publish to the end of its batch; and rows a batch."""
+    """The seconds from each publish to the end of its batch, and the rows of each batch."""
     batches = [one for one in progress if one["numInputRows"]]
     ends = [
         datetime.fromisoformat(one["timestamp"]).timestamp()

@@ -63,7 +63,7 @@ def list_backups(backups: str) -> None:
 @BACKUPS
 @CHOSEN
 def verify(backups: str, backup_id: str | None) -> None:
-    """Read all of a backup, the latest or ID, and say what is not what was put there."""
+    """Read all of a backup, the latest or ID, and name files that have changed since."""
     with refusals(), progress() as tell:
         archive = Archive.open(backups)
         chosen = archive.backup(backup_id)

@@ -58,7 +58,7 @@ class FirstDefinitions:
             raise self._refusal()
 
     def writes(self, shared: MetadataStore) -> list[Write]:
-        """What is not in the shared definitions yet. Queues stay at the node."""
+        """The definitions that the shared ones lack. Queues stay at the node."""
         return [
             Write(key, _led_by(record, self._node_name))
             for key, record, _ in self._definitions

@@ -42,7 +42,7 @@ PAGE_BYTES = 64 << 10
 """Messages that are not written yet are paged out when they are so many, or so large."""
 
 FETCH_BYTES = 1 << 20
-"""Of messages that are due at the same time, so much is handed out at once."""
+"""Octets of messages due at the same time that are handed out at once."""
 
 
 class DueQueue(OneByOne):

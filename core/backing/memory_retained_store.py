@@ -31,7 +31,7 @@ class MemoryRetainedStore:
         self._settled: list[tuple[PublishConfirms, int]] = []
         self.read_count = self.written_count = 0
 
-    # What there is at the start
+    # The state at the start
 
     def recovered(self) -> Recovered:
         return Recovered(0, 0, 0, 0)

@@ -223,7 +223,7 @@ class RetainedLog(StreamLog):
         stored = [one.stored for one in handed]
 
         def safe() -> None:
-            # Who has read meanwhile did not see them.
+            # A reader that read meanwhile did not see them.
             self.forget_chunks()
             done()
 

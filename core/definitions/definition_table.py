@@ -134,7 +134,7 @@ class DefinitionTable:
                 raise Conflict(f"{key} has version {current_version}, wanted {version}")
 
     def _changes(self, writes: Sequence[Write]) -> list[Change]:
-        """The writes in order, with versions; deleting what is not there changes nothing."""
+        """The writes in order, with versions; deleting a missing definition changes nothing."""
         changes: list[Change] = []
         within: dict[Key, Change] = {}
         for key, record, transient in writes:

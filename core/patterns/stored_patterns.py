@@ -34,7 +34,7 @@ class StoredPatterns:
     """
 
     CHARACTERS_MAX: ClassVar[int] = 200_000
-    """Of all patterns together, some 0.3 KB each when they are compiled."""
+    """Characters of all patterns together, some 0.3 KB each when they are compiled."""
 
     CHARACTERS_EACH: ClassVar[int] = 32
     """What a pattern counts besides its own."""

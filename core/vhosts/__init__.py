@@ -10,7 +10,7 @@ its own:
 | `queue_making` | making the queue that a definition describes |
 | `binding_index` | where bindings lead |
 | `exclusive_queues` | which connection owns which exclusive queues |
-| `equivalence` | what a declaration is told that contradicts what there is |
+| `equivalence` | what a declaration is told that contradicts an existing object |
 | `observation` | what the firehose and traces hear of |
 | `burials`, `dead_letter` | messages that died: where they go, and what they look like then |
 | `delay_queue` | where delayed messages wait |

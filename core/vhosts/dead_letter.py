@@ -69,7 +69,7 @@ def _is_persistent(envelope: Envelope, settings: QueueSettings, codec: ContentCo
 
 
 def carbon_copies(headers: Table, name: str) -> tuple[str, ...]:
-    """The routing keys in a CC or BCC header; what is not a string in it is passed over."""
+    """The routing keys in a CC or BCC header; values that are no strings are passed over."""
     field = headers.get(name)
     if field is None or field.kind != "A":
         return ()

@@ -1,4 +1,4 @@
-"""How a declaration that contradicts what there is reads, in RabbitMQ's words."""
+"""What a declaration is told that contradicts an existing object, in RabbitMQ's words."""
 
 from __future__ import annotations
 

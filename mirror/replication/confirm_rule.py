@@ -43,7 +43,7 @@ def votes_needed(acks: int, copies: int) -> int:
 
 
 def stricter(one: int, other: int) -> int:
-    """Of two numbers of acknowledgements, the one that asks for more copies."""
+    """The one of two numbers of acknowledgements that asks for more copies."""
     return ALL if ALL in (one, other) else max(one, other)
 
 

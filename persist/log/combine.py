@@ -134,7 +134,7 @@ class Combiner:
             self._stage = Stage.IN_BATCH
 
     def batch_synced(self) -> None:
-        """The disk knows that what is not copied was removed."""
+        """The removal of all records that were not copied is on disk."""
         if self._stage is Stage.IN_BATCH:
             self._stage = Stage.IDLE
             file = self._file

@@ -321,7 +321,7 @@ class Journal:
         settle_in_rows(settled)
 
     def _close_batch(self) -> None:
-        """Write what there is, unless the thread is busy."""
+        """Write what was noted so far, unless the thread is busy."""
         if self._writing:
             self._watch_congestion()
             return

@@ -46,7 +46,7 @@ from warren.persist.recovery.stored_index import StoredIndex
 log = logging.getLogger("warren.storage")
 
 STORE_DIRECTORY = "store"
-"""Of the data directory; the others are in it."""
+"""In the data directory. The files and directories named below are in it."""
 
 CHECKPOINT_FILE = "checkpoint"
 CLEAN_FILE = "clean"

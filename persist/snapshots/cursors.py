@@ -24,7 +24,7 @@ from warren.persist.disk.data_directory import write_durably
 log = logging.getLogger("warren.storage")
 
 CURSORS_DIRECTORY = "cursors"
-"""Of the directory in which the snapshots stand."""
+"""In the directory of the snapshots."""
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 

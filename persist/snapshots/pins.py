@@ -38,16 +38,16 @@ from warren.persist.snapshots.pin_owner import Owner, decode_owner, has_ended
 log = logging.getLogger("warren.storage")
 
 PINS_DIRECTORY = "pins"
-"""Of the store."""
+"""In the directory of the store."""
 
 RELEASED_DIRECTORY = "released"
-"""Of the snapshots: a small file for each that was released early."""
+"""In the directory of the snapshots: a small file for each that was released early."""
 RELEASED_KEPT_S = 24 * 3600.0
 
 LEASE_FILE = "snapshot.json"
 UNFINISHED = ".new"
 NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}(\.new)?")
-"""Of a snapshot: when it was begun, and a random number. Nothing else is touched."""
+"""The name of a snapshot: when it was begun, and a random number. Other names are left alone."""
 
 LOOK_EVERY_S = 30.0
 """A lease is for minutes or hours."""

@@ -434,7 +434,7 @@ class Storage:
         self._watch_flow()
 
     def _report_lost(self, queue_id: int, position: int, reason: str, octets: bytes) -> None:
-        """A message is damaged: count it, say so, and keep what there is of it."""
+        """A message is damaged: count it, report it, and keep the octets that are left of it."""
         self.lost += 1
         log_event(
             log,
