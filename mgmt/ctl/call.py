@@ -68,7 +68,8 @@ class Call:
 
     @property
     def vhost(self) -> str:
-        return self.options.vhost or DEFAULT_VHOST
+        vhost = self.options.vhost
+        return DEFAULT_VHOST if vhost is None else vhost
 
     @property
     def client(self) -> ControlClient:
@@ -142,6 +143,8 @@ class Call:
 
     def _data_directory(self) -> Path:
         """The data directory, found as the node finds its own: flag, environment, file, default."""
+        if self.options.data_dir == "":
+            raise CtlError("--data-dir is empty", Exit.USAGE)
         if self.options.data_dir is not None:
             return Path(self.options.data_dir)
         try:

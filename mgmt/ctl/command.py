@@ -125,6 +125,9 @@ def _exits(given: Callable[[], list[str]], path: str) -> Iterator[None]:
         # The reader has gone; Python must not try to write the rest when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(Exit.SOFTWARE)
+    except OSError as error:
+        about = "" if error.filename is None else f"{error.filename}: "
+        _fail(f"Error:\n{about}{error.strerror or error}", Exit.DATA)
 
 
 def _fail(text: str, code: Exit) -> NoReturn:

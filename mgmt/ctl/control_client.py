@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from warren.mgmt.ctl.errors import CtlError, Exit, NeedsLocal, NodeUnreachable, Refused
+from warren.mgmt.ctl.errors import CtlError, Exit, NeedsLocal, NodeUnreachable, Refused, WrongUsage
 
 CONTROL_SOCKET = "control.sock"
 API = "/api"
@@ -165,6 +165,9 @@ class ControlClient:
 
     def find(self, *path: str, **query: str) -> Any:
         """The answer of `get`, or None if the object does not exist."""
+        if "" in path:
+            # No object has an empty name: the node would answer with the list of all.
+            return None
         try:
             return self.get(*path, **query)
         except Refused as refused:
@@ -191,6 +194,8 @@ class ControlClient:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """The JSON of the answer; None if empty. Raises `CtlError`, `Refused` for a refusal."""
+        if "" in path:
+            raise WrongUsage("a name cannot be empty string.")
         where = "/" + "/".join(quote(part, safe="", errors="surrogateescape") for part in path)
         if where.startswith(LOCAL_PATHS) and where not in REMOTE_PATHS and not self.target.local:
             raise NeedsLocal("This")
@@ -257,7 +262,8 @@ class ControlClient:
         connection = self.target.connection(self._timeout_s)
         try:
             connection.connect()
-        except (OSError, ssl.SSLError) as error:
+        except (OSError, UnicodeError) as error:
+            # The name of a host that is too long, or has an empty part, is a UnicodeError.
             connection.close()
             raise NodeUnreachable(
                 self.target.describe(), _reason(error), self.target.advice()
@@ -284,10 +290,11 @@ class _SocketConnection(http.client.HTTPConnection):
             os.close(directory)
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, PermissionError):
         return "permission denied: only the user who runs the node may open it"
-    return error.strerror or str(error) or type(error).__name__
+    said = error.strerror if isinstance(error, OSError) else None
+    return said or str(error) or type(error).__name__
 
 
 def _parsed(answer: bytes) -> Any:

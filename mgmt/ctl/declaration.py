@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -16,12 +17,27 @@ from warren.mgmt.ctl.formats import FORMATTERS, Answer, render
 CONTEXT = {"help_option_names": ["-h", "-?", "--help"]}
 
 
+class _Seconds(click.FloatRange):
+    """Seconds that a socket can wait; `float` reads more than these, as `nan`."""
+
+    def _describe_range(self) -> str:
+        return "x>=0"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if math.isnan(seconds := super().convert(value, param, ctx)):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds
+
+
+SECONDS = _Seconds(min=0, max=1_000_000_000)
+
+
 def common_options() -> list[click.Parameter]:
     """The options that are accepted before the command and after it."""
     return [
         click.Option(["-n", "--node"], metavar="NODE", help="The node's name."),
         click.Option(["-p", "--vhost"], metavar="VHOST", help="The virtual host [/]."),
-        click.Option(["-t", "--timeout"], type=click.FloatRange(min=0), metavar="SECONDS"),
+        click.Option(["-t", "--timeout"], type=SECONDS, metavar="SECONDS"),
         click.Option(["-q", "--quiet"], is_flag=True, help="Do not say what is being done."),
         click.Option(["-s", "--silent"], is_flag=True, help="Nor print headers of tables."),
         click.Option(["--formatter"], type=click.Choice(FORMATTERS), metavar="|".join(FORMATTERS)),

@@ -184,7 +184,8 @@ def _connects(call: Call, listener: dict[str, Any], address: str | None) -> bool
     timeout_s = call.options.timeout or CONNECT_S
     try:
         socket.create_connection((host, listener["port"]), timeout_s).close()
-    except OSError:
+    except (OSError, UnicodeError):
+        # The name of a host that is too long, or has an empty part, is a UnicodeError.
         return False
     return True
 

@@ -230,6 +230,57 @@ def test_argument_that_is_no_text_is_refused(ctl_node: CtlNode) -> None:
     assert ctl_node("set_policy", "p", "\udcff", '{"max-length":1}').code == 65
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["delete_vhost", ""],
+        ["delete_queue", ""],
+        ["clear_policy", ""],
+        ["clear_parameter", "shovel", ""],
+        ["-p", "", "purge_queue", "q"],
+        ["-p", "", "list_permissions"],
+        ["-p", "", "set_policy", "name", ".*", '{"max-length": 1}'],
+    ],
+)
+def test_empty_name_is_refused_before_the_node_is_asked(
+    ctl_node: CtlNode, command: list[str]
+) -> None:
+    result = ctl_node(*command)
+    assert result.code in (64, 65, 69)
+    assert "the node answered" not in result.err
+
+
+@pytest.mark.parametrize("host", ["x" * 300, "a..b"])
+def test_host_that_can_have_no_address_is_not_reached(ctl_node: CtlNode, host: str) -> None:
+    unreachable = ctl("--url", f"http://{host}:1", "--password", "x", "status")
+    assert (unreachable.code, "unable to reach the node" in unreachable.err) == (69, True)
+    assert ctl_node("check_port_connectivity", "--address", host).code == 69
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["import_definitions", "x" * 300], ["export_definitions", f"{'x' * 300}/file"]],
+)
+def test_path_that_no_file_can_have_is_bad_data(ctl_node: CtlNode, command: list[str]) -> None:
+    result = ctl_node(*command)
+    assert (result.code, "File name too long" in result.err) == (65, True)
+
+
+def test_data_directory_is_not_empty() -> None:
+    result = ctl("--data-dir", "", "status")
+    assert (result.code, "--data-dir is empty" in result.err) == (64, True)
+
+
+@pytest.mark.parametrize("timeout", ["nan", "inf", "1e300", "-1"])
+def test_timeout_that_no_socket_has_is_wrong_usage(ctl_node: CtlNode, timeout: str) -> None:
+    assert ctl_node("--timeout", timeout, "status").code == 64
+
+
+def test_data_directory_that_none_can_be_is_bad_data() -> None:
+    result = ctl("--data-dir", "x" * 300, "status")
+    assert (result.code, "File name too long" in result.err) == (65, True)
+
+
 def test_help_lists_every_command_and_explains_each(ctl_node: CtlNode) -> None:
     listed = ctl("help")
     assert listed.code == 0

@@ -50,6 +50,23 @@ def test_changed_password_counts_and_tags_stay(ctl_node: CtlNode) -> None:
     assert ["cid", "[monitoring]"] in ctl_node.rows("list_users")
 
 
+def test_empty_name_is_no_user(ctl_node: CtlNode) -> None:
+    for command in (
+        ["delete_user", ""],
+        ["change_password", "", "x"],
+        ["set_user_tags", ""],
+        ["clear_password", ""],
+        ["clear_permissions", ""],
+        ["clear_topic_permissions", ""],
+        ["clear_user_limits", "", "all"],
+        ["list_user_limits", "--user", ""],
+    ):
+        result = ctl_node(*command)
+        assert result.code in (65, 67), command
+        assert "Traceback" not in result.err
+        assert "does not exist" in result.err, command
+
+
 def test_commands_about_nobody_exit_with_67(ctl_node: CtlNode) -> None:
     for command in (
         ["delete_user", "nobody"],
