@@ -11,6 +11,7 @@ closed, and to the segment's file at a checkpoint. The index implements `QueueSt
 | `index_entries` | its entries, and which segments are in memory |
 | `entry_reading` | reading the messages that entries lead to |
 | `index_context` | what all indexes of a node share |
+| `wall_offsets` | when entries expire, by the clock on the wall and by the node's |
 | `delivery_counts` | how often messages came back |
 | `stream_reading`, `retained_index`, `index_beside` | streams, retained messages, ids |
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from warren.core.messages.message import Message
 from warren.persist.index.index_context import IndexContext
+from warren.persist.index.wall_offsets import WallOffsets
 from warren.persist.layout.format import (
     OFFSET_MASK,
     PERSISTENT,
@@ -30,8 +31,9 @@ READ_BYTES_MAX = 1 << 20
 class EntryReader:
     """Reads messages of one queue."""
 
-    def __init__(self, queue_id: int, context: IndexContext) -> None:
+    def __init__(self, queue_id: int, context: IndexContext, offsets: WallOffsets) -> None:
         self.queue_id = queue_id
+        self._offsets = offsets
         self._context = context
 
     def read(
@@ -110,5 +112,5 @@ class EntryReader:
         elif record.type != SHARED_MESSAGE:
             raise Damaged(f"a record of type {record.type} where a message should be")
         envelope = self._context.envelope(record.envelope, bool(record.flags & PERSISTENT))
-        expires_at = self._context.node_time(entry.expires_us)
+        expires_at = self._offsets.node_time(entry.position, entry.place, entry.expires_us)
         return Message(envelope, record.payload, entry.position, expires_at)

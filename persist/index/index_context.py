@@ -20,11 +20,15 @@ ENVELOPE_BYTES_MAX = 1024
 """Larger ones are not kept: their headers are seldom alike, and 4096 of them may be much."""
 
 
+CLOCK_IS_SET_S = 1.0
+"""Differences below it are two readings that are not of one moment, or a clock that is slewed."""
+
+
 class IndexContext:
     """Is made once for a node, and given to each queue index.
 
-    `epoch_s` is the time on the wall when the clock of the node was at 0. `start` counts the starts
-    of the node.
+    `epoch_s` is the time on the wall when the clock of the node was at 0, as it was at the start.
+    `start` counts the starts of the node.
     `page_out` writes records to the transient store, and returns the place of the first.
     `in_turns` goes through work that may take long: it takes a step at once and the others in
     later turns of the loop. `report_lost` is told of a damaged message: queue, position, reason,
@@ -51,7 +55,8 @@ class IndexContext:
         self.persistent = persistent
         self.transient = transient
         self.embed_below = store.limits.embed_below
-        self.epoch_s = store.clock.wall_time() - store.clock.now()
+        self._clock = store.clock
+        self.epoch_s = self._offset_s = store.clock.wall_time() - store.clock.now()
         self.start = start
         self.page_out = page_out
         self.in_turns = in_turns
@@ -76,6 +81,13 @@ class IndexContext:
                 self._envelopes.clear()
             self._envelopes[data, persistent] = envelope
         return envelope
+
+    def offset_s(self) -> float:
+        """From the clock of the node to that on the wall, as they are now."""
+        offset_s = self._clock.wall_time() - self._clock.now()
+        if abs(offset_s - self._offset_s) > CLOCK_IS_SET_S:
+            self._offset_s = offset_s
+        return self._offset_s
 
     def wall_us(self, at: float | None) -> int:
         return 0 if at is None else int((at + self.epoch_s) * 1e6)

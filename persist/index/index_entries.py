@@ -17,6 +17,7 @@ from pathlib import Path
 from warren.core.backing.backing_queue import Listed
 from warren.core.log_line import log_event
 from warren.persist.index.index_context import IndexContext
+from warren.persist.index.wall_offsets import WallOffsets
 from warren.persist.layout.format import OFFSET_MASK, SEGMENT_ENTRIES, TRANSIENT, Damaged
 from warren.persist.layout.segment import Columns, IndexEntry, Segment, read_segment
 
@@ -56,6 +57,7 @@ class IndexEntries:
         self.numbers: list[int] = []
         self.cursor = 0
         self.any_order = False
+        self.offsets = WallOffsets(context)
         self._context = context
         self._had_files = False
         # Messages lost with damaged segments, and their octets, that no reader was told of yet.
@@ -181,12 +183,13 @@ class IndexEntries:
 
     def expiries(self) -> Iterator[tuple[int, float | None]]:
         self.any_order = True
-        node_time = self._context.node_time
+        node_time = self.offsets.node_time
         for segment in list(self.segments.values()):
             columns = self.columns(segment)
             base = segment.start
             for at in columns.live(0, SEGMENT_ENTRIES):
-                yield base + at, node_time(columns.expires[at])
+                position = base + at
+                yield position, node_time(position, columns.places[at], columns.expires[at])
 
     def nothing_expires(self, number: int) -> bool:
         """Whether that can be said of the segment, without bringing it to memory."""

@@ -94,7 +94,7 @@ class QueueIndex(StreamReading):
         self.delivery_counts = self.returns.counts
         self.dead_marks = self.returns.marks
         self.is_noted = False
-        self._reader = EntryReader(queue_id, context)
+        self._reader = EntryReader(queue_id, context, self.entries.offsets)
         self._first_position = first_position
         self._journal = journal
         self._context = context
@@ -179,7 +179,7 @@ class QueueIndex(StreamReading):
         """Put what was written, up to a mark, into the journal's next batch. False: not all."""
         if not self._unwritten:
             return True
-        embed_below, epoch_s = self._context.embed_below, self._context.epoch_s
+        embed_below, offset_s = self._context.embed_below, self._offset_s()
         queue_id, arrivals = self.queue_id, self._arrivals
         parts, lengths = batch.parts, batch.lengths
         base = batch.base
@@ -201,7 +201,7 @@ class QueueIndex(StreamReading):
                 stored = envelope.stored = (data, crc32(data))
             data, data_crc = stored
             expires_at = message.expires_at
-            expires_us = 0 if expires_at is None else int((expires_at + epoch_s) * 1e6)
+            expires_us = 0 if expires_at is None else int((expires_at + offset_s) * 1e6)
             size = len(body)
             now_us = arrivals.pop(position, batch.now_us) if arrivals else batch.now_us
             if len(data) + size < embed_below:
@@ -256,6 +256,10 @@ class QueueIndex(StreamReading):
         for position in list(self._unwritten)[:emitted]:
             del self._unwritten[position]
         return False
+
+    def _offset_s(self) -> float:
+        """From the clock of the node to that on the wall, for what is written now."""
+        return self.entries.offsets.begin(next(iter(self._unwritten)))
 
     def _waiting_in(self, batch: OpenBatch) -> list[Waiting]:
         """Where to note who waits for a message: a message is never safer than its queue."""
@@ -513,7 +517,10 @@ class QueueIndex(StreamReading):
         first = min((at for at in self._unwritten if start <= at < end), default=None)
         if first is not None and (not entries or first < entries[0].position):
             return self._unwritten[first][0].expires_at
-        return self._context.node_time(entries[0].expires_us) if entries else None
+        if not entries:
+            return None
+        entry = entries[0]
+        return self.entries.offsets.node_time(entry.position, entry.place, entry.expires_us)
 
     def expiries(self) -> Iterator[tuple[int, float | None]]:
         return self.entries.expiries()

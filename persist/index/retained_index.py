@@ -111,6 +111,10 @@ class RetainedIndex(QueueIndex):
             segments[position >> SHIFT].came_late(position & SEGMENT_MASK)
         return is_all
 
+    def _offset_s(self) -> float:
+        # `write_retained` takes this one from times on the wall.
+        return self._context.epoch_s
+
     def _emit_shared(
         self, batch: OpenBatch, message: Message, body: bytes, expires_us: int, now_us: int
     ) -> tuple[int, int]:

@@ -53,6 +53,10 @@ class ManualClock:
     def now(self) -> float:
         return self._now
 
+    def set_wall(self, ahead_s: float) -> None:
+        """Set the clock on the wall forward, or with a number below 0 back."""
+        self._wall_offset += ahead_s
+
     def wall_time(self) -> float:
         return self._now + self._wall_offset
 

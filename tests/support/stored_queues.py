@@ -58,9 +58,10 @@ class Node:
         defined: Sequence[int] = (),
         deleted: Sequence[int] = (),
         is_deleted: Callable[[int], bool] | None = None,
+        clock: ManualClock | None = None,
     ) -> None:
         self.disk = disk
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.jobs = Jobs()
         self.publisher = Publisher()
         self.definitions: PendingCommit | None = None
