@@ -15,8 +15,8 @@ from warren.persist.index.index_context import IndexContext
 from warren.persist.layout.format import TRANSIENT
 
 CHANGES_MAX = 64
-"""Of a clock that is set more often, only so many changes are known, the last ones: the messages of
-the earlier ones expire as after a restart."""
+"""Changes of the clock that are known, the last ones. Messages written before these expire by the
+clock on the wall, as after a restart."""
 
 
 class WallOffsets:
