@@ -194,8 +194,11 @@ class RetainedLog(StreamLog):
         return tail, self.next_position
 
     def has(self, position: int) -> bool:
-        """Whether there is a message with this position, written or not."""
-        if position >= self.next_position:
+        """Whether there is a message with this position, written or not.
+
+        A message below the first one was trimmed, also while the store removes it in turns.
+        """
+        if not self.first <= position < self.next_position:
             return False
         return bool(self._store.list_positions(position, position + 1, 1).positions)
 
