@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from warren.persist.disk.data_directory import (
+    IDENTITY_FILE,
     PROCESSES,
     DataDirectory,
     DataDirectoryRefused,
@@ -62,6 +63,11 @@ class ProcessesDirectory:
                 " of that name, to have them from the first process's copy; or set"
                 " cluster_formation.etcd.endpoints.1 if the broker belongs to a cluster"
             )
+
+    def without_data(self, count: int) -> list[int]:
+        """The processes of so many, from the second one on, whose directory is new or missing."""
+        numbers = range(2, count + 1)
+        return [n for n in numbers if not (self.path / str(n) / IDENTITY_FILE).exists()]
 
     def create(self) -> None:
         """Make it a directory of processes, and lock it. Raises `DataDirectoryRefused`, OSError."""

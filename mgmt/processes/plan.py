@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -139,3 +139,22 @@ def too_few(first: str, count: int, queues: Mapping[str, int], largest: int) -> 
         f" --processes {needed}, and delete those queues or move their messages before you start"
         " it with fewer"
     )
+
+
+def without_data(
+    data_dir: Path, first: str, lost: Sequence[int], queues: Mapping[str, int], definitions: Path
+) -> str | None:
+    """Why a broker cannot be started whose processes `lost` have no data; None if it can.
+
+    `queues`: see `too_few`. `definitions` is the file of the definitions that processes share.
+    """
+    for number in lost:
+        led = queues.get(name_of(first, number), 0)
+        if led:
+            return (
+                f"{directory_of(data_dir, number)} has no data, and process {number} had"
+                f" {led} {'queue' if led == 1 else 'queues'} there: put it back. If it is lost for"
+                f" good, remove {definitions}: the next start has the definitions"
+                f" from the first process's copy, and the queues of process {number} are empty"
+            )
+    return None

@@ -32,6 +32,7 @@ class SharedStore:
         """Open the store. Raises `DamagedMetadata`, OSError."""
         loop = asyncio.get_running_loop()
         clock = LoopClock(loop)
+        self.file = path / DATA_FILE
         self._file = KeyFile(
             path,
             call_on_loop=loop.call_soon_threadsafe,
@@ -45,7 +46,7 @@ class SharedStore:
             self._file.close()
             raise DamagedMetadata(
                 f"the definitions that the processes share cannot be read: {error}; remove"
-                f" {path / DATA_FILE}, and the next start has them from the first process's copy"
+                f" {self.file}, and the next start has them from the first process's copy"
             ) from None
         except BaseException:
             self._file.close()

@@ -29,6 +29,7 @@ from warren.mgmt.processes.plan import (
     name_of,
     supervisor_socket,
     too_few,
+    without_data,
 )
 from warren.mgmt.processes.reserved_ports import ReservedPorts
 from warren.mgmt.processes.states import ProcessState, ProcessStatus
@@ -201,7 +202,7 @@ class Supervisor:
             if known is not None and store.is_empty():
                 seed = import_module("warren.mgmt.processes.seeding").seed
                 seed(store.gateway, self._directory.first, known)
-            self._expect_enough(store, first, count)
+            self._expect_all_queues(store, first, count)
         module = import_module("warren.mgmt.processes.supervisor_socket")
         self._socket = await module.SupervisorSocket.open(
             supervisor_socket(self._config),
@@ -211,14 +212,21 @@ class Supervisor:
         secret = secrets.token_urlsafe(32).encode()
         return ProcessPlan(self._config, first, count, self._ports.addresses, secret)
 
-    def _expect_enough(self, store: SharedStore, first: str, count: int) -> None:
+    def _expect_all_queues(self, store: SharedStore, first: str, count: int) -> None:
+        """Forget processes that are not started, or begin anew; raise `NodeRefused` if one of them
+        has queues."""
         assert self._directory is not None
+        queues, members = store.queues(), store.members()
+        new = self._directory.without_data(count)
+        lost = [number for number in new if name_of(first, number) in members]
         largest = max([count, *largest_first(self._directory.path)])
-        reason = too_few(first, count, store.queues(), largest)
+        reason = too_few(first, count, queues, largest) or without_data(
+            data_directory(self._config), first, lost, queues, store.file
+        )
         if reason is not None:
             raise NodeRefused(reason)
-        wanted = {name_of(first, number) for number in range(1, count + 1)}
-        store.forget([name for name in store.members() if name not in wanted])
+        going_on = {name_of(first, n) for n in range(1, count + 1) if n not in new}
+        store.forget([name for name in members if name not in going_on])
 
     async def _start(self, plan: ProcessPlan) -> None:
         """Start all processes, and print a line when they are ready."""

@@ -359,6 +359,35 @@ def test_what_is_in_use_is_refused(broker: Processes, tmp_path: Path) -> None:
     assert "start it with --node-name warren@here" in said
 
 
+def test_a_start_without_the_directory_of_a_process_says_what_is_lost_and_how_to_go_on(
+    broker: Processes,
+) -> None:
+    broker.start()
+    channel = broker.connect().channel()
+    for name in "abc":
+        channel.queue_declare(name, durable=True)
+        channel.basic_publish("", name, b"kept", PERSISTENT, mandatory=True)
+    queue_of = {node: name for name, node in broker.queues().items()}
+    channel.queue_delete(queue_of["warren-3@here"])
+    broker.stop()
+    processes = broker.data_dir / "processes"
+    # Process 3 has no queues: it begins anew.
+    shutil.rmtree(processes / "3")
+    broker.start()
+    assert set(broker.states()) == {"warren@here", "warren-2@here", "warren-3@here"}
+    broker.stop()
+    shutil.rmtree(processes / "2")
+    said = refusal(broker.data_dir, "--processes", "3")
+    definitions = processes / "definitions" / "data.mdb"
+    assert f"{processes / '2'} has no data, and process 2 had 1 queue there" in said
+    assert f"remove {definitions}" in said
+    definitions.unlink()
+    broker.start()
+    channel = broker.connect().channel()
+    left = {name: channel.basic_get(name, auto_ack=True)[2] for name in broker.queues()}
+    assert left == {queue_of["warren@here"]: b"kept", queue_of["warren-2@here"]: None}
+
+
 def refusal(data_dir: Path, *arguments: str) -> str:
     """What a server says that does not start."""
     server = ("server", "--http", "none", "--data-dir", data_dir, "--amqp", "127.0.0.1:0")
