@@ -21,6 +21,7 @@ from warren import __version__
 from warren.addresses import Purpose, refusal
 from warren.clock import EndingClock, LoopClock
 from warren.cluster_news import tell_others
+from warren.cluster_secret import expect_secret, secret_of
 from warren.config import ClusterConfig, Listener, SslOptions
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.log_line import log_event
@@ -35,7 +36,6 @@ from warren.mgmt.waiting import done, through
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.ending import end_tasks
 from warren.mirror.definitions.etcd import EtcdClient, EtcdError
-from warren.mirror.definitions.secret_proof import is_secret_of
 from warren.mirror.links.links import Links
 from warren.mirror.links.ports import PROTOCOL_VERSION, EndReason, Identity, LinkSettings
 from warren.mirror.links.traffic import LinkTraffic
@@ -60,6 +60,7 @@ from warren.mirror.remote.queue_host import QueueHost
 from warren.mirror.remote.remote_queues import RemoteQueues
 from warren.mirror.replication.copy_cards import CardFiles, NoCards, leftover_rule
 from warren.mirror.replication.mirroring import Mirroring
+from warren.mirror.replication.nodes import Nodes
 from warren.mirror.replication.replicas import SyncLimits
 from warren.node_refused import ClusterRefused, StoreLost
 from warren.open_files import descriptors
@@ -155,7 +156,7 @@ class Cluster:
         A new cluster begins with the node's `own_definitions`; a node that has any does not join
         another cluster. Raises `ClusterRefused`, `StoreLost`, OSError.
         """
-        secret = _secret(config)
+        secret = secret_of(config)
         certificates = _link_certificates(config.link_ssl)
         etcd = etcd_client(config)
         replica: LmdbReplica | None = None
@@ -163,7 +164,7 @@ class Cluster:
         try:
             expected = known_cluster(directory, node_name)
             membership = await _open_membership(config, etcd, node_name, clock, directory, expected)
-            await _expect_secret(config, etcd, secret, node_name)
+            await expect_secret(config, etcd, secret, node_name)
             brought = FirstDefinitions(
                 own_definitions if expected is None else [], directory, node_name
             )
@@ -257,31 +258,32 @@ class Cluster:
             lambda flow: alarms.set_flow(flow, "nodes"),
             origin_name(self._node_name, self._links.identity.incarnation),
         )
-        self.mirroring = Mirroring(
+        nodes = Nodes(
             self._node_name,
+            running=self.running,
+            present=self.alive,
+            members=lambda: self.membership.members().keys(),
+            may_lead=self.maintenance.may_lead,
+            machine_of=self.membership.machine_of,
+            silent=self._abreast.silent,
+        )
+        self.mirroring = Mirroring(
+            nodes,
             self.post,
             self.calls,
             self.metadata,
             self._queues_clock,
             SystemRandom(),
-            self.running,
             card_files or NoCards(),
-            self.alive,
-            self.maintenance.may_lead,
             SyncLimits(self._config.sync_batch, self._config.sync_rate),
         )
-        self.mirroring.machine_of = self.membership.machine_of
-        self.mirroring.silent = self._abreast.silent
         return ClusterPlacement(
-            self._node_name,
+            nodes,
             self.metadata,
             self._remote_queues,
-            self.running,
             SystemRandom(),
             self.mirroring,
             self._config.queue_master_locator,
-            self.maintenance.may_lead,
-            lambda: self.membership.members().keys(),
         )
 
     def backing_queues(
@@ -585,16 +587,6 @@ async def _expect_members(
         )
 
 
-async def _expect_secret(
-    config: ClusterConfig, etcd: EtcdClient, secret: bytes, node_name: str
-) -> None:
-    if not await is_secret_of(etcd, config.etcd_prefix, secret, secrets.token_hex(16)):
-        raise ClusterRefused(
-            f"node {node_name} has another secret than the nodes of the cluster that are up;"
-            " give it theirs"
-        )
-
-
 async def written(metadata: MetadataStore, writes: list[Write]) -> None:
     """Write these to the shared definitions; returns when they are durable."""
     if writes:
@@ -615,19 +607,6 @@ def _link_certificates(options: SslOptions | None) -> LinkCertificates | None:
             f" {error}"
         ) from error
     return certificates
-
-
-def _secret(config: ClusterConfig) -> bytes:
-    """The secret of the cluster. Raises `ClusterRefused` if there is none, or OSError."""
-    secret = config.secret
-    if not secret and config.secret_file is not None:
-        secret = config.secret_file.read_bytes().strip()
-    if not secret:
-        raise ClusterRefused(
-            "a cluster needs a secret that its nodes share: set cluster.secret_file,"
-            " cluster.secret or WARREN_CLUSTER_SECRET"
-        )
-    return secret
 
 
 def _bound(listener: Listener) -> socket.socket:

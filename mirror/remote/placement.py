@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from random import Random
 
 from warren.core.definitions.records import QueueRecord
@@ -20,37 +20,31 @@ from warren.core.queues.queue_type import STREAM, majority_of
 from warren.mirror.remote.remote_queue import RemoteQueue
 from warren.mirror.remote.remote_queues import RemoteQueues
 from warren.mirror.replication.mirroring import Mirroring
+from warren.mirror.replication.nodes import Nodes
 
 QUORUM_SIZE = 3
 """Members of a quorum queue whose declaration does not say how many."""
 
 
 class ClusterPlacement:
-    """Implements `core.placement.Placement`. `running` are the nodes that are up, with this one."""
+    """Implements `core.placement.Placement`."""
 
     def __init__(
         self,
-        node: str,
+        nodes: Nodes,
         metadata: MetadataStore,
         remote_queues: RemoteQueues,
-        running: Callable[[], Collection[str]],
         random: Random,
         mirroring: Mirroring,
         locator: str = "client-local",
-        may_lead: Callable[[str], bool] = lambda node: True,
-        nodes: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """`may_lead` says whether a node is out of maintenance. `nodes` are all nodes of the
-        cluster, up or not."""
-        self._node = node
+        self._nodes = nodes
+        self._node = nodes.name
         self._metadata = metadata
         self._remote_queues = remote_queues
-        self._running = running
         self._random = random
         self._mirroring = mirroring
         self._locator = locator
-        self._may_lead = may_lead
-        self._nodes = nodes
         self._leaders: dict[Key, str] = {}
         self._led: Counter[str] = Counter()
         for stored in metadata.records(("queue",)):
@@ -59,11 +53,11 @@ class ClusterPlacement:
 
     def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
         locator = settings.queue_master_locator or self._locator
-        nodes = sorted(node for node in self._running() if self._may_lead(node))
+        nodes = sorted(node for node in self._nodes.running() if self._nodes.may_lead(node))
         if locator == "client-local":
             # To a client, all processes of a broker are one node.
-            here = self._mirroring.machine_of(self._node)
-            nodes = [node for node in nodes if self._mirroring.machine_of(node) == here] or nodes
+            here = self._nodes.machine_of(self._node)
+            nodes = [node for node in nodes if self._nodes.machine_of(node) == here] or nodes
         if exclusive or not nodes or nodes == [self._node]:
             return self._node
         if locator == "random":
@@ -76,8 +70,8 @@ class ClusterPlacement:
     ) -> Sequence[str]:
         """The leader, then other nodes chosen at random, those that are up first (quorum_queues.md
         sections 1 and 6). A stream is at all nodes unless it says otherwise (streams.md)."""
-        running = set(self._running())
-        others = sorted({*self._nodes(), *running} - {leader})
+        running = set(self._nodes.running())
+        others = sorted({*self._nodes.members(), *running} - {leader})
         self._random.shuffle(others)
         others.sort(key=lambda node: node not in running)
         others = self._on_other_machines(leader, others)
@@ -95,7 +89,7 @@ class ClusterPlacement:
 
     def _on_other_machines(self, leader: str, others: Sequence[str]) -> list[str]:
         """The first of the nodes on each machine, without the leader's machine."""
-        machine_of = self._mirroring.machine_of
+        machine_of = self._nodes.machine_of
         first = {machine_of(leader): leader}
         for node in others:
             first.setdefault(machine_of(node), node)

@@ -9,10 +9,12 @@ leads, which have mirrors and which of these are in sync; it changes by compare-
 
 | where to look | for |
 |---|---|
-| `mirroring` | the mirrored queues that this node leads, and what happens to them |
+| `mirroring` | the mirrors that queues are to have, as definitions, policies and nodes change |
+| `leadership` | how this node begins to lead a queue, and how that ends |
 | `copies_here` | the mirrors that this node has of queues that others lead |
 | `led_queue`, `copy_here` | one queue led here; one mirror here |
 | `hand_outs` | what clients may have had, as far as mirrors know |
+| `nodes` | which nodes there are, as this one sees them |
 | `replicas`, `promotion` | which nodes get mirrors or the lead, and why the lead has changed |
 | `former_copy`, `former_copies`, `copy_cards` | what a node still has of a queue from before |
 | `retained_copies` | what a node keeps of messages that were acknowledged |

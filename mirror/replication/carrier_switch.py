@@ -14,7 +14,7 @@ definition names. Any of them will do: all have the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -23,11 +23,12 @@ import msgspec
 from warren.core.definitions.records import QueueRecord
 from warren.core.errors import NotFound
 from warren.core.log_line import log_event
-from warren.core.ports import Clock, Commit
+from warren.core.ports import Clock
 from warren.core.scheduling.waiting import Event, Until, run
 from warren.mirror.carriers.ports import Carrier, CarrierKind, MemberId
 from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.copy_here import CopyHere
+from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 
@@ -58,17 +59,16 @@ class CarrierSwitch:
         clock: Clock,
         definitions: QueueDefinitions,
         carriers: Mapping[CarrierKind, Carrier],
+        formers: FormerCopies,
         copies: Mapping[int, CopyHere],
-        note: Callable[[LedQueue], Commit],
     ) -> None:
-        """`note` writes to the disk of this node that it leads a queue, and in which epoch."""
         self._node = node
         self._calls = calls
         self._clock = clock
         self._definitions = definitions
         self._carriers = carriers
         self._copies = copies
-        self._note = note
+        self._formers = formers
 
     def serve(self) -> None:
         """Answer the questions of other nodes."""
@@ -83,7 +83,7 @@ class CarrierSwitch:
         if record is None or led.leader.fenced:
             led.does_not_come_over()
             return
-        noted, before = self._note(led), led.carrier
+        noted, before = self._formers.write_card_of_leader(led), led.carrier
         led.member.leave()
         led.comes_over(kind, self._carriers[kind].join(record, led, led.leader.last_position))
         led.keep_all_until_heard()

@@ -2,7 +2,7 @@
 
 They come when a leader asks for one (`mirror.invite`), or from the disk when the node starts. They
 follow the definitions of their queues, and go when these do not name them. One that is to lead is
-taken out (`take`): `mirroring` makes it a led queue.
+taken out (`take`): `leadership` makes it a led queue.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.leader import SOME_ORIGINS
 from warren.mirror.replication.led_queue import INVITE_AGAIN_S
 from warren.mirror.replication.mirror import Mirror
+from warren.mirror.replication.nodes import Nodes
 from warren.mirror.replication.observed_copy import observer_of
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.queue_members import invitation_to
@@ -64,7 +65,7 @@ class CopiesHere:
 
     def __init__(
         self,
-        name: str,
+        nodes: Nodes,
         post: Post,
         calls: Calls,
         clock: Clock,
@@ -80,7 +81,7 @@ class CopiesHere:
         self._by_key: dict[Key, int] = {}
         # Queues whose definitions have changed since the last tick.
         self._changed: set[int] = set()
-        self._name = name
+        self._nodes = nodes
         self._post = post
         self._calls = calls
         self._clock = clock
@@ -92,7 +93,6 @@ class CopiesHere:
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
         self._retained_sync: RetainedSync
-        self._present: Callable[[], Collection[str]]
         self._wanted_of: Callable[[Key], Wanted]
         self._come_over: Callable[[CopyHere, QueueRecord], None]
 
@@ -101,7 +101,6 @@ class CopiesHere:
         node: Node,
         new_backing: Callable[[BackingSpec], BackingQueue],
         retained_sync: RetainedSync,
-        present: Callable[[], Collection[str]],
         wanted_of: Callable[[Key], Wanted],
         come_over: Callable[[CopyHere, QueueRecord], None],
     ) -> None:
@@ -110,7 +109,6 @@ class CopiesHere:
         self._node = node
         self._new_backing = new_backing
         self._retained_sync = retained_sync
-        self._present = present
         self._wanted_of = wanted_of
         self._come_over = come_over
         self._post.handle(Kind.SLICE, self._slice)
@@ -218,7 +216,7 @@ class CopiesHere:
         """If a copy is whole, write its card, and forget the former copy."""
         mirror = copy.mirror
         record = self._definitions.record_of(copy.key, copy.queue_id)
-        if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
+        if record is None or self._nodes.name not in record.in_sync or record.epoch != mirror.epoch:
             return
         if not (mirror.started and copy.has_begun_by(record)):
             # It is an earlier copy of this node that the definition calls in sync.
@@ -269,7 +267,11 @@ class CopiesHere:
         if asked != invitation_to(record):
             raise NotFound(f"an earlier version leads stream '{name}' in vhost '{vhost}'")
         there = self.by_queue.get(queue_id)
-        if there is not None and there.carrier != carrier and self._name not in record.in_sync:
+        if (
+            there is not None
+            and there.carrier != carrier
+            and self._nodes.name not in record.in_sync
+        ):
             self.drop_copy(there, "its batches come by another carrier", keep=True)
         if there is not None and there.mirror.from_disk is not None:
             self.drop_copy(there, "its leader is there", keep=True)
@@ -302,7 +304,7 @@ class CopiesHere:
             if copy is not None and copy.mirror is mirror:
                 self._report(copy, batch)
 
-        mirror = Mirror(self._name, record.epoch, levels, self._clock, report)
+        mirror = Mirror(self._nodes.name, record.epoch, levels, self._clock, report)
         if former is not None and former.can_grow:
             mirror.grows_from = former
         else:
@@ -335,7 +337,7 @@ class CopiesHere:
         if former is None:
             return
         levels = _levels(settings_of(self._node, key, record), former.levels, self._node)
-        mirror = Mirror.of_disk(self._name, former, levels, self._clock)
+        mirror = Mirror.of_disk(self._nodes.name, former, levels, self._clock)
         mirror.origins[SOME_ORIGINS] = 0
         mirror.observed = partial(observer_of, self._node, key)
         carrier = CarrierKind.of(record)
@@ -347,7 +349,7 @@ class CopiesHere:
     def _new_copy(
         self, key: Key, queue_id: int, storage_id: int, mirror: Mirror, carrier: CarrierKind
     ) -> CopyHere:
-        at = (key, queue_id, storage_id, self._name)
+        at = (key, queue_id, storage_id, self._nodes.name)
         copy = CopyHere(*at, mirror, self._clock, self._definitions, self, carrier)
         self.by_queue[queue_id] = copy
         self._by_storage[storage_id] = copy
@@ -409,7 +411,7 @@ class CopiesHere:
     def _follow(self, copy: CopyHere, record: object | None) -> None:
         if not isinstance(record, QueueRecord) or record.queue_id != copy.queue_id:
             self.drop_copy(copy, "the queue is deleted")
-        elif record.leader == self._name:
+        elif record.leader == self._nodes.name:
             return
         elif copy.mirror.from_disk is not None and record.epoch != copy.mirror.epoch:
             self.drop_copy(copy, "another node leads, or leads on", keep=True)
@@ -418,11 +420,11 @@ class CopiesHere:
         elif self._is_to_come_over(copy, record):
             copy.promoting = False
             self._come_over(copy, record)
-        elif copy.listed and self._name not in record.mirrors and copy.has_begun_by(record):
+        elif copy.listed and self._nodes.name not in record.mirrors and copy.has_begun_by(record):
             # If the leader only could not reach this copy, it asks for it again.
             self.drop_copy(copy, "it is not wanted any more", keep=True)
         else:
-            copy.listed = self._name in record.mirrors
+            copy.listed = self._nodes.name in record.mirrors
             copy.promoting = False
             copy.member.follow(record)
             # Batches of this leader may have come before the definition did.
@@ -434,14 +436,14 @@ class CopiesHere:
         The next leader does not know where it is stored, so it can neither name it nor tell it to
         start. It asks nodes that have no copy.
         """
-        is_stored_so = record.storage_id(self._name) == copy.storage_id
+        is_stored_so = record.storage_id(self._nodes.name) == copy.storage_id
         # Where a former copy grows, it is the former one that the definition names.
         is_named = is_stored_so and copy.mirror.grows_from is None
         return not copy.mirror.started and record.epoch != copy.mirror.epoch and not is_named
 
     def _is_to_come_over(self, copy: CopyHere, record: QueueRecord) -> bool:
         """Whether this copy is whole, and is to get its batches by another carrier."""
-        is_whole = self._name in record.in_sync and not copy.is_outside
+        is_whole = self._nodes.name in record.in_sync and not copy.is_outside
         return copy.listed and is_whole and CarrierKind.of(record) is not copy.carrier
 
     # `CopyEffects`
@@ -450,7 +452,7 @@ class CopiesHere:
         return self._wanted_of(key).promote_on_failure
 
     def present(self) -> Collection[str]:
-        return self._present()
+        return self._nodes.present()
 
     def group_members(self, queue_id: int) -> Collection[str] | None:
         copy = self.by_queue.get(queue_id)
@@ -499,7 +501,7 @@ class CopiesHere:
         record = self._definitions.record_of(copy.key, queue_id)
         if copy.carrier is CarrierKind.LOG and record is not None and not copy.may_vote(record):
             # Only a mirror in sync is asked.
-            is_known = self._name in record.in_sync
+            is_known = self._nodes.name in record.in_sync
             if not is_known and (record.epoch, record.ballot) <= (epoch, ballot):
                 raise NotFound(f"the definition of queue {queue_id} is not known here yet")
             return False

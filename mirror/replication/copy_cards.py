@@ -2,7 +2,7 @@
 
 A card says of which queue a storage is a copy, and which leader's positions its messages have. A
 card may be of an earlier epoch than the copy, never of a later one. A copy without a card is of no
-use. The card of a node that leads says so before any other node can hear of it (`Mirroring`).
+use. The card of a node that leads says so before any other node can hear of it (`Leadership`).
 """
 
 from __future__ import annotations

@@ -40,18 +40,19 @@ class MirrorState(NamedTuple):
 
 
 class MirrorFigures:
-    """`led` and `copies` are those of `Mirroring`, by the ids of their queues."""
+    """`led` and `copies` are the queues that this node leads, and has mirrors of, by their ids."""
 
     def __init__(
         self,
         node: str,
+        promotions: Counter[Promotion],
         led: Mapping[int, LedQueue],
         copies: Mapping[int, CopyHere],
         record_of: Callable[[Key, int], QueueRecord | None],
         group_record: Callable[[int], GroupRecord | None],
     ) -> None:
         # How often this node was given the lead of a queue, and why.
-        self.promotions: Counter[Promotion] = Counter()
+        self.promotions = promotions
         self._node = node
         self._led = led
         self._copies = copies

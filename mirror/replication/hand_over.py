@@ -7,7 +7,7 @@
    mirror: otherwise a mirror would do what the next leader never hears of.
 3. When every mirror has the last words too, the target is asked to lead.
 4. The target writes itself into the definition, and the queue here gives way to one that stands for
-   it (`Mirroring`). If the target says that it cannot lead, the queue goes on where it is.
+   it (`Leadership.end`). If the target says that it cannot lead, the queue goes on where it is.
 5. If the target cannot be reached any more, or takes too long, it may have written that it leads or
    be about to. It was asked to lead in one ballot; so the leader calls another one, and goes on
    when that is written. A queue that was held for all of `PATIENCE_S` is not held again for a
@@ -29,6 +29,7 @@ from warren.core.queues.queue_type import CLASSIC, QueueType, type_of
 from warren.core.scheduling.waiting import Waiting, run
 from warren.mirror.messages.calls import Calls, NodeDown
 from warren.mirror.replication.led_queue import LedQueue
+from warren.mirror.replication.nodes import Nodes
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.replicas import Copies, better_leader, drained_leader
 
@@ -134,26 +135,22 @@ class Standstill:
 class HandOvers:
     """The hand-overs of this node, one of a queue at a time, and the choice of their targets.
 
-    `led` are the queues it leads, by their ids. `running` and `may_lead` are as in `Mirroring`.
+    `led` are the queues it leads, by their ids.
     """
 
     def __init__(
         self,
-        node: str,
+        nodes: Nodes,
         calls: Calls,
         clock: Clock,
         led: Mapping[int, LedQueue],
         definitions: QueueDefinitions,
-        running: Callable[[], Collection[str]],
-        may_lead: Callable[[str], bool],
     ) -> None:
-        self._node = node
+        self._nodes = nodes
         self._calls = calls
         self._clock = clock
         self._led = led
         self._definitions = definitions
-        self._running = running
-        self._may_lead = may_lead
         self._under_way: dict[int, Standstill] = {}
         # When queues that were held for too long may be held again.
         self._again_at: dict[int, float] = {}
@@ -237,7 +234,7 @@ class HandOvers:
 
     def can_take_over(self) -> Collection[str]:
         """The nodes that can be reached and are not in maintenance."""
-        return [node for node in self._running() if self._may_lead(node)]
+        return [node for node in self._nodes.running() if self._nodes.may_lead(node)]
 
     # Many queues
 
@@ -273,8 +270,8 @@ class HandOvers:
         records = list(self._definitions.items())
         leads: dict[str, int] = Counter([record.leader for _, record in records])
         mirrored = Counter([r.leader for key, r in records if r.mirrors and chosen(key, r)])
-        for node in sorted(self._running()):
-            if node == self._node:
+        for node in sorted(self._nodes.running()):
+            if node == self._nodes.name:
                 after = self._hand_over_surplus(leads, chosen)
             else:
                 # A node that cannot be reached hands nothing over.
@@ -304,15 +301,15 @@ class HandOvers:
         self, leads: Mapping[str, int], chosen: Callable[[Key, QueueRecord], bool]
     ) -> dict[str, int]:
         """Hand queues over to nodes that lead fewer; returns how many each node leads then."""
-        counts = dict(leads)
+        counts, own = dict(leads), self._nodes.name
         for led, record in self._led_with_records():
             if not chosen(led.key, record):
                 continue
-            in_sync = [mirror for mirror in record.in_sync if self._may_lead(mirror)]
+            in_sync = [mirror for mirror in record.in_sync if self._nodes.may_lead(mirror)]
             copies = Copies(record.leader, record.mirrors, in_sync)
             target = better_leader(copies, counts)
-            if target != self._node:
-                counts[self._node] = counts.get(self._node, 0) - 1
+            if target != own:
+                counts[own] = counts.get(own, 0) - 1
                 counts[target] = counts.get(target, 0) + 1
                 self.begin(led, target)
         return counts
@@ -326,7 +323,7 @@ class HandOvers:
         return [
             (led, at)
             for led, at in records
-            if at is not None and at.leader == self._node and not led.leader.fenced
+            if at is not None and at.leader == self._nodes.name and not led.leader.fenced
         ]
 
     def _leads(self) -> dict[str, int]:

@@ -64,7 +64,7 @@ KEPT_TICKS = 3
 
 
 class LedEffects(Protocol):
-    """What a led queue asks of `Mirroring`, which has the links and the groups."""
+    """What a led queue asks of `Mirroring`, which has the links."""
 
     def flush_soon(self, led: LedQueue) -> None: ...
 

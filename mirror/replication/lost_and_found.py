@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -34,6 +34,7 @@ from warren.core.queues.queue import Queue
 from warren.core.scheduling.waiting import Event, decided, run
 from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.former_copy import FormerCopy
+from warren.mirror.replication.nodes import Nodes
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.renumbering import Renumbering, Step
 
@@ -110,20 +111,18 @@ class LostAndFound:
 
     def __init__(
         self,
-        name: str,
+        nodes: Nodes,
         calls: Calls,
         clock: Clock,
         renumbering_of: Callable[[int], tuple[int, Renumbering] | None],
         definitions: QueueDefinitions,
-        present: Callable[[], Collection[str]],
         searched: Callable[[FormerCopy], None],
     ) -> None:
-        self._name = name
+        self._nodes = nodes
         self._calls = calls
         self._clock = clock
         self._renumbering_of = renumbering_of
         self._definitions = definitions
-        self._present = present
         self._searched = searched
         # What was found, by queue that is led here, and by the epoch of the leader that lacked it.
         self._found_of: dict[int, dict[int, _Found]] = {}
@@ -242,8 +241,8 @@ class LostAndFound:
         is_late = self._clock.now() >= search.late_at
         for epoch, moved in former.epochs():
             question = (search.queue_id, epoch, former.led, former.safe_only, is_late)
-            if leader == self._name:
-                lacking = self._what_is_lacking(self._name, *question)
+            if leader == self._nodes.name:
+                lacking = self._what_is_lacking(self._nodes.name, *question)
             else:
                 told = await self._calls.ask(leader, "mirror.lacking", *question)
                 lacking = None if told is None else Lacking(Step(*told[0]), *told[1:])
@@ -257,7 +256,7 @@ class LostAndFound:
             return
         leader, epoch, upto = search.tell
         found = (search.queue_id, epoch, upto, search.former.safe_only)
-        if leader == self._name:
+        if leader == self._nodes.name:
             self._was_found(leader, *found)
             return
 
@@ -293,7 +292,7 @@ class LostAndFound:
         """
         led_in, renumbering = self._renumbering_of(queue_id) or (-1, None)
         if renumbering is None or led_in <= epoch:
-            raise NotFound(f"node '{self._name}' does not lead queue {queue_id} yet")
+            raise NotFound(f"node '{self._nodes.name}' does not lead queue {queue_id} yet")
         step, after = renumbering.up_to_gap(epoch), renumbering.next_after(epoch)
         if step is None or after is None:
             return None
@@ -301,7 +300,7 @@ class LostAndFound:
         if not step.firsts:
             return Lacking(step, (), is_next, False)
         found = self._found_of.setdefault(queue_id, {}).setdefault(step.epoch, _Found())
-        if found.by not in ("", node) and found.by in self._present():
+        if found.by not in ("", node) and found.by in self._nodes.present():
             raise NotFound(f"node '{found.by}' searches its copy of queue {queue_id}")
         upto = [there for safe, there in found.upto.items() if safe_only or not safe]
         furthest = [max(level) for level in zip(*upto, strict=True)]
@@ -377,7 +376,7 @@ class LostAndFound:
             return envelope, message.body
         origin = {
             "queue": longstr(queue),
-            "node": longstr(self._name),
+            "node": longstr(self._nodes.name),
             "time": Field("T", int(self._clock.wall_time())),
         }
         expiration = codec.property_text(envelope.header, "expiration")

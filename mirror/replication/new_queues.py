@@ -9,7 +9,6 @@ If the former leader lives after all, it can name no mirrors from then on, and c
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -17,6 +16,7 @@ from warren.core.definitions.records import QueueRecord
 from warren.core.log_line import log_event
 from warren.core.ports import Clock, Key
 from warren.core.queues.queue_type import majority_of
+from warren.mirror.replication.nodes import Nodes
 from warren.mirror.replication.promotion import leader_down
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 
@@ -26,21 +26,10 @@ log = logging.getLogger("warren.queue")
 class NewQueues:
     """The new queues of which this node is a member and not the leader."""
 
-    def __init__(
-        self,
-        node: str,
-        clock: Clock,
-        definitions: QueueDefinitions,
-        present: Callable[[], Collection[str]],
-        may_lead: Callable[[str], bool],
-    ) -> None:
-        """`present` are the nodes that are up for the cluster, `may_lead` says of a node that it
-        is not in maintenance."""
-        self._node = node
+    def __init__(self, nodes: Nodes, clock: Clock, definitions: QueueDefinitions) -> None:
+        self._nodes = nodes
         self._clock = clock
         self._definitions = definitions
-        self._present = present
-        self._may_lead = may_lead
         self._queues: dict[Key, int] = {}
 
     def changed(self, key: Key, record: object | None) -> None:
@@ -51,22 +40,23 @@ class NewQueues:
             self._queues.pop(key, None)
 
     def _is_new_elsewhere(self, record: QueueRecord) -> bool:
-        return is_new(record) and self._node in record.members and record.leader != self._node
+        own = self._nodes.name
+        return is_new(record) and own in record.members and record.leader != own
 
     def look(self) -> None:
         """Lead the queues whose leader is gone, if this node is the one to do so."""
         for key, queue_id in list(self._queues.items()):
             record = self._definitions.record_of(key, queue_id)
-            if record is not None and self._next_leader(record) == self._node:
+            if record is not None and self._next_leader(record) == self._nodes.name:
                 self._lead(key, queue_id)
 
     def _next_leader(self, record: QueueRecord) -> str | None:
         """The first member that is up, if a majority is."""
-        present = self._present()
+        present = self._nodes.present()
         up = [member for member in record.members if member in present]
         if record.leader in present or len(up) < majority_of(record.members):
             return None
-        return next((member for member in up if self._may_lead(member)), None)
+        return next((member for member in up if self._nodes.may_lead(member)), None)
 
     def _lead(self, key: Key, queue_id: int) -> None:
         def lead(record: QueueRecord) -> QueueRecord | None:
@@ -74,7 +64,7 @@ class NewQueues:
                 return None
             return msgspec.structs.replace(
                 record,
-                leader=self._node,
+                leader=self._nodes.name,
                 epoch=record.epoch + 1,
                 promoted=leader_down(record.leader, whole=True),
                 promoted_at=self._clock.wall_time(),

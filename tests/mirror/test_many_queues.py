@@ -45,12 +45,12 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         looked: Callable[..., Any] = getattr(kind, name)
 
         def look(self: Mirroring | CopiesHere, item: Any) -> Any:
-            seen.append(self._name)
+            seen.append(self._nodes.name)
             return looked(self, item)
 
         monkeypatch.setattr(kind, name, look)
 
-    noting(Mirroring, "_reconcile")
+    noting(Mirroring, "reconcile")
     noting(CopiesHere, "look_at")
     return seen
 

@@ -39,10 +39,7 @@ def machine_of(name: str) -> str:
 
 
 def on_machines(*names: str) -> Cluster:
-    cluster = Cluster(*names)
-    for name in names:
-        cluster[name].mirroring.machine_of = machine_of
-    return cluster
+    return Cluster(*names, machine_of=machine_of)
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from warren.mirror.remote.placement import ClusterPlacement
 from warren.mirror.remote.queue_host import QueueHost
 from warren.mirror.remote.remote_queues import RemoteQueues
 from warren.mirror.replication.mirroring import Mirroring
+from warren.mirror.replication.nodes import Nodes
 from warren.persist.disk.group_commit import PendingCommit
 
 NewBacking = Callable[["ClusterNode", BackingSpec], BackingQueue]
@@ -199,30 +200,29 @@ class ClusterNode(Broker):
             lambda flow: self.alarms.set_flow(flow, "nodes"),
             origin_name(self.name, self.incarnation),
         )
-        self.mirroring = Mirroring(
+        nodes = Nodes(
             self.name,
+            self._running,
+            self._alive,
+            members=lambda: self.cluster.nodes,
+            machine_of=self.cluster.machine_of,
+            silent=self.abreast.silent,
+        )
+        self.mirroring = Mirroring(
+            nodes,
             self.post,
             self.calls,
             self.metadata,
             self.clock,
             self._random,
-            self._running,
             FakeCardFiles(
                 self.cluster.cards.setdefault(self.name, StoredCards()),
                 self.clock,
                 lambda: self.cluster.card_sync_s,
             ),
-            self._alive,
         )
-        self.mirroring.silent = self.abreast.silent
         return ClusterPlacement(
-            self.name,
-            self.metadata,
-            self.remote_queues,
-            self._running,
-            self._random,
-            self.mirroring,
-            nodes=lambda: self.cluster.nodes,
+            nodes, self.metadata, self.remote_queues, self._random, self.mirroring
         )
 
     def _running(self) -> list[str]:
@@ -250,9 +250,11 @@ class Cluster:
         new_backing: NewBacking = lambda node, spec: MemoryQueue(),
         ahead_s: Callable[[], float] = lambda: 0.0,
         card_sync_s: float = 0.0,
+        machine_of: Callable[[str], str] = str,
         **more: Any,
     ) -> None:
         self.seed = seed
+        self.machine_of = machine_of
         self.card_sync_s = card_sync_s
         self.ahead_s = ahead_s
         self.clock = ManualClock()

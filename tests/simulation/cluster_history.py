@@ -901,7 +901,7 @@ class History(Faults):
             mirroring = self.cluster[name].mirroring
             left = (mirroring._led, mirroring.copies.by_queue, mirroring.from_afar.origins)
             assert not any(left), name
-            assert not mirroring._former_copies
+            assert not mirroring._leadership.promoted
         self.seen["publishes"] += len(self.publishes)
         self.seen["confirmed"] += sum(p.confirmed_at is not None for p in self.publishes.values())
         self.seen["histories"] += 1

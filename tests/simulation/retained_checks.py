@@ -60,7 +60,7 @@ class RetainedLedger:
 
     def _knows_what_it_had(self, record: QueueRecord) -> bool:
         """Whether the leader, which is back, has retained something, and noted how it leads."""
-        known = self._cluster[record.leader].mirroring._renumbering_of(record.queue_id)
+        known = self._cluster[record.leader].mirroring._leadership.renumbering_of(record.queue_id)
         return bool(self._retained(record.leader, record.queue_id)) and (
             known is None or not record.epoch or bool(known[1].steps)
         )

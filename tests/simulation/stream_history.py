@@ -526,7 +526,7 @@ class StreamHistory(Faults):
             mirroring = self.cluster[name].mirroring
             left = (mirroring._led, mirroring.copies.by_queue, mirroring.from_afar.origins)
             assert not any(left), f"S5: {name} keeps {left}"
-            assert not mirroring._former_copies
+            assert not mirroring._leadership.promoted
         self.seen["histories"] += 1
 
     def _reads_all(self, node: str, record: Record) -> None:
