@@ -269,24 +269,24 @@ class StreamLog(PublishConfirms):
             chosen = newest
             end = chosen[-1].position + 1 if len(chosen) == count_max else self.committed
         else:
-            start, end, chunk = self._chunk(position)
-            at = 0 if start == position else bisect_left(chunk, position, key=_position)
+            end, chunk = self._chunk(position)
+            at = bisect_left(chunk, position, key=lambda message: message.position)
             chosen = chunk[at : at + count_max]
             if at + len(chosen) < len(chunk):
                 end = chosen[-1].position + 1
         return [Message(one.envelope, one.body, one.position) for one in chosen], end
 
-    def _chunk(self, position: int) -> tuple[int, int, list[Message]]:
-        for known in self._chunks:
-            if known[0] <= position < known[1]:
-                return known
+    def _chunk(self, position: int) -> tuple[int, list[Message]]:
+        """Up to which position it reaches, and the messages, some of which may be before."""
+        for start, end, messages in self._chunks:
+            if start <= position < end:
+                return end, messages
         batch = self._store.read_stored(position, self.committed, CHUNK_COUNT, CHUNK_BYTES)
         if batch.lost:
             self._lost(batch.lost, batch.lost_bytes)
-        chunk = (position, batch.next_position, batch.messages)
         if sum([len(one.body) for one in batch.messages]) <= CHUNK_BYTES:
-            self._chunks.append(chunk)
-        return chunk
+            self._chunks.append((position, batch.next_position, batch.messages))
+        return batch.next_position, batch.messages
 
     def _lost(self, count: int, body_bytes: int) -> None:
         self.length -= count
@@ -481,10 +481,6 @@ class StreamLog(PublishConfirms):
         self._uncommitted.clear()
         self._store.delete()
         self.length = self.ready_bytes = 0
-
-
-def _position(message: Message) -> int:
-    return message.position
 
 
 def _nobody() -> None:

@@ -66,7 +66,7 @@ class StreamTail:
         if not kept or position < kept[0].position:
             return None
         self._was_read = True
-        at = bisect_left(kept, position, key=_position)
+        at = bisect_left(kept, position, key=lambda message: message.position)
         return kept[at : at + count_max]
 
     def forget(self) -> None:
@@ -76,7 +76,3 @@ class StreamTail:
 
 def _octets(message: Message) -> int:
     return len(message.envelope.header) + len(message.body)
-
-
-def _position(message: Message) -> int:
-    return message.position

@@ -179,7 +179,8 @@ class QueueIndex(StreamReading):
         """Put what was written, up to a mark, into the journal's next batch. False: not all."""
         if not self._unwritten:
             return True
-        embed_below, offset_s = self._context.embed_below, self._offset_s()
+        embed_below = self._context.embed_below
+        offset_s: float | None = None
         queue_id, arrivals = self.queue_id, self._arrivals
         parts, lengths = batch.parts, batch.lengths
         base = batch.base
@@ -199,22 +200,19 @@ class QueueIndex(StreamReading):
             if stored is None:
                 data = encode_envelope(envelope)
                 stored = envelope.stored = (data, crc32(data))
-            data, data_crc = stored
+            data, crc = stored
             expires_at = message.expires_at
-            expires_us = 0 if expires_at is None else int((expires_at + offset_s) * 1e6)
+            if expires_at is None:
+                expires_us = 0
+            else:
+                if offset_s is None:
+                    offset_s = self._offset_s(position)
+                expires_us = int((expires_at + offset_s) * 1e6)
             size = len(body)
             now_us = arrivals.pop(position, batch.now_us) if arrivals else batch.now_us
             if len(data) + size < embed_below:
                 head = record_head(
-                    PUBLISH,
-                    PERSISTENT,
-                    queue_id,
-                    position,
-                    expires_us,
-                    now_us,
-                    data,
-                    data_crc,
-                    body,
+                    PUBLISH, PERSISTENT, queue_id, position, expires_us, now_us, data, crc, body
                 )
                 length = RECORD_BYTES + len(data) + size
                 place = base + batch.offset
@@ -257,9 +255,9 @@ class QueueIndex(StreamReading):
             del self._unwritten[position]
         return False
 
-    def _offset_s(self) -> float:
-        """From the clock of the node to that on the wall, for what is written now."""
-        return self.entries.offsets.begin(next(iter(self._unwritten)))
+    def _offset_s(self, position: int) -> float:
+        """From the clock of the node to that on the wall, for what is written from here on."""
+        return self.entries.offsets.begin(position)
 
     def _waiting_in(self, batch: OpenBatch) -> list[Waiting]:
         """Where to note who waits for a message: a message is never safer than its queue."""
@@ -277,11 +275,11 @@ class QueueIndex(StreamReading):
         """A reference, after the shared record if this is the first queue to refer to it."""
         envelope = message.envelope
         assert envelope.stored is not None
-        data, data_crc = envelope.stored
+        data, crc = envelope.stored
         key = (id(envelope), id(body))
         shared = batch.shared.get(key)
         if shared is None:
-            head = record_head(SHARED_MESSAGE, PERSISTENT, 0, 0, 0, now_us, data, data_crc, body)
+            head = record_head(SHARED_MESSAGE, PERSISTENT, 0, 0, 0, now_us, data, crc, body)
             shared = batch.add((head, data, body), RECORD_BYTES + len(data) + len(body))
             batch.shared[key] = shared
         place, length = shared
@@ -348,7 +346,7 @@ class QueueIndex(StreamReading):
             if envelope.stored is None:
                 data = encode_envelope(envelope)
                 envelope.stored = (data, crc32(data))
-            data, data_crc = envelope.stored
+            data, crc = envelope.stored
             expires_us = context.wall_us(message.expires_at)
             flags = PERSISTENT if envelope.persistent else 0
             head = record_head(
@@ -359,7 +357,7 @@ class QueueIndex(StreamReading):
                 expires_us,
                 0,
                 data,
-                data_crc,
+                crc,
                 message.body,
             )
             length = len(head) + len(data) + len(message.body)

@@ -111,7 +111,7 @@ class RetainedIndex(QueueIndex):
             segments[position >> SHIFT].came_late(position & SEGMENT_MASK)
         return is_all
 
-    def _offset_s(self) -> float:
+    def _offset_s(self, position: int) -> float:
         # `write_retained` takes this one from times on the wall.
         return self._context.epoch_s
 

@@ -58,7 +58,7 @@ LONG_FUNCTIONS: dict[str, int] = {
     "mgmt/api/messages.py:get": 62,
     "mgmt/api/overview.py:node_row": 70,
     "mgmt/perf/stream.py:Stream._read_frames": 71,
-    "persist/index/queue_index.py:QueueIndex.emit": 81,
+    "persist/index/queue_index.py:QueueIndex.emit": 79,
     "spark_export/cli.py:run": 74,
     "warren/conf_values.py:assemble": 90,
 }
