@@ -23,24 +23,24 @@ class QueueEnd(Event):
 
     def __init__(self) -> None:
         super().__init__()
-        self._unused: set[Event] = set()
+        self._unused: dict[Event, None] = {}
 
     def happen(self) -> None:
         super().happen()
-        unused, self._unused = self._unused, set()
+        unused, self._unused = self._unused, {}
         for event in unused:
             event.happen()
 
     def unless_used(self, deletion: Waiting[Any]) -> Event:
         """An event that happens when the queue is gone, or its leader has refused to delete it."""
         over = Event()
-        self._unused.add(over)
+        self._unused[over] = None
 
         def finish(result: Callable[[], Any]) -> None:
             try:
                 result()
             except BrokerError:
-                self._unused.discard(over)
+                self._unused.pop(over, None)
                 over.happen()
 
         run(deletion, finish)

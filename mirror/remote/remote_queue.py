@@ -132,8 +132,8 @@ class RemoteQueue(Queue):
         # The last refusal heard of, if the leader is still to be told that it was heard; else 0.
         self._heard_upto = 0
         self._verdicts: list[tuple[DeliveryOutcome, list[int]]] = []
-        # Questions to ask the next leader instead, without waiting for the answer of this one.
-        self._movable: set[Call] = set()
+        # Questions to ask the next leader instead, in order, if this one has not answered them.
+        self._movable: dict[Call, None] = {}
         self._consumers_numbered = 0
         self._numbers: dict[Consumer, int] = {}
         self._told: dict[int, tuple[Consumer, bool]] = {}
@@ -616,7 +616,7 @@ class RemoteQueue(Queue):
         self.flush()
         call = self._queues.ask(self.leader, f"queue.{method}", self.queue_id, *arguments)
         if movable:
-            self._movable.add(call)
+            self._movable[call] = None
         try:
             return await call
         except GeneratorExit:
@@ -638,7 +638,7 @@ class RemoteQueue(Queue):
                 raise no_queue(self.name, self._vhost.name) from None
             raise
         finally:
-            self._movable.discard(call)
+            self._movable.pop(call, None)
 
     def _moved_to(self, moved: QueueMoved) -> Queue:
         """The object that stands for the queue now. Raises `NotFound` if the queue was deleted."""

@@ -281,6 +281,20 @@ def test_who_gets_from_a_queue_that_is_handed_over_waits_for_whoever_leads(
     assert client.counts("ha") == (1, 0)
 
 
+def test_clients_that_get_while_a_queue_is_handed_over_are_answered_in_their_order(
+    cluster: Cluster,
+) -> None:
+    bodies = [b"%02d" % number for number in range(20)]
+    held_with_messages(cluster, *bodies)
+    clients = [cluster["c"].connects() for _ in bodies]
+    for client in clients:
+        client.opens_channel(1)
+        client.sends(commands.Basic.Get, queue="ha")
+    hand_over_ends(cluster, goes=True)
+    got = [client.receives_content(commands.Basic.GetOk).body for client in clients]
+    assert got == bodies
+
+
 @pytest.mark.parametrize("goes", [True, False])
 def test_who_waits_for_a_queue_that_is_handed_over_may_go(cluster: Cluster, goes: bool) -> None:
     held_with_messages(cluster, b"one", b"two")
