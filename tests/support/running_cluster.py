@@ -34,7 +34,10 @@ from warren.mgmt.ctl.errors import CtlError, Refused
 
 SECRET = "a secret of the tests"
 LEASE_TTL_S = 2
-"""The shortest there is, so that tests need not wait for long."""
+"""The shortest there is, for tests that wait until a lease ends."""
+
+PATIENT = "cluster.lease_ttl = 30\n"
+"""For tests in which no lease is to end, however long a node stands still."""
 
 NOT_FOUND = 404
 

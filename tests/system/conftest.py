@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from raw_clients import RawClients
-from running_cluster import RunningCluster
+from running_cluster import PATIENT, RunningCluster
 from server_process import PATIENCE_S, ServerProcess
 
 from warren import Broker
@@ -92,9 +92,12 @@ def start_cluster(tmp_path: Path) -> Iterator[Callable[..., RunningCluster]]:
 
 
 @pytest.fixture(scope="module")
-def cluster_config() -> str:
-    """What the nodes of `cluster_of_module` are configured with besides; a module may say more."""
-    return ""
+def cluster_config(request: pytest.FixtureRequest) -> str:
+    """What the nodes of `cluster_of_module` are configured with besides; a module may say more.
+
+    No lease ends, however slow the machine is, unless the module says that it waits for that.
+    """
+    return "" if getattr(request.module, "LEASES_END", False) else PATIENT
 
 
 @pytest.fixture(scope="module")

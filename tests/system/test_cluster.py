@@ -17,6 +17,9 @@ from pika.exceptions import (
 )
 from running_cluster import RunningCluster, publish, take, wait_until
 
+LEASES_END = True
+"""Tests wait until the lease of a node ends."""
+
 
 def test_any_queue_is_used_from_any_node(running_cluster: RunningCluster) -> None:
     a, b, c = (running_cluster[name].connect() for name in "abc")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pika
 from click.testing import CliRunner
-from running_cluster import RunningCluster, publish, take
+from running_cluster import PATIENT, RunningCluster, publish, take
 
 from warren.backup.archive import Archive
 from warren.mgmt.backup_command import restore
@@ -18,7 +18,7 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 def test_a_member_comes_back_without_its_cluster_with_what_it_led_or_mirrored(
     start_cluster: Callable[..., RunningCluster], tmp_path: Path
 ) -> None:
-    cluster = start_cluster("a", "b")
+    cluster = start_cluster("a", "b", more=PATIENT)
     a, b = cluster["a"], cluster["b"]
     b.changes(
         "policies", "/", "m",

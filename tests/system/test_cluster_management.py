@@ -16,13 +16,6 @@ from warren.mgmt.ctl.control_client import ControlClient, RemoteTarget
 from warren.mgmt.peers import ASK_S
 
 
-@pytest.fixture(scope="module")
-def cluster_config() -> str:
-    """A lease that a node keeps while it stands still for a test, and on a busy machine: one that
-    loses its lease pauses and stops listening, whenever it comes to notice it."""
-    return "cluster.lease_ttl = 30\n"
-
-
 @pytest.fixture
 def cluster(running_cluster: RunningCluster) -> RunningCluster:
     return running_cluster

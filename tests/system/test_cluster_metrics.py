@@ -12,6 +12,9 @@ from scrape_node import scrape
 
 from warren import Broker
 
+LEASES_END = True
+"""Tests wait until the lease of a node ends."""
+
 A, B, C = (f"{name}@127.0.0.1" for name in "abc")
 OWN = "warren_mirroring_"
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

@@ -13,6 +13,9 @@ from warren.spark_export.remote import remote_node
 from warren.spark_export.remote.remote_store import RemoteSnapshot
 from warren.spark_export.source.source import BatchReader, MessageStoreSource
 
+LEASES_END = True
+"""Tests wait until the lease of a node ends."""
+
 COUNT = 30
 
 

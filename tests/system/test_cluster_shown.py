@@ -13,6 +13,9 @@ from scrape_node import scrape
 
 from warren.mgmt.ctl.errors import Refused
 
+LEASES_END = True
+"""Tests wait until the lease of a node ends."""
+
 A, B, C = (f"{name}@127.0.0.1" for name in "abc")
 
 

@@ -12,6 +12,9 @@ from warren.mirror.replication.copy_cards import is_copy
 from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
 from warren.persist.layout.format import decode_clean
 
+LEASES_END = True
+"""Tests wait until the lease of a node ends."""
+
 QUEUE = "ha.back"
 
 

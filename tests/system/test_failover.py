@@ -10,6 +10,9 @@ from cut_network import CutNetwork, NoNamespaces
 from failover import Ledger, fail_over, leader_of, prepare, put_policy
 from running_cluster import LEASE_TTL_S, RunningCluster, wait_until
 
+LEASES_END = True
+"""Tests wait until the lease of a node ends."""
+
 
 @pytest.mark.slow
 def test_no_confirmed_message_is_lost_when_leaders_fail(running_cluster: RunningCluster) -> None:

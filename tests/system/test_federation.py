@@ -14,6 +14,9 @@ from server_process import PATIENCE_S, ServerProcess
 
 from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
 
+LEASES_END = True
+"""Tests wait until the lease of a node ends."""
+
 MESSAGES = 600
 UPSTREAM = {"reconnect-delay": 0.05, "prefetch-count": 50}
 ON_ITS_WAY = UPSTREAM["prefetch-count"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from damaged_storage import everything_in, refused
-from running_cluster import RunningCluster, publish
+from running_cluster import PATIENT, RunningCluster, publish
 from warren_command import run_warren
 
 from warren import Broker
@@ -113,7 +113,7 @@ def test_files_at_the_end_of_the_log_that_are_missing_are_named(
 def test_a_member_of_a_cluster_does_not_begin_with_empty_copies(
     start_cluster: Callable[..., RunningCluster],
 ) -> None:
-    cluster = start_cluster("a", "b")
+    cluster = start_cluster("a", "b", more=PATIENT)
     node = cluster["b"]
     channel = node.connect().channel()
     channel.queue_declare("q", durable=True)

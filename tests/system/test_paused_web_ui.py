@@ -13,6 +13,9 @@ pytest.importorskip("playwright", reason="the web pages are tested with Playwrig
 from playwright.sync_api import Browser, expect
 from web_ui import CHROMIUM, DESKTOP, PHONE, WebUi, chromium
 
+LEASES_END = True
+"""Tests wait until the lease of a node ends."""
+
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")
 
 PAGES = (

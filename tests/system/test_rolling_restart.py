@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from failover import Ledger, prepare
 from rolling_restart import lost_of_backlog, pile_up, roll
-from running_cluster import RunningCluster
+from running_cluster import PATIENT, RunningCluster
 
 OUTAGE_S_MAX = 10.0
 """A failover takes a fraction of it; the machine may be busy."""
@@ -20,7 +20,7 @@ BACKLOG = 500
 @pytest.mark.slow
 @pytest.mark.parametrize("wait", [True, False], ids=["waiting for mirrors", "without waiting"])
 def test_a_rolling_restart_loses_no_confirmed_message(tmp_path: Path, wait: bool) -> None:
-    cluster = RunningCluster(tmp_path, "a", "b", "c")
+    cluster = RunningCluster(tmp_path, "a", "b", "c", more=PATIENT)
     try:
         cluster.start()
         prepare(cluster)

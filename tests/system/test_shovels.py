@@ -13,6 +13,9 @@ from server_process import ServerProcess
 
 from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
 
+LEASES_END = True
+"""Tests wait until the lease of a node ends."""
+
 MESSAGES = 2000
 
 

@@ -7,15 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from running_cluster import RunningCluster, wait_until
+from running_cluster import PATIENT, RunningCluster, wait_until
 
 from warren.compat_tests.raw_client import RawChannel, RawClient
 from warren.compat_tests.raw_connection import Silence
 
 NODES = "abc"
-PATIENT = "cluster.lease_ttl = 30\n"
-"""No node may lose its lease while a test keeps etcd silent."""
-
 SILENCE_S = 3.0
 CONFIRM_S = 2.0
 """A confirm that takes longer has waited for etcd."""
