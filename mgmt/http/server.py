@@ -241,9 +241,10 @@ class ManagementServer:
         async def serve(http: web.Request) -> web.StreamResponse:
             return await self._serve(endpoint, http, local)
 
-        app.router.add_route("*", prefix + API + endpoint.path, serve)
+        path = prefix + API + _route(endpoint.path)
+        app.router.add_route("*", path, serve)
         # As in RabbitMQ, a slash at the end changes nothing.
-        app.router.add_route("*", f"{prefix}{API}{endpoint.path}/", serve)
+        app.router.add_route("*", f"{path}/", serve)
 
     def _unless_paused(self, handler: Handler) -> Handler:
         """Refuse while paused: frozen figures would pass for those of a node that serves."""
@@ -504,6 +505,11 @@ def _unchallenged(http: web.Request, response: web.Response) -> web.Response:
     if "X-Requested-With" in http.headers:
         response.headers.popall("WWW-Authenticate", None)
     return response
+
+
+def _route(path: str) -> str:
+    """The path of an endpoint, for aiohttp. Without the pattern it finds no name with braces."""
+    return path.replace("}", ":[^/]+}")
 
 
 def _error(error: ApiError, headers: dict[str, str]) -> web.Response:

@@ -93,3 +93,10 @@ def test_names_that_look_encoded_stay_as_they_are(api: ApiClient) -> None:
     for path, name in (("%25FF", "%FF"), ("%C3%A4%2Fb", "\u00e4/b"), ("a%00c", "a\0c")):
         assert api.put(f"/queues/%2F/{path}", {})[0] == 201
         assert api.get(f"/queues/%2F/{path}")[1]["name"] == name
+
+
+def test_names_with_braces_are_in_paths_like_others(api: ApiClient) -> None:
+    path = "/queues/%2F/%7B8e62f1c0%7D%7Bb"
+    assert api.put(path, {})[0] == 201
+    assert api.get(path)[1]["name"] == "{8e62f1c0}{b"
+    assert api.delete(path)[0] == 204

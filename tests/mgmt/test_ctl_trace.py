@@ -323,7 +323,7 @@ def test_life_reads_as_text(ctl_node: CtlNode, channel: BlockingChannel) -> None
         assert lines[-1] == "In queue text: acknowledged"
 
 
-@pytest.mark.parametrize("name", ['a"b', "a/b", "a b", "ü", "a\\b", "a?b#c%d", '"id":"x",'])
+@pytest.mark.parametrize("name", ['a"b', "a/b", "a b", "ü", "a\\b", "a?b#c%d", "{a}", '"id":"x",'])
 def test_id_may_be_any_text(ctl_node: CtlNode, channel: BlockingChannel, name: str) -> None:
     channel.queue_declare("ids")
     with rule(ctl_node):
