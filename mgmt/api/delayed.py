@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
-from warren.core.definitions.records import QueueRecord
 from warren.core.errors import BrokerError
 from warren.core.exchanges.exchange import DelayedExchange
 from warren.core.field import to_json
@@ -31,6 +30,7 @@ from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.http.slices import Breather
+from warren.mgmt.messages.progress import epoch_of
 from warren.mgmt.peers import peers_of
 
 LIST = "/exchanges/{vhost}/{exchange}/delayed"
@@ -73,11 +73,6 @@ async def _elsewhere(request: ApiRequest, queue: Queue, path: str, method: str) 
         raise ApiError(503, "unavailable", error.text) from error
 
 
-def _epoch(request: ApiRequest, queue: Queue) -> int:
-    stored = request.node.metadata.get(("queue", queue.vhost_name, queue.name))
-    return stored.record.epoch if stored and isinstance(stored.record, QueueRecord) else 0
-
-
 def _number(request: ApiRequest, name: str, default: int, most: int) -> int:
     value = request.query(name, str(default))
     if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) > most:
@@ -96,7 +91,7 @@ async def list_delayed(request: ApiRequest) -> Any:
     if not queue.is_here:
         return await _elsewhere(request, queue, LIST, "GET")
     delays = cast(DelayQueue, queue)
-    epoch, node = _epoch(request, queue), request.node
+    epoch, node = epoch_of(request.node, queue), request.node
     breather = Breather()
     items: list[dict[str, Any]] = []
     next_offset: int | None = offset
@@ -136,7 +131,7 @@ def _row(request: ApiRequest, epoch: int, message: Message, truncate: int) -> di
 def _position(request: ApiRequest, queue: Queue) -> int:
     """The position of the message in the path. Raises `ObjectNotFound`."""
     matched = re.fullmatch(r"([0-9]{1,18})\.([0-9]{1,18})", request.name("message"))
-    if matched is None or int(matched[1]) != _epoch(request, queue):
+    if matched is None or int(matched[1]) != epoch_of(request.node, queue):
         raise _not_there()
     return int(matched[2])
 

@@ -24,6 +24,7 @@ from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.messages.job import Job, JobState
 from warren.mgmt.messages.jobs import JobKey, Kept, NotNow
 from warren.mgmt.messages.plan import Action, InvalidPlan, Plan, check_positions, parse_plan
+from warren.mgmt.messages.progress import AT_THE_BEGINNING
 from warren.mgmt.messages.sources import source_of, why_no_replay
 from warren.mgmt.peers import peers_of
 from warren.shovel.redrive import Back
@@ -84,7 +85,8 @@ async def _begin(
     name = name or jobs.new_name(queue, plan)
     user = None if request.caller.local else request.caller.user
     try:
-        await jobs.begin(name, queue, plan, user, done=again.done if again is not None else 0)
+        before = AT_THE_BEGINNING if again is None else again.progress
+        await jobs.begin(name, queue, plan, user, before)
     except NotNow as error:
         raise ApiError(503, "unavailable", error.text) from error
     if not plan.dry_run:
@@ -305,7 +307,7 @@ def _interrupted_row(kept: Kept) -> Row:
         **_plan_row(kept.key, kept.queue, kept.plan),
         "node": None,
         "state": JobState.INTERRUPTED.value,
-        "done": kept.done,
+        "done": kept.progress.done,
         "reason": "its node has stopped, or cannot be reached",
     }
 

@@ -7,6 +7,9 @@ later batch of the log. So at any moment the message is in the old queue or in t
 crash it may be in both, and the one in the old queue counts as redelivered.
 
 A message whose target cannot take it is not taken out: it stays, and the job counts the reason.
+
+A job that copies leaves nothing behind by which a second run could tell what is copied. So it
+records how far it is (`progress.py`), and goes on there when it is started again.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from warren.core.queues.retention import Retention
 from warren.core.vhosts.burials import HEADER_OCTETS_PER_US
 from warren.mgmt.messages.looking import Found, Place, Search, look, parse_place
 from warren.mgmt.messages.plan import Action, Plan, seconds
+from warren.mgmt.messages.progress import AT_THE_BEGINNING, Progress, epoch_of
 from warren.mgmt.messages.sources import replayed_from, source_of, why_no_replay
 from warren.mgmt.messages.targets import Find, Stays, Target, targets
 from warren.mgmt.waiting import reached, through
@@ -47,6 +51,9 @@ REASONS_MAX = 20
 RESERVED = 1000
 """A job with a limit records up to so many messages before it handles them. When it is started
 again after a crash, it may end so many short of its limit."""
+
+RECORDED = 1000
+"""A job that copies records how far it is after so many messages that it has looked at."""
 
 NOT_READY = "it is not ready: it is unacknowledged, waits, or is not in the queue any more"
 
@@ -78,8 +85,12 @@ NEXT = {
 """The states that may follow each state; states that are not listed are final."""
 
 
-Reserve = Callable[[int], Awaitable[None]]
-"""Records that the job may have done so many messages, in case it is started again."""
+COPYING = (Action.COPY, Action.REPLAY)
+"""Actions that leave messages in their queue."""
+
+Record = Callable[[int], Awaitable[None]]
+"""Records how far the job is, and that it may have done so many messages, in case it is started
+again."""
 
 
 class Job:
@@ -94,20 +105,22 @@ class Job:
         plan: Plan,
         user: User | None,
         *,
-        done: int = 0,
-        reserve: Reserve | None = None,
+        before: Progress = AT_THE_BEGINNING,
+        record: Record | None = None,
     ) -> None:
+        """`before` is how far the job was, if it is started again."""
         self.plan = plan
         self.queue = queue
         self.state = JobState.RUNNING
         self.reason = ""
         self.looked_at = 0
         self.matched = 0
-        self.done = self._done_before = self._reserved = done
+        self.done = self._done_before = self._reserved = before.done
         self.left: Counter[str] = Counter()
         self.samples: list[Found] = []
         self.under_way = 0
-        self._reserve = reserve
+        self._record = record
+        self._before = before
         self._node = node
         self._vhost = node.vhosts[queue.vhost_name]
         self._find: Find = targets(node, queue, plan, user)
@@ -117,12 +130,30 @@ class Job:
         self.source = source_of(queue, plan)
         self._ends = [level.next_position for level in self.source.levels]
         self._positions, self._start = self._selected()
+        self._epoch = epoch_of(node, queue)
+        # The places of copies under way, in the order of the queue, and how many messages had been
+        # looked at when the job was recorded last.
+        self._copying: dict[Place, None] = {}
+        self._recorded_at = 0
         self._places_met: set[Place] = set()
+        self._go_on_from(before)
+        self._next = self._start
         self._stop_wanted = asyncio.Event()
         self._interrupted = False
         self._less_under_way = asyncio.Event()
         self._began_s = 0.0
         self._reached_all = False
+
+    @property
+    def progress(self) -> Progress:
+        """How far the job is: every message before the place `next` has been dealt with."""
+        return Progress(
+            done=self.done,
+            queue_id=self.queue.queue_id,
+            epoch=self._epoch,
+            next=next(iter(self._copying), self._next),
+            ends=self._ends,
+        )
 
     @property
     def is_over(self) -> bool:
@@ -148,6 +179,7 @@ class Job:
         try:
             if self.plan.action is Action.REPLAY:
                 await self._find_range()
+                self._go_on_from(self._before)
             await self._go_through()
         except BrokerError as error:
             end, self.reason = JobState.FAILED, error.text
@@ -205,6 +237,25 @@ class Job:
             beyond = await through(source.offset_at(seconds(plan.until)))
             self._ends[0] = min(self._ends[0], beyond)
 
+    def _go_on_from(self, before: Progress) -> None:
+        """Go on where the job was, if positions still mean what they meant then."""
+        levels = len(self._ends)
+        if before.queue_id != self.queue.queue_id or len(before.ends) != levels:
+            # The job was begun on another queue, or by an earlier version.
+            return
+        if before.epoch != self._epoch and self.plan.action is not Action.REPLAY:
+            if not self.queue.is_stream:
+                return
+        self._ends = [min(ends) for ends in zip(self._ends, before.ends, strict=True)]
+        if before.next is None or self.plan.action not in COPYING:
+            return
+        self._start = start = Place(*before.next)
+        self._places_met = {
+            place
+            for place in self._positions or ()
+            if (-place.level, place.position) < (-start.level, start.position)
+        }
+
     def _test(self) -> Test:
         passes = parse_filter(self.plan.filter)
         places, levels = self._positions, len(self._ends)
@@ -227,6 +278,7 @@ class Job:
             self._reached_all = True
             return
         test, start = self._test(), self._start
+        self._next = start
         while not self._stop_wanted.is_set() and not self.source.deleted:
             count = self._batch()
             if not count:
@@ -244,7 +296,12 @@ class Job:
                 await self._handle(looked.found)
             start = looked.next
             if start is None:
+                if not self.source.deleted:
+                    self._next = Place(0, self._ends[0])
                 self._note_missing()
+                break
+            self._next = start
+            if not await self._recorded():
                 break
             await self._keep_to_rate()
             await self._wait_for_room()
@@ -262,14 +319,27 @@ class Job:
         False if the job is to stop first: the cluster's store may be lost for a long time.
         """
         wanted = self.done + self.under_way + count
-        if self._reserve is None or self.plan.limit is None or wanted <= self._reserved:
+        if self._record is None or self.plan.limit is None or wanted <= self._reserved:
             return True
         self._reserved = min(self.plan.limit, wanted + RESERVED)
-        reserving = asyncio.ensure_future(self._reserve(self._reserved))
-        await self._until_stopped(reserving)
-        if not reserving.cancelled():
-            reserving.result()
-        return not reserving.cancelled()
+        return await self._written(self._record(self._reserved))
+
+    async def _recorded(self) -> bool:
+        """Record now and then how far a job is that copies. False if the job is to stop first."""
+        if self._record is None or self.plan.dry_run or self.plan.action not in COPYING:
+            return True
+        if self.looked_at - self._recorded_at < RECORDED:
+            return True
+        self._recorded_at = self.looked_at
+        return await self._written(self._record(max(self.done, self._reserved)))
+
+    async def _written(self, record: Awaitable[None]) -> bool:
+        """Wait until it is written. False if the job is to stop first."""
+        writing = asyncio.ensure_future(record)
+        await self._until_stopped(writing)
+        if not writing.cancelled():
+            writing.result()
+        return not writing.cancelled()
 
     def _batch(self) -> int:
         """How many messages to look for next; 0 when the limit is reached."""
@@ -323,10 +393,10 @@ class Job:
                 ways[place] = None
             elif (target := await self._found(message)) is not None:
                 ways[place] = target
-        if self.plan.action in (Action.COPY, Action.REPLAY):
+        if self.plan.action in COPYING:
             for place, message, _ in found:
                 if (target := ways.get(place)) is not None:
-                    self._copy(message, target)
+                    self._copy(place, message, target)
             return
         await through(self.queue.let_go())
         taken: list[tuple[Message, Target | None]] = []
@@ -389,12 +459,22 @@ class Job:
         self._taken[message] = None
         self._send(message, target, lambda: self._moved(message), lambda: self._missed(message))
 
-    def _copy(self, message: Message, target: Target) -> None:
+    def _copy(self, place: Place, message: Message, target: Target) -> None:
         """Raises `BrokerError` if the copies would exceed the quotas of the virtual host."""
         if self._vhost.quotas is not None:
             stock = Stock(1, len(message.body))
             self._vhost.quotas.take(dict.fromkeys(target.queues, stock))
-        self._send(message, target, lambda: self._arrived(message), lambda: self._lost(message))
+        self._copying[place] = None
+
+        def copied() -> None:
+            del self._copying[place]
+            self._arrived(message)
+
+        def missed() -> None:
+            del self._copying[place]
+            self._lost(message)
+
+        self._send(message, target, copied, missed)
 
     def _send(self, message: Message, target: Target, done: Any, missed: Any) -> None:
         self._report(message, target)

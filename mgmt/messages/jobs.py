@@ -3,9 +3,9 @@
 A job is kept as a parameter of its virtual host from its beginning to its end. A crash, a stop of
 the node or a new leader of the queue interrupts a job: it ends, the parameter stays, and operators
 can have it started again. Messages that it has moved are where they belong, so the second run does
-the rest; only copies may be made twice. The parameter counts the messages done. A job with a limit
-writes this count before it handles messages; every job writes it when it is interrupted, if its
-node still can.
+the rest; only copies may be made twice. The parameter says how far the job is (`progress.py`): a
+job with a limit writes it before it handles messages, a job that copies now and then, and every job
+when it is interrupted, if its node still can.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from warren.core.node import Node
 from warren.core.queues.local_queue import LocalQueue
 from warren.mgmt.messages.job import Job, JobState
 from warren.mgmt.messages.plan import InvalidPlan, Plan, parse_plan
+from warren.mgmt.messages.progress import AT_THE_BEGINNING, Progress
 from warren.mgmt.waiting import taken
 
 log = logging.getLogger("warren.queue")
@@ -55,12 +56,12 @@ class JobKey(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A job as the cluster keeps it. It may have done `done` messages, but not more."""
+    """A job as the cluster keeps it, and how far it was."""
 
     key: JobKey
     queue: str
     plan: Plan
-    done: int
+    progress: Progress
 
 
 class MessageJobs:
@@ -88,7 +89,7 @@ class MessageJobs:
             value = parameter.value
             key = JobKey(parameter.vhost, parameter.name)
             plan = parse_plan(value["plan"])
-            found.append(Kept(key, value["queue"], plan, value.get("done", 0)))
+            found.append(Kept(key, value["queue"], plan, _progress(value)))
         return found
 
     def new_name(self, queue: LocalQueue, plan: Plan) -> str:
@@ -96,22 +97,27 @@ class MessageJobs:
         return f"{plan.action} {queue.name} {moment}-{next(self._numbers)}"
 
     async def begin(
-        self, name: str, queue: LocalQueue, plan: Plan, user: User | None, *, done: int = 0
+        self,
+        name: str,
+        queue: LocalQueue,
+        plan: Plan,
+        user: User | None,
+        before: Progress = AT_THE_BEGINNING,
     ) -> None:
-        """Begin a job on a queue that this node leads. `done` counts what it did before, if it is
-        started again. Raises `NotNow`."""
+        """Begin a job on a queue that this node leads. `before` is how far it was, if it is started
+        again. Raises `NotNow`."""
         if len(self._tasks) >= RUNNING_MAX:
             raise NotNow(f"{RUNNING_MAX} jobs are running on node '{self._node.name}'")
         key = JobKey(queue.vhost_name, name)
 
-        async def reserve(done: int) -> None:
+        async def record(done: int) -> None:
             await self._keep(key, job, done)
 
-        job = Job(self._node, queue, plan, user, done=done, reserve=reserve)
+        job = Job(self._node, queue, plan, user, before=before, record=record)
         self._jobs.pop(key, None)
         self._jobs[key] = job
         if not plan.dry_run:
-            await self._keep(key, job, done)
+            await self._keep(key, job, before.done)
         if self._stop_wanted.is_set():
             del self._jobs[key]
             raise NotNow(f"node '{self._node.name}' is stopping")
@@ -120,8 +126,14 @@ class MessageJobs:
 
     async def _keep(self, key: JobKey, job: Job, done: int) -> None:
         """Store the job in the cluster, with the number of messages it may have done."""
-        plan = msgspec.to_builtins(job.plan)
-        value = {"queue": job.queue.name, "plan": plan, **({"done": done} if done else {})}
+        progress = msgspec.to_builtins(job.progress)
+        progress.pop("done", None)
+        value = {
+            "queue": job.queue.name,
+            "plan": msgspec.to_builtins(job.plan),
+            "progress": progress,
+            **({"done": done} if done else {}),
+        }
         parameters = self._node.parameters
         await taken(lambda: parameters.set(COMPONENT, key.vhost, key.name, value))
 
@@ -198,6 +210,12 @@ class MessageJobs:
             await asyncio.wait(tasks)
 
 
+def _progress(value: Any) -> Progress:
+    """How far a job is, from its parameter. Raises `msgspec.ValidationError`."""
+    progress = {**value.get("progress", {}), "done": value.get("done", 0)}
+    return msgspec.convert(progress, Progress)
+
+
 def _check(vhost: str, name: str, value: Any, user: User | None) -> None:
     """Check the parameter of a job. Raises `ValidationFailed`."""
     if not isinstance(value, dict) or not isinstance(value.get("queue"), str):
@@ -206,6 +224,9 @@ def _check(vhost: str, name: str, value: Any, user: User | None) -> None:
     if not isinstance(done, int) or done < 0:
         raise ValidationFailed(f"a message job has done a number of messages, not {done!r}")
     try:
+        _progress(value)
         parse_plan(value.get("plan"))
+    except msgspec.ValidationError as error:
+        raise ValidationFailed(f"the progress of a message job: {error}") from error
     except (InvalidPlan, InvalidFilter) as error:
         raise ValidationFailed(f"the plan of a message job: {error}") from error
