@@ -8,7 +8,7 @@ earlier ids are not found any more.
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from warren.core.errors import BrokerError
 from warren.core.exchanges.exchange import DelayedExchange
@@ -18,6 +18,7 @@ from warren.core.messages.message_filter import (
     FilterTooSlow,
     MessageState,
     Subject,
+    Test,
     parse_filter,
 )
 from warren.core.queues.queue import Queue
@@ -30,6 +31,7 @@ from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.http.slices import Breather
+from warren.mgmt.messages.looking import Place, Search, look
 from warren.mgmt.messages.progress import epoch_of
 from warren.mgmt.peers import peers_of
 
@@ -37,16 +39,26 @@ LIST = "/exchanges/{vhost}/{exchange}/delayed"
 ONE = "/exchanges/{vhost}/{exchange}/delayed/{message}"
 SEND = "/exchanges/{vhost}/{exchange}/delayed/{message}/send"
 
+ORDERS = ("due", "published")
+
 COUNT_DEFAULT = 100
 COUNT_MAX = 500
 OFFSET_MAX = 10_000
-"""The largest offset of a list: all messages before it have to be looked at."""
+"""The largest offset of a list by due time: all messages before it have to be looked at."""
 
 TRUNCATE_DEFAULT = 1000
 """Octets of a payload that are shown unless the request says otherwise."""
 
 LOOKED_AT_ONCE = 20
 """Messages read from disk before the time is checked again."""
+
+
+class _Wanted(NamedTuple):
+    """Which messages a list has, and how many octets of each payload."""
+
+    passes: Test
+    count_max: int
+    truncate: int
 
 
 def _queue_of(request: ApiRequest, permission: str) -> Queue:
@@ -81,34 +93,77 @@ def _number(request: ApiRequest, name: str, default: int, most: int) -> int:
 
 
 async def list_delayed(request: ApiRequest) -> Any:
-    """Delayed messages that pass a filter, the next due first. `total` counts all delayed messages.
-    The list goes on at `next_offset`, which is None at its end."""
+    """Delayed messages that pass a filter: the next due first, or in the order in which they were
+    published. `total` counts all delayed messages."""
     queue = _queue_of(request, "read")
+    order = request.query("order", ORDERS[0])
+    if order not in ORDERS:
+        raise BadRequest(f"order should be {' or '.join(ORDERS)}, not '{order}'")
     offset = _number(request, "offset", 0, OFFSET_MAX)
-    count = _number(request, "count", COUNT_DEFAULT, COUNT_MAX)
-    truncate = _number(request, "truncate", TRUNCATE_DEFAULT, 999_999_999)
-    passes = parse_filter(request.query("filter"))
+    wanted = _Wanted(
+        parse_filter(request.query("filter")),
+        _number(request, "count", COUNT_DEFAULT, COUNT_MAX),
+        _number(request, "truncate", TRUNCATE_DEFAULT, 999_999_999),
+    )
     if not queue.is_here:
         return await _elsewhere(request, queue, LIST, "GET")
     delays = cast(DelayQueue, queue)
-    epoch, node = epoch_of(request.node, queue), request.node
+    try:
+        if order == "published":
+            return await _by_publishing(request, delays, wanted)
+        return await _by_due_time(request, delays, wanted, offset)
+    except FilterTooSlow as error:
+        raise BadRequest(error.text) from error
+
+
+async def _by_due_time(
+    request: ApiRequest, delays: DelayQueue, wanted: _Wanted, offset: int
+) -> dict[str, Any]:
+    """The list goes on at `next_offset`, which is None at its end and where offsets end."""
+    epoch, node = epoch_of(request.node, delays), request.node
     breather = Breather()
     items: list[dict[str, Any]] = []
     next_offset: int | None = offset
-    while next_offset is not None and len(items) < count and next_offset < OFFSET_MAX + COUNT_MAX:
+    while next_offset is not None and len(items) < wanted.count_max:
+        if next_offset >= OFFSET_MAX + COUNT_MAX:
+            break
         await breather.breathe()
-        wanted = min(LOOKED_AT_ONCE, count - len(items))
-        found = delays.first_due(next_offset, wanted)
-        next_offset = next_offset + wanted if len(found) == wanted else None
-        try:
-            items += [
-                _row(request, epoch, message, truncate)
-                for message in found
-                if passes(Subject(message, MessageState.READY, node.codec, node.clock.wall_time()))
-            ]
-        except FilterTooSlow as error:
-            raise BadRequest(error.text) from error
-    return {"total": len(queue), "items": items, "next_offset": next_offset}
+        some = min(LOOKED_AT_ONCE, wanted.count_max - len(items))
+        found = delays.first_due(next_offset, some)
+        next_offset = next_offset + some if len(found) == some else None
+        items += [
+            _row(request, epoch, message, wanted.truncate)
+            for message in found
+            if wanted.passes(
+                Subject(message, MessageState.READY, node.codec, node.clock.wall_time())
+            )
+        ]
+    if next_offset is not None and next_offset > OFFSET_MAX:
+        next_offset = None
+    return {"total": len(delays), "items": items, "next_offset": next_offset}
+
+
+async def _by_publishing(
+    request: ApiRequest, delays: DelayQueue, wanted: _Wanted
+) -> dict[str, Any]:
+    """The list goes on from `next`, which is None at its end. One call looks at so many messages as
+    one of `looking` does, and may find none."""
+    epoch = epoch_of(request.node, delays)
+    start = request.query("from")
+    place = Place(0, _position_of(start, epoch)) if start else None
+    search = Search(wanted.passes, wanted.count_max, place, unacked=False)
+    looked = await look(request.node, delays, search)
+    items: list[dict[str, Any]] = []
+    breather = Breather()
+    for one in looked.found:
+        await breather.breathe()
+        items.append(_row(request, epoch, one.message, wanted.truncate))
+    return {
+        "total": len(delays),
+        "items": items,
+        "looked_at": looked.looked_at,
+        "next": None if looked.next is None else _id(epoch, looked.next.position),
+    }
 
 
 def _row(request: ApiRequest, epoch: int, message: Message, truncate: int) -> dict[str, Any]:
@@ -117,7 +172,7 @@ def _row(request: ApiRequest, epoch: int, message: Message, truncate: int) -> di
     left_s = 0.0 if message.expires_at is None else max(0.0, message.expires_at - now)
     envelope = message.envelope
     return {
-        "id": f"{epoch}.{message.position}",
+        "id": _id(epoch, message.position),
         "due_at": int((node.clock.wall_time() + left_s) * 1000),
         "due_in": int(left_s * 1000),
         "exchange": envelope.exchange,
@@ -128,12 +183,21 @@ def _row(request: ApiRequest, epoch: int, message: Message, truncate: int) -> di
     }
 
 
-def _position(request: ApiRequest, queue: Queue) -> int:
-    """The position of the message in the path. Raises `ObjectNotFound`."""
-    matched = re.fullmatch(r"([0-9]{1,18})\.([0-9]{1,18})", request.name("message"))
-    if matched is None or int(matched[1]) != epoch_of(request.node, queue):
+def _id(epoch: int, position: int) -> str:
+    return f"{epoch}.{position}"
+
+
+def _position_of(id: str, epoch: int) -> int:
+    """The position of the message with this id. Raises `ObjectNotFound` if it has none now."""
+    matched = re.fullmatch(r"([0-9]{1,18})\.([0-9]{1,18})", id)
+    if matched is None or int(matched[1]) != epoch:
         raise _not_there()
     return int(matched[2])
+
+
+def _position(request: ApiRequest, queue: Queue) -> int:
+    """The position of the message in the path. Raises `ObjectNotFound`."""
+    return _position_of(request.name("message"), epoch_of(request.node, queue))
 
 
 def _not_there() -> ObjectNotFound:
@@ -172,7 +236,7 @@ def _audited(request: ApiRequest, queue: Queue, event: str) -> None:
 
 
 ENDPOINTS = [
-    Endpoint(LIST, {"GET": list_delayed}, summary="Delayed messages, the next due first"),
+    Endpoint(LIST, {"GET": list_delayed}, summary="Delayed messages"),
     Endpoint(ONE, {"DELETE": cancel}, summary="Cancel a delayed message"),
     Endpoint(SEND, {"POST": send_now}, summary="Send a delayed message now"),
 ]

@@ -128,7 +128,9 @@ PARAMETERS: Mapping[str, Schema] = {
     delayed.LIST: {
         "count": {"type": "integer", "minimum": 0, "maximum": delayed.COUNT_MAX},
         "filter": _TEXT,
+        "from": _TEXT,
         "offset": {"type": "integer", "minimum": 0, "maximum": delayed.OFFSET_MAX},
+        "order": {"type": "string", "enum": list(delayed.ORDERS)},
         "truncate": {"type": "integer", "minimum": 0},
     },
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from warren.mgmt.ctl.call import Call
-from warren.mgmt.ctl.declaration import argument, command, option
+from warren.mgmt.ctl.declaration import argument, command, flag, option
 from warren.mgmt.ctl.errors import CtlError, Exit, Refused
 from warren.mgmt.ctl.formats import Answer, Table
 
@@ -17,15 +19,36 @@ COLUMNS = ("id", "due_at", "due_in", "routing_key", "payload_bytes")
     option("--count", default=100, type=int, metavar="N", help="So many at most, up to 500."),
     option("--offset", default=0, type=int, metavar="N", help="After so many others."),
     option("--filter", "text", default="", metavar="FILTER", help="Those that this filter finds."),
+    flag("--published", help="In the order in which they were published: finds any of them."),
 )
-def list_delayed_messages(call: Call, exchange: str, count: int, offset: int, text: str) -> Answer:
+def list_delayed_messages(
+    call: Call, exchange: str, count: int, offset: int, text: str, published: bool
+) -> Answer:
     call.announce(f"Listing delayed messages of exchange {exchange} in vhost {call.vhost} ...")
     where = ("exchanges", call.vhost, exchange, "delayed")
+    query = {"count": str(count), "filter": text}
     try:
-        found = call.client.get(*where, count=str(count), offset=str(offset), filter=text)
+        if published:
+            found = _published(call, where, query)
+        else:
+            found = call.client.get(*where, **query, offset=str(offset))["items"]
     except Refused as refused:
         raise CtlError(refused.reason, Exit.USAGE) from refused
-    return Table(COLUMNS, [[row[name] for name in COLUMNS] for row in found["items"]])
+    return Table(COLUMNS, [[row[name] for name in COLUMNS] for row in found])
+
+
+def _published(call: Call, where: tuple[str, ...], query: dict[str, str]) -> list[dict[str, Any]]:
+    """The first messages found in the order of publishing. One answer may have none and go on."""
+    found: list[dict[str, Any]] = []
+    start: str | None = ""
+    while start is not None and len(found) < int(query["count"]):
+        left = str(int(query["count"]) - len(found))
+        page = call.client.get(
+            *where, **{**query, "count": left, "order": "published", "from": start}
+        )
+        found += page["items"]
+        start = page["next"]
+    return found
 
 
 @command(

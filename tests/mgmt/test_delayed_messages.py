@@ -14,6 +14,8 @@ from ctl_node import CtlNode
 
 from warren import Broker
 from warren.config import Listener
+from warren.mgmt.api import delayed
+from warren.mgmt.messages import looking
 
 FAR_MS = 3_600_000
 DELAYED = "/exchanges/%2F/dx/delayed"
@@ -83,7 +85,8 @@ def test_the_list_has_the_next_due_first(api: ApiClient) -> None:
 def test_the_description_says_how_the_list_is_asked(api: ApiClient) -> None:
     paths = api.get("/openapi.json")[1]["paths"]
     asked = paths["/exchanges/{vhost}/{exchange}/delayed"]["get"]["parameters"]
-    assert [one["name"] for one in asked] == ["count", "filter", "offset", "truncate"]
+    names = [one["name"] for one in asked]
+    assert names == ["count", "filter", "from", "offset", "order", "truncate"]
 
 
 def test_those_that_a_filter_finds_are_listed_with_their_payloads(api: ApiClient) -> None:
@@ -98,6 +101,61 @@ def test_those_that_a_filter_finds_are_listed_with_their_payloads(api: ApiClient
     short = api.get(f"{DELAYED}?count=1&truncate=1")[1]["items"][0]
     assert (short["payload"], short["payload_bytes"]) == ("0", 4)
     assert reason(api.get(f"{DELAYED}?filter=size%20%3E"))[0] == 400
+
+
+def test_any_of_them_is_found_in_the_order_of_publishing(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed, "OFFSET_MAX", 2)
+    monkeypatch.setattr(delayed, "COUNT_MAX", 3)
+    for number in range(9):
+        publish(api, str(number), FAR_MS - 1000 * number)
+    by_due_time = api.get(f"{DELAYED}?offset=2&count=3")[1]
+    assert [row["payload"] for row in by_due_time["items"]] == ["6", "5", "4"]
+    assert by_due_time["next_offset"] is None, "no larger offset is taken"
+
+    monkeypatch.setattr(looking, "SCAN_COUNT", 2)
+    found: list[str] = []
+    start, looked_at = "", 0
+    while start is not None:
+        query = (
+            f"order=published&count=3&from={start}&filter=body%20in%20(%220%22%2C%222%22%2C%228%22)"
+        )
+        status, page = api.get(f"{DELAYED}?{query}")
+        assert (status, page["total"], page["looked_at"] <= 2) == (200, 9, True)
+        found += [row["payload"] for row in page["items"]]
+        start, looked_at = page["next"], looked_at + page["looked_at"]
+    assert (found, looked_at) == (["0", "2", "8"], 9)
+
+
+def test_a_message_that_was_found_by_publishing_order_is_cancelled(api: ApiClient) -> None:
+    for number in range(4):
+        publish(api, str(number), FAR_MS - 1000 * number)
+    page = api.get(f"{DELAYED}?order=published&count=3&truncate=0")[1]
+    assert [row["payload_bytes"] for row in page["items"]] == [1, 1, 1]
+    assert {row["payload"] for row in page["items"]} == {""}
+    assert [row["due_in"] > FAR_MS - 60_000 for row in page["items"]] == [True] * 3
+    assert api.delete(f"{DELAYED}/{page['items'][1]['id']}")[0] == 204
+    rest = api.get(f"{DELAYED}?order=published&from={page['items'][1]['id']}")[1]
+    assert [row["payload"] for row in rest["items"]] == ["2", "3"]
+    assert rest["next"] is None
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("order=size", 400),
+        ("order=published&from=x", 404),
+        ("order=published&from=7.0", 404),
+        ("order=published&filter=size", 200),
+        ("order=published&filter=size%20%3E", 400),
+    ],
+)
+def test_an_order_and_a_place_that_do_not_exist_are_refused(
+    api: ApiClient, query: str, status: int
+) -> None:
+    publish(api, "waits")
+    assert api.get(f"{DELAYED}?{query}")[0] == status
 
 
 @pytest.mark.parametrize("query", ["count=501", "count=-1", "offset=x", "offset=10001"])
@@ -213,6 +271,9 @@ def test_the_command_line_lists_cancels_and_sends(ctl_node: CtlNode) -> None:
         channel.queue_declare("cq", passive=True)
     rows = ctl_node.rows("list_delayed_messages", "cx")
     assert [row[3] for row in rows] == ["key 0", "key 1", "key 2"]
+    asked = ("--published", "--count", "2", "--filter", "routing_key != 'key 0'")
+    some = ctl_node.rows("list_delayed_messages", "cx", *asked)
+    assert [row[0] for row in some] == [rows[1][0], rows[2][0]]
     assert ctl_node("cancel_delayed_message", "cx", rows[0][0]).code == 0
     assert ctl_node("send_delayed_message", "cx", rows[1][0]).code == 0
     gone = ctl_node("send_delayed_message", "cx", rows[1][0])

@@ -41,6 +41,9 @@ def test_any_node_delays_lists_and_cancels_and_a_mirror_goes_on(
     assert [delayed(cluster, node) for node in "abc"] == [3, 3, 3]
     found = cluster["c"].asks(*DELAYED)
     assert [row["payload_bytes"] for row in found["items"]] == [2, 1, 0]
+    published = cluster["c"].asks(*DELAYED, order="published", filter="size < 2")
+    assert [row["payload_bytes"] for row in published["items"]] == [0, 1]
+    assert published["items"][1]["id"] == found["items"][1]["id"]
     cluster["c"].does("DELETE", *DELAYED, found["items"][1]["id"])
     assert delayed(cluster, "b") == 2
     listed = {row["name"]: row for row in cluster["c"].asks("exchanges", "/")}
@@ -50,6 +53,8 @@ def test_any_node_delays_lists_and_cancels_and_a_mirror_goes_on(
     wait_until(lambda: delayed(cluster, "b") == 2)
     later = cluster["b"].asks(*DELAYED)["items"]
     assert [row["payload_bytes"] for row in later] == [2, 0]
+    again = cluster["c"].asks(*DELAYED, order="published")["items"]
+    assert [row["id"] for row in again] == [row["id"] for row in later[::-1]]
     # Positions may be others now, so what was listed before means nothing any more.
     with pytest.raises(Refused, match="no such delayed message"):
         cluster["b"].does("DELETE", *DELAYED, found["items"][0]["id"])
