@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from itertools import islice
 from typing import Any
 
 from warren.core.backing.backing_queue import (
@@ -329,27 +328,24 @@ class DueQueue(OneByOne):
 
     # For people
 
-    def first_due(self, start: int, count: int) -> list[Message]:
-        """Look at so many ready messages in the order in which they are due, after as many."""
+    def due_order(self) -> Iterator[int]:
+        """The positions of the messages that are ready now, by due time. Some of them may have left
+        when they are looked at.
+
+        It costs a copy of the numbers, and then what is gone through: a number is looked at after
+        the one above it in the heap."""
+        return _in_order(self._due.copy(), self._stale.copy())
+
+    def look_at(self, positions: Iterable[int]) -> list[Message]:
+        """Look at the messages at these positions that are still ready."""
         found: list[Message] = []
-        for position in islice(self._in_order(), start, start + count):
-            message = self._held.get(position) or self._look_up(position)
+        for position in positions:
+            message = self._held.get(position)
+            if message is None and self._store is not None and position not in self._pending:
+                message = self._look_up(position)
             if message is not None:
                 found.append(message)
         return found
-
-    def _in_order(self) -> Iterator[int]:
-        """The positions of the ready messages by due time. It costs what is looked at: a number is
-        looked at after the one above it in the heap."""
-        due, stale = self._due, self._stale
-        ahead = [(due[0], 0)] if due else []
-        while ahead:
-            number, at = heappop(ahead)
-            for below in (2 * at + 1, 2 * at + 2):
-                if below < len(due):
-                    heappush(ahead, (due[below], below))
-            if number & _POSITION not in stale:
-                yield number & _POSITION
 
     # For copies at other nodes
 
@@ -414,3 +410,15 @@ def due_queue(backing: BackingQueue, let_go: Callable[[list[Any]], None]) -> Due
 def _number(due: float | None, position: int) -> int:
     """The number that stands for a message in the heap."""
     return (0 if due is None else int(due * 1e6)) << POSITION_BITS | position
+
+
+def _in_order(due: list[int], stale: set[int]) -> Iterator[int]:
+    """The positions of a heap's numbers from the smallest on, without the stale ones."""
+    ahead = [(due[0], 0)] if due else []
+    while ahead:
+        number, at = heappop(ahead)
+        for below in (2 * at + 1, 2 * at + 2):
+            if below < len(due):
+                heappush(ahead, (due[below], below))
+        if number & _POSITION not in stale:
+            yield number & _POSITION

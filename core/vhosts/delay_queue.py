@@ -10,7 +10,7 @@ only the keys that say where it is and how it is mirrored count (`Policies.queue
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from typing import Protocol, cast
 
 from warren.core.backing.backing_queue import BackingQueue
@@ -42,8 +42,12 @@ class TakingQueue(BackingQueue, Protocol):
         over."""
         ...
 
-    def first_due(self, start: int, count: int) -> list[Message]:
-        """Look at so many ready messages in the order in which they are due, after as many."""
+    def due_order(self) -> Iterator[int]:
+        """The positions of the messages that are ready now, by due time."""
+        ...
+
+    def look_at(self, positions: Iterable[int]) -> list[Message]:
+        """Look at the messages at these positions that are still ready."""
         ...
 
 
@@ -111,9 +115,13 @@ class DelayQueue(LocalQueue):
     def _taking(self) -> TakingQueue:
         return cast(TakingQueue, self.backing)
 
-    def first_due(self, start: int, count: int) -> list[Message]:
-        """Look at so many delayed messages, the next due first, after so many others."""
-        return self._taking.first_due(start, count)
+    def due_order(self) -> Iterator[int]:
+        """The positions of the messages that are delayed now, the next due first."""
+        return self._taking.due_order()
+
+    def look_at(self, positions: Iterable[int]) -> list[Message]:
+        """Look at the messages at these positions that are still delayed."""
+        return self._taking.look_at(positions)
 
     def send_now(self, positions: Collection[int]) -> int:
         """Route these messages now; returns how many of them were there."""

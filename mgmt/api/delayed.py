@@ -8,6 +8,8 @@ earlier ids are not found any more.
 from __future__ import annotations
 
 import re
+from collections import deque
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from warren.core.errors import BrokerError
@@ -123,14 +125,20 @@ async def _by_due_time(
     epoch, node = epoch_of(request.node, delays), request.node
     breather = Breather()
     items: list[dict[str, Any]] = []
+    await breather.breathe()
+    order = delays.due_order()
+    for passed in range(0, offset, LOOKED_AT_ONCE):
+        await breather.breathe()
+        deque(islice(order, min(LOOKED_AT_ONCE, offset - passed)), maxlen=0)
     next_offset: int | None = offset
     while next_offset is not None and len(items) < wanted.count_max:
         if next_offset >= OFFSET_MAX + COUNT_MAX:
             break
         await breather.breathe()
         some = min(LOOKED_AT_ONCE, wanted.count_max - len(items))
-        found = delays.first_due(next_offset, some)
-        next_offset = next_offset + some if len(found) == some else None
+        positions = list(islice(order, some))
+        found = delays.look_at(positions)
+        next_offset = next_offset + some if len(positions) == some else None
         items += [
             _row(request, epoch, message, wanted.truncate)
             for message in found

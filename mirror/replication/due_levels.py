@@ -8,7 +8,7 @@ stand (`core/backing/due_queue.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import cast
 
 from warren.core.backing.due_queue import DueQueue
@@ -35,8 +35,11 @@ class DueLeaderLevel(LeaderLevel):
     def notes(self, positions: Iterable[int]) -> list[tuple[Op, int, int]]:
         return []
 
-    def first_due(self, start: int, count: int) -> list[Message]:
-        return self._due.first_due(start, count)
+    def due_order(self) -> Iterator[int]:
+        return self._due.due_order()
+
+    def look_at(self, positions: Iterable[int]) -> list[Message]:
+        return self._due.look_at(positions)
 
 
 class DueMirrorLevel(MirrorLevel):

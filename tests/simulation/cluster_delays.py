@@ -7,6 +7,7 @@ not that of its number, it may come twice where the queue it waits in was led an
 
 from __future__ import annotations
 
+from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
@@ -73,7 +74,11 @@ class Delays:
         if not queues:
             return
         queue = random.choice(queues)
-        chosen = [message for message in queue.first_due(0, 5) if random.random() < 0.5]
+        chosen = [
+            message
+            for message in queue.look_at(islice(queue.due_order(), 5))
+            if random.random() < 0.5
+        ]
         positions = [message.position for message in chosen]
         if random.random() < 0.5:
             for publish in self._of(chosen):
@@ -112,7 +117,7 @@ class Delays:
         queue = cast(DelayQueue, node.queue(DELAY_QUEUE))
         overdue = [
             publish
-            for publish in self._of(queue.first_due(0, 5))
+            for publish in self._of(queue.look_at(islice(queue.due_order(), 5)))
             if publish.due_at is not None and publish.due_at + OVERDUE_S < self._history.now
         ]
         assert not overdue and not queue._under_way, (

@@ -175,7 +175,7 @@ class InHandHistory(History):
 
     def _compare_delayed(self, node: Node, count: int) -> None:
         queue, model = self.delayed, self.of_delayed.messages
-        found = queue.first_due(0, queue.length)
+        found = queue.look_at(queue.due_order())
         assert len(found) == queue.length == count, f"{len(found)} delayed, {count} before"
         numbers = set()
         for message in found:

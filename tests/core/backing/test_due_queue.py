@@ -5,7 +5,9 @@ One queue has a disk and one has none; both must do what the list says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import pytest
 from fake_queue_store import FakeQueueStore
@@ -138,7 +140,10 @@ class DueQueueMachine(RuleBasedStateMachine):
     def look(self, start: int, count: int) -> None:
         wanted = [entry.position for entry in self.in_order[start : start + count]]
         for queue in self.queues:
-            assert [message.position for message in queue.first_due(start, count)] == wanted
+            assert [
+                message.position
+                for message in queue.look_at(islice(queue.due_order(), start, start + count))
+            ] == wanted
 
     @rule(start=st.integers(0, 30), count=st.sampled_from((1, 3, 1000)))
     def look_by_position(self, start: int, count: int) -> None:
@@ -192,9 +197,20 @@ def test_what_is_lost_is_not_shown_and_does_not_come_back() -> None:
     store = FakeQueueStore()
     queue = published(store, 1.0, 2.0)
     store.lose(0)
-    assert [message.body for message in queue.first_due(0, 5)] == [b"1"]
+    assert [message.body for message in queue.look_at(islice(queue.due_order(), 5))] == [b"1"]
     assert queue.length == 1
     assert queue.next_expiry() == 2.0
+
+
+@pytest.mark.parametrize("store", [FakeQueueStore, lambda: None], ids=["store", "memory"])
+def test_messages_that_left_since_they_were_put_in_order_are_not_looked_at(
+    store: Callable[[], FakeQueueStore | None],
+) -> None:
+    queue = published(store(), 4.0, 3.0, 2.0, 1.0)
+    order = queue.due_order()
+    queue.ack(queue.take((2,)))
+    queue.take((0,))
+    assert [message.body for message in queue.look_at(order)] == [b"3", b"1"]
 
 
 def test_transient_messages_go_to_the_disk_in_small_batches() -> None:
