@@ -66,6 +66,14 @@ def name(key: str, value: Any) -> Problems:
     return problems
 
 
+def queue_name(key: str, value: Any) -> Problems:
+    """A check for the name of a queue that is declared if it is not there.
+
+    RabbitMQ takes an empty name, and makes one more queue at each attempt.
+    """
+    return name(key, value) or ([] if value else [f"{key} should not be empty"])
+
+
 def listed(value: str | list[str]) -> list[str]:
     """A list of one text, or the list given."""
     return [value] if isinstance(value, str) else value

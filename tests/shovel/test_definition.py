@@ -87,6 +87,8 @@ def test_the_least_a_shovel_needs() -> None:
             {"dest-publish-properties": {"priority": "1"}},
             'priority should be a number, actually was <<"1">>',
         ),
+        ({"src-queue": ""}, "src-queue should not be empty"),
+        ({"dest-queue": ""}, "dest-queue should not be empty"),
         ({"foo": 1}, 'Unrecognised terms [{<<"foo">>,1}] in NAME'),
     ],
 )
