@@ -26,7 +26,7 @@ from typing import BinaryIO, Self
 import msgspec
 
 from warren.backup.errors import BackupDamaged, BackupRefused
-from warren.backup.moment import Link, TakenFile, link_or_copy, moment
+from warren.backup.moment import Link, TakenFile, expect_messages, link_or_copy, moment
 from warren.backup.shelf import CHUNK, Shelf, put_durably
 from warren.backup.shelves import shelf_at
 from warren.persist.disk.data_directory import read_identity
@@ -201,6 +201,8 @@ class Archive:
                 f"{self.shelf.shown} is inside of the data directory, and would go with it when the"
                 " node is reset; choose another place"
             )
+        # A refused backup leaves no directory behind.
+        expect_messages(data_directory)
         with self.shelf.locked(), moment(data_directory, link=link) as files:
             node_id = read_identity(data_directory)
             assert node_id is not None

@@ -91,11 +91,7 @@ def moment(
 
     Raises `BackupRefused`, OSError.
     """
-    try:
-        if read_identity(data_directory) is None:
-            raise BackupRefused(f"{data_directory} is empty")
-    except DataDirectoryRefused as refusal:
-        raise BackupRefused(str(refusal)) from refusal
+    expect_messages(data_directory)
     store = data_directory / STORE_DIRECTORY
     with _scratch(store) as scratch:
         taken = _taken_store(store, scratch, link, pause)
@@ -112,11 +108,24 @@ def moment(
         yield taken
 
 
+def expect_messages(data_directory: Path) -> None:
+    """Raise `BackupRefused` if no node has run in this data directory."""
+    try:
+        if read_identity(data_directory) is None:
+            raise BackupRefused(f"{data_directory} is empty")
+    except FileNotFoundError:
+        raise BackupRefused(f"{data_directory} does not exist") from None
+    except DataDirectoryRefused as refusal:
+        raise BackupRefused(str(refusal)) from refusal
+    if not (data_directory / STORE_DIRECTORY).is_dir():
+        raise BackupRefused(
+            f"{data_directory} has no messages and never had: no node has run there"
+        )
+
+
 @contextmanager
 def _scratch(store: Path) -> Iterator[Path]:
     """A directory for the links; the node takes it for a snapshot in use, and keeps it."""
-    if not store.is_dir():
-        raise BackupRefused(f"{store.parent} has no messages and never had: no node has run there")
     base = store / PINS_DIRECTORY
     base.mkdir(mode=0o700, exist_ok=True)
     while True:

@@ -286,6 +286,18 @@ def test_a_file_that_is_replaced_while_it_is_copied_is_not_taken_for_the_new_one
     assert target.stat().st_mtime_ns != source.stat().st_mtime_ns
 
 
+@pytest.mark.parametrize(
+    ("made", "why"), [(False, "does not exist"), (True, "is empty")], ids=["missing", "empty"]
+)
+def test_a_refused_backup_leaves_no_directory_behind(tmp_path: Path, made: bool, why: str) -> None:
+    data = tmp_path / "mistyped"
+    if made:
+        data.mkdir()
+    result = CliRunner().invoke(backup_command, ["create", str(data), str(tmp_path / "backups")])
+    assert (result.exit_code, result.output) == (1, f"Error: {data} {why}\n")
+    assert not (tmp_path / "backups").exists()
+
+
 def test_a_password_in_a_url_is_not_shown(data: Path, archive: Archive) -> None:
     archive.create(data)
     with pytest.raises(BackupRefused) as refused:
