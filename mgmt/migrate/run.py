@@ -39,11 +39,12 @@ STATISTICS_S = 6
 """How old the statistics of a broker may be, in seconds."""
 
 IMPERSONATOR = "impersonator"
+EVERY_QUEUE = "*"
 
 
 class Options(NamedTuple):
     vhost: str | None = None
-    pattern: str = "*"
+    pattern: str = EVERY_QUEUE
     """The names of the queues to move: `*` and `?` as in a shell."""
     rate: float | None = None
     follow: bool = False
@@ -156,6 +157,8 @@ def list_queues(source: Side, options: Options) -> list[Listed]:
             raise MigrateError(f"the source has no virtual host '{options.vhost}'") from refused
         raise
     found = [_listed(row) for row in rows if fnmatchcase(row["name"], options.pattern)]
+    if not found and options.pattern != EVERY_QUEUE:
+        raise MigrateError(f"the source has no queue whose name matches '{options.pattern}'")
     return sorted(one for one in found if one.ready or not one.delayed)
 
 

@@ -248,6 +248,10 @@ def test_patterns_and_virtual_hosts_choose_and_a_dry_run_changes_nothing(
         unknown = run(management(source), management(target), "--vhost", "x", part)
         assert unknown.exit_code == 1
         assert "the source has no virtual host 'x'" in unknown.output
+    for more in ((), ("--dry-run",), ("--follow",)):
+        unknown = run(management(source), management(target), "--queue", "c*", *more)
+        assert unknown.exit_code == 1
+        assert "the source has no queue whose name matches 'c*'" in unknown.output
 
 
 def test_queue_that_is_there_with_other_arguments_is_named(pair: tuple[Broker, Broker]) -> None:
