@@ -49,7 +49,7 @@ class Status:
 def row(
     name: str, vhost: str, node: str, status: Status, definition: Definition | None
 ) -> dict[str, Any]:
-    """A shovel as the HTTP API shows it; `definition` is needed for a running shovel."""
+    """A shovel as the HTTP API shows it; without a definition where it cannot be understood."""
     shown: dict[str, Any] = {
         "node": node,
         "timestamp": datetime.fromtimestamp(status.since, UTC).strftime("%Y-%m-%d %H:%M:%S"),
@@ -66,20 +66,27 @@ def row(
         shown |= {"messages_left": status.left, "left_because": status.left_because}
     if status.waiting_for:
         shown["waiting_for"] = status.waiting_for
+    if definition is not None:
+        shown |= _ends(definition)
     if status.state is ShovelState.RUNNING:
-        assert definition is not None
-        source, destination = definition.source, definition.destination
-        said = {
+        shown |= {
             "src_uri": status.source_uri,
             "src_protocol": PROTOCOL,
-            "src_queue": source.queue,
-            "src_exchange": source.exchange,
-            "src_exchange_key": None if source.exchange is None else source.exchange_key,
             "dest_uri": status.dest_uri,
             "dest_protocol": PROTOCOL,
-            "dest_queue": destination.queue,
-            "dest_exchange": destination.exchange,
-            "dest_exchange_key": destination.exchange_key,
         }
-        shown |= {key: value for key, value in said.items() if value is not None}
     return shown
+
+
+def _ends(definition: Definition) -> dict[str, str]:
+    """The queues and exchanges between which messages are moved."""
+    source, destination = definition.source, definition.destination
+    ends = {
+        "src_queue": source.queue,
+        "src_exchange": source.exchange,
+        "src_exchange_key": None if source.exchange is None else source.exchange_key,
+        "dest_queue": destination.queue,
+        "dest_exchange": destination.exchange,
+        "dest_exchange_key": destination.exchange_key,
+    }
+    return {key: value for key, value in ends.items() if value is not None}

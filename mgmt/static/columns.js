@@ -44,6 +44,7 @@ export const featuresColumn = { id: "features", label: "Features", cell: feature
 
 export function policyColumn() {
   return words("policy", "Policy", {
+    wrap: true,
     cell: (row) => [row.policy, row.operator_policy].filter(Boolean),
   });
 }

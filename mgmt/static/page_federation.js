@@ -52,13 +52,12 @@ function linksTable() {
     columns: [
       { id: "what", label: "Gets messages", wrap: true, cell: (row) => `${row.type} ${here(row)}` },
       vhostColumn(),
-      words("upstream", "Upstream"),
-      { id: "from", label: "From", wrap: true, cell: (row) => `${there(row)} · ${row.uri}` },
+      words("upstream", "From upstream", { wrap: true, cell: from }),
       words("status", "State", { cell: stateBadge }),
-      words("policy", "Policy"),
+      words("policy", "Policy", { wrap: true }),
       figure("messages_received", "Received"),
       figure("messages_pending", "Pending"),
-      words("node", "Node", { cell: (row) => nodeLink(row.node) }),
+      words("node", "Node", { wrap: true, cell: (row) => nodeLink(row.node) }),
       {
         id: "error",
         label: "What went wrong",
@@ -90,8 +89,9 @@ function here(row) {
   return row[row.type];
 }
 
-function there(row) {
-  return row[`upstream_${row.type}`];
+/** The upstream, and what the messages come from there. */
+function from(row) {
+  return `${row.upstream}: ${row[`upstream_${row.type}`]} · ${row.uri}`;
 }
 
 function stateBadge({ status }) {

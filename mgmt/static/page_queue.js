@@ -79,6 +79,10 @@ export function queuePage({ vhost, name }) {
     ]);
     const around = await surroundings(queue);
     about.set(described(queue));
+    if (session.isPolicymaker && moving.hidden) {
+      moving.hidden = false;
+      moving.append(movingPart(queue));
+    }
     why.show(explainQueue({ queue, ...around }));
     mirrors.update(queue);
     bindings.showAll(bound);
@@ -102,6 +106,8 @@ export function queuePage({ vhost, name }) {
   const mirrors = new MirrorsPart(where, refresh);
   const states = section("Where the messages are", bar.element);
   const consuming = section("Consumers", consumers.element);
+  // It is filled when the type of the queue is known.
+  const moving = el("div", { hidden: true });
 
   const purge = async () => {
     const text = `All ready messages of ${name} in ${vhost} are thrown away. What consumers have and not acknowledged stays.`;
@@ -160,13 +166,7 @@ export function queuePage({ vhost, name }) {
       publishForm({ vhost, exchange: "", key: name, published: refresh }).element,
     ),
     folded("Get messages", getMessages(where, refresh)),
-    session.isPolicymaker
-      ? folded(
-          "Move messages",
-          el("p", { class: "hint" }, "A shovel moves what is ready now, and then ends."),
-          moveMessagesForm({ vhost, name }).element,
-        )
-      : null,
+    moving,
     el(
       "div",
       { class: "page-actions" },
@@ -175,6 +175,19 @@ export function queuePage({ vhost, name }) {
     ),
   );
   return { title: `Queue ${name}`, vhost, call: where, thing: "queue", element, refresh };
+}
+
+/** A shovel moves what is in a queue, and copies what is in a stream. */
+function movingPart({ vhost, name, type }) {
+  const copies = type === "stream";
+  const does = copies
+    ? "A shovel copies what is in the stream now, and then ends."
+    : "A shovel moves what is ready now, and then ends.";
+  return folded(
+    copies ? "Copy messages" : "Move messages",
+    el("p", { class: "hint" }, does),
+    moveMessagesForm({ vhost, name, copies }).element,
+  );
 }
 
 /** The channels and connections of the consumers, as far as one may see them, and the nodes. */

@@ -29,7 +29,7 @@ export function shovelsPage() {
       { id: "destination", label: "Destination", wrap: true, cell: (row) => end(row, "dest") },
       figure("messages_moved", "Moved"),
       figure("messages_pending", "Pending"),
-      words("node", "Node", { cell: (row) => nodeLink(row.node) }),
+      words("node", "Node", { wrap: true, cell: (row) => nodeLink(row.node) }),
       {
         id: "reason",
         label: "What went wrong",
@@ -83,13 +83,13 @@ function stateBadge({ state }) {
   return { text: state, tone: TONES[state] ?? "plain" };
 }
 
-/** Queue or exchange at one end, and which broker it is. */
+/** Queue or exchange at one end, and which broker it is while the shovel is connected. */
 function end(row, side) {
+  // Of a parameter that cannot be understood neither end is known.
+  if ((row.src_queue ?? row.src_exchange) === undefined) return null;
+  const name = row[`${side}_queue`] ?? row[`${side}_exchange`] ?? "as it came";
   const uri = row[`${side}_uri`];
-  if (!uri) return null;
-  const exchange = row[`${side}_exchange`];
-  const what = row[`${side}_queue`] ?? (exchange === undefined ? "as it came" : exchange);
-  return `${what} · ${uri}`;
+  return [name || "the default exchange", uri].filter(Boolean).join(" · ");
 }
 
 const THIS_CLUSTER = "amqp://user:password@host:5672/vhost; amqp:///vhost is a virtual host here.";
@@ -165,11 +165,11 @@ function asParameter(values) {
   return value;
 }
 
-/** Moves what is in a queue now to another queue of its virtual host. */
-export function moveMessagesForm({ vhost, name }) {
+/** Moves what is in a queue now to another queue of its virtual host; `copies` it from a stream. */
+export function moveMessagesForm({ vhost, name, copies }) {
   const uri = `amqp:///${encodeURIComponent(vhost)}`;
   return new Form({
-    label: "Move messages",
+    label: copies ? "Copy messages" : "Move messages",
     fields: [
       {
         name: "destination",
@@ -185,7 +185,7 @@ export function moveMessagesForm({ vhost, name }) {
         "src-queue": name,
         "src-prefetch-count": Number(PREFETCH),
         "src-delete-after": "queue-length",
-        "src-consumer-args": {},
+        "src-consumer-args": copies ? { "x-stream-offset": "first" } : {},
         "dest-uri": uri,
         "dest-protocol": "amqp091",
         "dest-queue": destination,
@@ -193,7 +193,7 @@ export function moveMessagesForm({ vhost, name }) {
         "ack-mode": "on-confirm",
       };
       await api.put(api.path("parameters", "shovel", vhost, `Move from ${name}`), { value });
-      return `What is in ${name} is being moved to ${destination}.`;
+      return `What is in ${name} is being ${copies ? "copied" : "moved"} to ${destination}.`;
     },
   });
 }

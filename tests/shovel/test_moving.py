@@ -309,6 +309,7 @@ def test_shovel_that_cannot_connect_is_starting_and_says_why(
     )
     row = until(lambda: (row := source.row("s")).get("reason") and row)
     assert row["state"] == "starting"
+    assert (row["src_queue"], row["dest_queue"]) == ("a", "b")
     assert reason in row["reason"]
     assert "secret" not in str(row)
 

@@ -12,8 +12,8 @@ from warren import Broker
 STRANGE = "a/b 100% <script>alert(1)</script> Grüße 🐇"
 
 
-def declare(channel: Any, name: str, messages: int = 0) -> None:
-    channel.queue_declare(name, durable=True)
+def declare(channel: Any, name: str, messages: int = 0, **arguments: Any) -> None:
+    channel.queue_declare(name, durable=True, arguments=arguments)
     channel.confirm_delivery()
     for number in range(messages):
         channel.basic_publish("", name, b"message %d" % number)

@@ -15,6 +15,7 @@ from warren.core.resources.alarms import Resource
 pytest.importorskip("playwright", reason="the web pages are tested with Playwright")
 
 from playwright.sync_api import Browser, expect
+from web_pages import api
 from web_ui import CHROMIUM, WebUi, chromium
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")
@@ -132,6 +133,45 @@ def test_badges_say_how_a_queue_was_declared_and_the_list_fits(
     assert scroll.evaluate("one => one.scrollWidth <= one.clientWidth")
     broker.clear_policy("ttl")
     broker.delete_vhost("badges")
+
+
+def test_what_shovels_and_links_failed_at_fits_beside_their_buttons(
+    ui: WebUi, broker: Broker, channel: Any
+) -> None:
+    """They are shown with both ends, whatever state they are in."""
+    declare(channel, "invoices.to.be.printed")
+    nowhere = "amqp://nobody:wrong@127.0.0.1:1/printers"
+    shovel = {
+        "src-uri": "amqp://",
+        "src-queue": "invoices.to.be.printed",
+        "dest-uri": nowhere,
+        "dest-queue": "printer",
+    }
+    policy = {"pattern": "^invoices", "definition": {"federation-upstream": "rabbit-in-oslo"}}
+    api(broker, "PUT", "parameters/shovel/%2F/invoices-to-oslo", {"value": shovel})
+    upstream = {"value": {"uri": nowhere}}
+    api(broker, "PUT", "parameters/federation-upstream/%2F/rabbit-in-oslo", upstream)
+    api(broker, "PUT", "policies/%2F/federate-invoices-and-orders-of-the-shop", policy)
+    broker.add_vhost("narrow")
+    ui.page.reload()
+    ui.until_refreshed()
+    for page, text in (
+        ("shovels", "Connection refused"),
+        ("federation", "Connection refused"),
+        ("queues", "federate-invoices-and-orders-of-the-shop"),
+    ):
+        ui.open(page)
+        row = ui.page.get_by_role("row").filter(has_text=text).first
+        expect(row).to_contain_text("invoices", timeout=30_000)
+        scroll = ui.page.locator(".scroll").filter(has=row)
+        assert scroll.evaluate("one => one.scrollWidth <= one.clientWidth"), page
+        if page == "shovels":
+            expect(row.get_by_role("cell", name="printer", exact=True)).to_be_visible()
+    api(broker, "DELETE", "policies/%2F/federate-invoices-and-orders-of-the-shop")
+    api(broker, "DELETE", "parameters/federation-upstream/%2F/rabbit-in-oslo")
+    api(broker, "DELETE", "parameters/shovel/%2F/invoices-to-oslo")
+    broker.delete_vhost("narrow")
+    channel.queue_delete("invoices.to.be.printed")
 
 
 def test_a_phone_shows_how_much_is_in_a_queue(

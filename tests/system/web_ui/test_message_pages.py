@@ -165,6 +165,22 @@ def test_messages_of_a_queue_are_moved_to_another(ui: WebUi, broker: Broker, cha
         channel.queue_delete(queue)
 
 
+def test_messages_of_a_stream_are_copied_from_its_first_on(
+    ui: WebUi, broker: Broker, channel: Any
+) -> None:
+    declare(channel, "written down", 3, **{"x-queue-type": "stream"})
+    ui.open("queues", "/", "written down")
+    form = ui.unfold("Copy messages")
+    form.get_by_label("To queue").fill("copies")
+    form.get_by_role("button", name="Copy messages").click()
+    ui.expect_notice("What is in written down is being copied to copies.")
+    broker.wait_until(queue="copies", ready=3)
+    ui.open("shovels")
+    expect(ui.page.get_by_text("No shovels.")).to_be_visible(timeout=30_000)
+    for queue in ("written down", "copies"):
+        channel.queue_delete(queue)
+
+
 def test_delayed_messages_are_seen_cancelled_and_sent(ui: WebUi, channel: Any) -> None:
     arguments = {"x-delayed-type": "fanout"}
     channel.exchange_declare("reminders", "x-delayed-message", arguments=arguments)
