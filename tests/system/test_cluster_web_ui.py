@@ -12,9 +12,6 @@ pytest.importorskip("playwright", reason="the web pages are tested with Playwrig
 from playwright.sync_api import Browser, expect
 from web_ui import CHROMIUM, PHONE, WebUi, chromium
 
-LEASES_END = True
-"""Tests wait until the lease of a node ends."""
-
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")
 
 A, B, C = (f"{name}@127.0.0.1" for name in "abc")

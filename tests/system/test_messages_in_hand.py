@@ -18,9 +18,6 @@ from server_process import ServerProcess
 from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
 from warren.mgmt.ctl.errors import CtlError, Refused
 
-LEASES_END = True
-"""Tests wait until the lease of a node ends."""
-
 COUNT = 2000
 BODIES = [b"%d" % number for number in range(COUNT)]
 

@@ -150,10 +150,10 @@ def test_bindings_of_one_pattern_come_in_the_order_they_were_added() -> None:
 def seconds_for(trie: TopicTrie, routing_key: str) -> float:
     best = float("inf")
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(200):
             trie.match(routing_key)
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     return best
 
 
@@ -173,9 +173,9 @@ def test_patterns_of_many_wildcards_do_not_explode() -> None:
     for count in range(1, 60):
         trie.add(binding(".".join(["#", "a"] * count)))
         trie.add(binding(".".join(["#"] * count)))
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(trie.match(".".join(["a"] * 120 + ["b"]))) == 59
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def in_turns(trie: TopicTrie, routing_key: str) -> tuple[tuple[Binding, ...], int]:
