@@ -17,16 +17,20 @@ from warren.mgmt.ctl.formats import FORMATTERS, Answer, render
 CONTEXT = {"help_option_names": ["-h", "-?", "--help"]}
 
 
-class _Seconds(click.FloatRange):
-    """Seconds that a socket can wait; `float` reads more than these, as `nan`."""
+class Number(click.FloatRange):
+    """A number of a range; `float` reads `nan`, too, which is in every range for click."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if math.isnan(number := super().convert(value, param, ctx)):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
+class _Seconds(Number):
+    """Seconds that a socket can wait."""
 
     def _describe_range(self) -> str:
         return "x>=0"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if math.isnan(seconds := super().convert(value, param, ctx)):
-            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
-        return seconds
 
 
 SECONDS = _Seconds(min=0, max=1_000_000_000)

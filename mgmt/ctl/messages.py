@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from warren.mgmt.ctl.call import Call, as_json
-from warren.mgmt.ctl.declaration import argument, command, flag, option
+from warren.mgmt.ctl.declaration import Number, argument, command, flag, option
 from warren.mgmt.ctl.errors import CtlError, Exit, Refused
 from warren.mgmt.ctl.formats import Answer, Document, Table
 from warren.shovel.redrive import Back, Death
@@ -34,13 +34,15 @@ WHOLE_BODY = 1 << 40
 POLL_S = 0.1
 """Seconds between two requests for the state of a job."""
 
+RATE = Number(min=0, min_open=True, max=1_000_000_000)
+
 FILTER = option("--filter", metavar="FILTER", default="", help="Which messages, see messages.md.")
 LIMIT = option("--limit", type=click.IntRange(min=1), metavar="N", help="So many at most.")
 CHOICE = (
     FILTER,
     option("--position", "positions", multiple=True, metavar="P", help="One message; repeatable."),
     LIMIT,
-    option("--rate", type=float, metavar="N", help="So many a second at most."),
+    option("--rate", type=RATE, metavar="N", help="So many a second at most."),
     flag("--wait", help="Return when it is over."),
 )
 TARGET = (

@@ -78,6 +78,13 @@ def test_jobs_are_shown_and_stopped(ctl_node: CtlNode) -> None:
     assert refused.code != 0 and "the job was stopped: begin a new one" in refused.err
 
 
+@pytest.mark.parametrize("rate", ["nan", "0", "-1", "inf", "1e10", "fast"])
+def test_rate_that_is_none_is_wrong_usage(ctl_node: CtlNode, rate: str) -> None:
+    """JSON has neither `nan` nor `inf`: they would be no limit at all."""
+    refused = ctl_node("delete_messages", "hand", "--filter", "size > 0", "--rate", rate)
+    assert refused.code == 64 and "--rate" in refused.err
+
+
 def test_dead_letters_are_sent_back(ctl_node: CtlNode) -> None:
     missing = ctl_node("redrive", "none")
     assert (missing.code, missing.err) == (64, "Error:\nQueue not found\n")
