@@ -56,6 +56,7 @@ RECORDED = 1000
 """A job that copies records how far it is after so many messages that it has looked at."""
 
 NOT_READY = "it is not ready: it is unacknowledged, waits, or is not in the queue any more"
+NOT_KEPT = "it is not there: it was too old or too much, or has never been there"
 
 ALARM_S = 0.5
 """Time between two checks whether an alarm is over. Publishers are blocked meanwhile, too."""
@@ -308,10 +309,11 @@ class Job:
         self._reached_all = not self._stop_wanted.is_set() and not self.source.deleted
 
     def _note_missing(self) -> None:
-        """Count the messages that the plan lists and that are not ready."""
+        """Count the messages that the plan lists and that the job cannot have."""
         missing = len(self._positions or ()) - len(self._places_met)
         if missing:
-            self.left[NOT_READY] += missing
+            is_kept = self.plan.action is Action.REPLAY or self.queue.is_stream
+            self.left[NOT_KEPT if is_kept else NOT_READY] += missing
 
     async def _reserved_for(self, count: int) -> bool:
         """Record messages before they are handled, so that the limit holds even after a crash.

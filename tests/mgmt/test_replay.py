@@ -14,6 +14,7 @@ from ctl_node import CtlNode
 from message_jobs import NUMBERS, begin, bodies, do, fill, over
 
 from warren import Broker
+from warren.mgmt.messages import job as jobs
 
 STREAM = {"x_queue_type": "stream"}
 
@@ -91,6 +92,17 @@ def test_dry_run_sends_nothing(broker: Broker, api: ApiClient, channel: Any) -> 
     job = do(broker, api, "replay", to_queue="to", first=2, dry_run=True)
     assert (job["done"], [one["payload"] for one in job["samples"]]) == (10, NUMBERS[2:])
     assert bodies(api, "to") == []
+
+
+def test_positions_that_are_not_there_are_told(
+    broker: Broker, api: ApiClient, channel: Any
+) -> None:
+    fill(channel, **STREAM)
+    fill(channel, "to", [])
+    for action in ("replay", "copy"):
+        job = do(broker, api, action, to_queue="to", positions=["3", "99"])
+        assert job["done"] == 1
+        assert job["left"] == [{"reason": jobs.NOT_KEPT, "messages": 1}]
 
 
 def test_replay_is_stopped(broker: Broker, api: ApiClient, channel: Any) -> None:
