@@ -1,12 +1,14 @@
 """Brokers for tests: fixtures that provide a running `warren.Broker`.
 
 `warren_broker` is a new one for each test, `warren_session_broker` one for all tests of a process
-(with pytest-xdist: of a worker), `warren_movable_broker` a new one whose clock can be set forward.
+(with pytest-xdist: of a worker), `warren_movable_broker` a new one whose clock can be set forward,
+`warren_durable_broker` a new one that keeps what is durable when it is restarted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,4 +43,13 @@ def warren_movable_broker() -> Iterator[Broker]:
     from warren.embedded import Broker
 
     with Broker(movable_clock=True) as broker:
+        yield broker
+
+
+@pytest.fixture
+def warren_durable_broker(tmp_path: Path) -> Iterator[Broker]:
+    """Like `warren_broker`, with a data directory: after `restart` it has what is durable."""
+    from warren.embedded import Broker
+
+    with Broker(data_dir=tmp_path / "warren-data") as broker:
         yield broker

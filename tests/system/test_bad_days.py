@@ -215,6 +215,20 @@ def test_a_restart_keeps_ports_and_what_is_durable(tmp_path: Path, connect: Conn
         connect(broker).channel().got("q", b"kept")
 
 
+def test_the_broker_of_a_fixture_keeps_what_is_durable(
+    warren_durable_broker: Broker, warren_broker: Broker
+) -> None:
+    for broker in (warren_durable_broker, warren_broker):
+        with connected(broker) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("q", durable=True)
+            channel.basic_publish("", "q", b"kept", pika.BasicProperties(delivery_mode=2))
+        broker.restart()
+    assert [one.body for one in warren_durable_broker.messages("q")] == [b"kept"]
+    assert warren_broker.queue("q") is None
+
+
 def test_hours_pass_at_once(warren_movable_broker: Broker, connect: Connect) -> None:
     broker = warren_movable_broker
     channel = connect(broker, heartbeat=60).channel()
