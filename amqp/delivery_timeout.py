@@ -15,6 +15,10 @@ from warren.core.ports import Clock, Timer
 TICK_S = 60.0
 """Time between checks of the oldest unacknowledged message."""
 
+NOTES_MAX = 128
+"""Notes of a channel without a timeout, whose messages may be held for ever: two hours, each
+minute of which is known. What is held longer is known less exactly."""
+
 
 class HoldingChannel(Protocol):
     """A channel. `unacked` are the messages that its client has not acknowledged, by tag."""
@@ -31,9 +35,10 @@ class HoldingChannel(Protocol):
 
 
 class DeliveryTimeout:
-    """The timeout of one channel, which it knows only while it checks.
+    """The timeout of one channel.
 
-    Each check notes the tags handed out by then: a message is at least as old as its note.
+    Each check notes the tags handed out by then: a message is at least as old as its note. A
+    channel without a timeout takes notes as well, for people who ask how long a message is held.
     """
 
     __slots__ = ("_clock", "_notes", "_timeout_s", "_timer")
@@ -47,7 +52,7 @@ class DeliveryTimeout:
 
     def watch(self, channel: HoldingChannel) -> None:
         """Check from now on: the client may hold the first message."""
-        if self._timer is None and self._timeout_s is not None:
+        if self._timer is None:
             self._timer = self._clock.call_later(TICK_S, partial(self._check, channel))
 
     def stop(self) -> None:
@@ -62,13 +67,14 @@ class DeliveryTimeout:
 
     def _check(self, channel: HoldingChannel) -> None:
         self._timer = None
-        assert self._timeout_s is not None
         notes, now = self._notes, self._clock.now()
         notes.append((channel.last_delivery_tag, now))
         oldest = min(channel.unacked, default=channel.last_delivery_tag + 1)
         while notes and notes[0][0] < oldest:
             notes.popleft()
-        if notes and now - notes[0][1] >= self._timeout_s:
+        if self._timeout_s is None:
+            self._thin_out()
+        elif notes and now - notes[0][1] >= self._timeout_s:
             error = PreconditionFailed(
                 f"delivery acknowledgement on channel {channel.number} timed out. Timeout value "
                 f"used: {int(self._timeout_s * 1000)} ms. This timeout value can be configured, "
@@ -77,3 +83,8 @@ class DeliveryTimeout:
             channel.fails(error)
             return
         self.watch(channel)
+
+    def _thin_out(self) -> None:
+        """Forget every other note if there are too many: a message counts as a bit younger then."""
+        if len(self._notes) > NOTES_MAX:
+            self._notes = deque([note for at, note in enumerate(self._notes) if at % 2 == 0])

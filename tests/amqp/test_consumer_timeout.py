@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
+from manual_clock import ManualClock
 from pipe import Broker, Client
+
+from warren.amqp.delivery_timeout import NOTES_MAX, DeliveryTimeout
+from warren.core.errors import PreconditionFailed
+from warren.core.messages.message import Envelope, Message
 
 
 @pytest.fixture
@@ -94,3 +101,58 @@ def test_a_channel_that_is_closed_leaves_no_timer(client: Client) -> None:
     client.consumes("q")
     client.vanishes()
     assert not client.broker.clock.timers
+
+
+class Holding:
+    """A channel whose client gets messages and acknowledges none."""
+
+    number = 1
+
+    def __init__(self) -> None:
+        self.held: dict[int, Message] = {}
+
+    @property
+    def last_delivery_tag(self) -> int:
+        return len(self.held)
+
+    @property
+    def unacked(self) -> Mapping[int, Message]:
+        return self.held
+
+    def gets(self) -> int:
+        tag = len(self.held) + 1
+        self.held[tag] = Message(Envelope("", "q", b"", False, 0, None), b"", tag)
+        return tag
+
+    def fails(self, error: PreconditionFailed) -> None:
+        raise error
+
+
+@pytest.mark.parametrize("timeout_s", [1e9, None])
+def test_how_long_a_message_is_held_is_known_to_the_minute(timeout_s: float | None) -> None:
+    clock, channel = ManualClock(), Holding()
+    timeout = DeliveryTimeout(clock, timeout_s)
+    first = channel.gets()
+    timeout.watch(channel)
+    clock.advance(600)
+    second = channel.gets()
+    clock.advance(600)
+    assert 1140 <= timeout.held_for_s(first) <= 1200
+    assert 540 <= timeout.held_for_s(second) <= 600
+
+
+def test_notes_of_messages_that_are_held_for_ever_do_not_pile_up() -> None:
+    clock, channel = ManualClock(), Holding()
+    timeout = DeliveryTimeout(clock, None)
+    first = channel.gets()
+    timeout.watch(channel)
+    tags = []
+    for _ in range(10 * NOTES_MAX):
+        clock.advance(60)
+        tags.append(channel.gets())
+    assert len(timeout._notes) <= NOTES_MAX
+    age_s = 600 * NOTES_MAX
+    assert age_s - 60 <= timeout.held_for_s(first) <= age_s
+    ages = [timeout.held_for_s(tag) for tag in tags]
+    assert ages == sorted(ages, reverse=True)
+    assert all(age <= age_s - 60 * number for number, age in enumerate(ages, 1))
