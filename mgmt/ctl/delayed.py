@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
+
 from warren.mgmt.ctl.call import Call
 from warren.mgmt.ctl.declaration import argument, command, flag, option
 from warren.mgmt.ctl.errors import CtlError, Exit, Refused
@@ -16,8 +18,10 @@ COLUMNS = ("id", "due_at", "due_in", "routing_key", "payload_bytes")
     "list_delayed_messages",
     "List the delayed messages of an exchange, the next due first. Times are in milliseconds.",
     argument("exchange"),
-    option("--count", default=100, type=int, metavar="N", help="So many at most, up to 500."),
-    option("--offset", default=0, type=int, metavar="N", help="After so many others."),
+    option("--count", default=100, type=click.IntRange(1, 500), metavar="N", help="At most."),
+    option(
+        "--offset", default=0, type=click.IntRange(0, 10_000), metavar="N", help="After so many."
+    ),
     option("--filter", "text", default="", metavar="FILTER", help="Those that this filter finds."),
     flag("--published", help="In the order in which they were published: finds any of them."),
 )

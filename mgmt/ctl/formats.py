@@ -41,6 +41,9 @@ class Document:
     alone: bool = True
 
 
+PRINTED = Document("", None)
+"""The answer of a command that has printed everything itself."""
+
 Answer: TypeAlias = Table | Document | str | None
 """None, a message, a document or a table."""
 
@@ -121,6 +124,8 @@ def _json(answer: Answer, node: str) -> str:
             return _line({"result": "ok", "node": node})
         case str():
             return _line({"result": "ok", "node": node, "message": answer})
+        case Document(text="", json=None):
+            return ""
         case Document(json=value, alone=alone):
             return _line(value if alone else {"result": "ok", "node": node, **value})
         case Table(json=value) if value is not None:

@@ -70,6 +70,7 @@ QUEUES: Columns = {
     **_same("promoted", "promoted_at"),
     "mirror_lag": lambda row: mirror_lag(row),
     "sync_progress": lambda row: sync_progress(row),
+    "messages_waiting": lambda row: row.get("messages_waiting"),
     "messages_retained": lambda row: row.get("retained", {}).get("messages"),
     "message_bytes_retained": lambda row: row.get("retained", {}).get("octets"),
     # Columns about members, which classic queues do not have.

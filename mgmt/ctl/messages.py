@@ -11,7 +11,7 @@ import click
 from warren.mgmt.ctl.call import Call, as_json
 from warren.mgmt.ctl.declaration import Number, argument, command, flag, option
 from warren.mgmt.ctl.errors import CtlError, Exit, Refused
-from warren.mgmt.ctl.formats import Answer, Document, Table
+from warren.mgmt.ctl.formats import PRINTED, Answer, Document, Table
 from warren.shovel.redrive import Back, Death
 
 COLUMNS = (
@@ -86,8 +86,7 @@ def export_messages(call: Call, queue: str, limit: int | None, **where: Any) -> 
     for page in _pages(call, queue, limit, WHOLE_BODY, **where):
         sys.stdout.write("".join([as_json(row) + "\n" for row in page]))
         sys.stdout.flush()
-    # Only the lines of messages may be printed.
-    return Document("", None) if call.options.formatter != "json" else None
+    return PRINTED
 
 
 def _pages(

@@ -39,8 +39,9 @@ def test_messages_are_listed_and_exported(ctl_node: CtlNode) -> None:
     ]
     assert payloads(ctl_node, "hand", "--newest", "--filter", "headers.n < 3") == ["m2", "m1", "m0"]
     assert payloads(ctl_node, "hand", "--from", rows[1][0], "--limit", "2") == ["m1", "m2"]
-    lines = ctl_node("export_messages", "hand").out.splitlines()
-    assert [json.loads(line)["payload"] for line in lines] == [f"m{n}" for n in range(5)]
+    for options in ([], ["--formatter", "json"]):
+        lines = ctl_node("export_messages", "hand", *options).out.splitlines()
+        assert [json.loads(line)["payload"] for line in lines] == [f"m{n}" for n in range(5)]
 
 
 def test_messages_are_moved_copied_requeued_and_deleted(ctl_node: CtlNode) -> None:
@@ -93,3 +94,17 @@ def test_dead_letters_are_sent_back(ctl_node: CtlNode) -> None:
         "redrive: 0 messages",
         "Stay: 5, it has no x-death that says where it came from",
     ]
+
+
+def test_messages_that_wait_are_counted(ctl_node: CtlNode) -> None:
+    with ctl_node.connected() as connection:
+        channel = connection.channel()
+        arguments = {"x-redelivery-delay": [3_600_000]}
+        channel.queue_declare("waits", durable=True, arguments=arguments)
+        channel.basic_publish("", "waits", b"m")
+        channel.basic_nack(channel.basic_get("waits")[0].delivery_tag)
+        # What was returned waits when this is answered.
+        channel.basic_qos()
+        listed = ctl_node.rows("list_queues", "name", "messages_ready", "messages_waiting")
+        assert ["waits", "0", "1"] in listed and ["hand", "5", ""] in listed
+        channel.queue_delete("waits")

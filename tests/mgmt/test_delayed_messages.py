@@ -274,6 +274,8 @@ def test_the_command_line_lists_cancels_and_sends(ctl_node: CtlNode) -> None:
     asked = ("--published", "--count", "2", "--filter", "routing_key != 'key 0'")
     some = ctl_node.rows("list_delayed_messages", "cx", *asked)
     assert [row[0] for row in some] == [rows[1][0], rows[2][0]]
+    for wrong in ("--count=0", "--count=501", "--offset=-1"):
+        assert ctl_node("list_delayed_messages", "cx", "--published", wrong).code == 64
     assert ctl_node("cancel_delayed_message", "cx", rows[0][0]).code == 0
     assert ctl_node("send_delayed_message", "cx", rows[1][0]).code == 0
     gone = ctl_node("send_delayed_message", "cx", rows[1][0])
