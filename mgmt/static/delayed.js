@@ -1,10 +1,12 @@
-// The delayed messages of an exchange: which are next, and what can be done to one of them.
+// The delayed messages of an exchange: which are next or found by a filter, and what can be done to
+// one of them.
 
 import * as api from "./api.js";
 import { ask } from "./deleting.js";
-import { section } from "./dom.js";
+import { el, section, setText } from "./dom.js";
 import { bytes, count, duration, moment } from "./format.js";
-import { said } from "./notices.js";
+import { Form } from "./forms.js";
+import { failed, said } from "./notices.js";
 import { DataTable } from "./table.js";
 
 const SHOWN = 50;
@@ -14,6 +16,11 @@ export class DelayedMessages {
   #where;
   #changed;
   #table;
+  #filter = "";
+  #found = [];
+  // Counts searches: a later one ends the one before.
+  #search = 0;
+  #summary = el("p", { class: "got-summary", role: "status" });
 
   constructor({ where, changed }) {
     this.#where = `${where}/delayed`;
@@ -35,22 +42,71 @@ export class DelayedMessages {
         { label: "Cancel", name: `Cancel ${row.id}`, act: (one) => this.#cancel(one) },
       ],
     });
-    this.element = section("Delayed messages", this.#table.element);
+    const form = new Form({
+      label: "Find",
+      keep: true,
+      fields: [{ name: "filter", label: "Message filter", hint: "Empty: those that are due next." }],
+      submit: ({ filter }) => this.#find(filter),
+    });
+    this.element = section("Delayed messages", form.element, this.#summary, this.#table.element);
     this.element.hidden = true;
   }
 
   /** `row` is what the node says of the exchange. */
   async refresh(row) {
     this.element.hidden = row.messages_delayed === undefined;
-    if (this.element.hidden) return;
-    const found = await api.get(this.#where, { query: { count: SHOWN } });
-    this.#table.showAll(found.items);
+    // What a filter has found is not looked for again and again.
+    if (this.element.hidden || this.#filter) return;
+    await this.#showNext();
+  }
+
+  async #showNext() {
+    const next = await api.get(this.#where, { query: { count: SHOWN } });
+    if (!this.#filter) this.#table.showAll(next.items);
+  }
+
+  /** Goes through all messages in the order of publishing, until a page of them is found. */
+  async #find(filter) {
+    const search = ++this.#search;
+    this.#filter = filter;
+    this.#found = [];
+    setText(this.#summary, "");
+    if (!filter) return this.#showNext();
+    const next = await this.#look(search, { from: "", looked: 0 });
+    // The form is free meanwhile: another search ends this one.
+    this.#goOn(search, next).catch(failed);
+  }
+
+  async #goOn(search, next) {
+    let place = next;
+    while (place) place = await this.#look(search, place);
+  }
+
+  /** One call of a search; answers the place of the next one, null where it ends. */
+  async #look(search, { from, looked }) {
+    const left = SHOWN - this.#found.length;
+    const query = { order: "published", count: left, filter: this.#filter, from };
+    const page = await api.get(this.#where, { query });
+    if (search !== this.#search || !this.element.isConnected) return null;
+    this.#found.push(...page.items);
+    const sum = looked + page.looked_at;
+    const [found, among, all] = [this.#found.length, sum, page.total].map(count);
+    setText(this.#summary, `Found ${found} among ${among} of ${all} messages.`);
+    this.#table.showAll(this.#found);
+    const isOver = page.next === null || this.#found.length >= SHOWN;
+    return isOver ? null : { from: page.next, looked: sum };
+  }
+
+  #left(row) {
+    this.#found = this.#found.filter((one) => one.id !== row.id);
+    if (this.#filter) this.#table.showAll(this.#found);
+    this.#changed();
   }
 
   async #send(row) {
     await api.post(`${this.#where}/${api.path(row.id)}/send`);
     said("The message is on its way.");
-    this.#changed();
+    this.#left(row);
   }
 
   async #cancel(row) {
@@ -61,7 +117,7 @@ export class DelayedMessages {
       done: "The message is cancelled.",
       act: () => api.remove(`${this.#where}/${api.path(row.id)}`),
     });
-    if (done) this.#changed();
+    if (done) this.#left(row);
   }
 }
 
