@@ -127,8 +127,12 @@ def restore(backups: str, data_directory: Path, backup_id: str | None, alone: bo
 def refusals() -> Iterator[None]:
     try:
         yield
-    except (BackupRefused, DataDirectoryRefused, OSError) as error:
+    except (BackupRefused, DataDirectoryRefused) as error:
         raise click.ClickException(str(error)) from error
+    except OSError as error:
+        words = error.strerror or str(error)
+        about = f"{error.filename}: " if error.filename else ""
+        raise click.ClickException(about + words) from error
 
 
 @contextmanager

@@ -298,6 +298,13 @@ def test_a_refused_backup_leaves_no_directory_behind(tmp_path: Path, made: bool,
     assert not (tmp_path / "backups").exists()
 
 
+def test_a_place_that_cannot_be_made_is_named(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    result = CliRunner().invoke(backup_command, ["create", str(data), str(file / "backups")])
+    assert (result.exit_code, result.output) == (1, f"Error: {file}/backups: Not a directory\n")
+
+
 def test_a_password_in_a_url_is_not_shown(data: Path, archive: Archive) -> None:
     archive.create(data)
     with pytest.raises(BackupRefused) as refused:
