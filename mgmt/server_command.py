@@ -28,7 +28,7 @@ import uvloop
 from warren.addresses import web_address
 from warren.allocator import keep_freed_memory
 from warren.config import Config
-from warren.config_check import file_problems
+from warren.config_check import problems_beyond_text
 from warren.core.log_line import log_event
 from warren.faults import NodeFailed
 from warren.log_output import LogOutput
@@ -116,7 +116,7 @@ def _which(config: Config) -> str:
 def _check(config_file: str | None, flags: Mapping[str, str | None]) -> int:
     """Print the problems of the configuration; returns the exit code."""
     config, warnings, problems = examine_configuration(config_file, os.environ, flags)
-    problems += file_problems(config)
+    problems += problems_beyond_text(config)
     if config.load_definitions is not None and config.load_definitions.exists():
         at_start = import_module("warren.mgmt.definitions.at_start")
         problems += at_start.file_problems(config.load_definitions)

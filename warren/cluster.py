@@ -21,7 +21,7 @@ from warren import __version__
 from warren.addresses import Purpose, refusal
 from warren.clock import EndingClock, LoopClock
 from warren.cluster_news import tell_others
-from warren.cluster_secret import expect_secret, secret_of
+from warren.cluster_secret import cluster_secret
 from warren.config import ClusterConfig, Listener, SslOptions
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.log_line import log_event
@@ -36,6 +36,7 @@ from warren.mgmt.waiting import done, through
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.ending import end_tasks
 from warren.mirror.definitions.etcd import EtcdClient, EtcdError
+from warren.mirror.definitions.secret_proof import is_secret_of
 from warren.mirror.links.links import Links
 from warren.mirror.links.ports import PROTOCOL_VERSION, EndReason, Identity, LinkSettings
 from warren.mirror.links.traffic import LinkTraffic
@@ -156,7 +157,7 @@ class Cluster:
         A new cluster begins with the node's `own_definitions`; a node that has any does not join
         another cluster. Raises `ClusterRefused`, `StoreLost`, OSError.
         """
-        secret = secret_of(config)
+        secret = cluster_secret(config)
         certificates = _link_certificates(config.link_ssl)
         etcd = etcd_client(config)
         replica: LmdbReplica | None = None
@@ -164,7 +165,7 @@ class Cluster:
         try:
             expected = known_cluster(directory, node_name)
             membership = await _open_membership(config, etcd, node_name, clock, directory, expected)
-            await expect_secret(config, etcd, secret, node_name)
+            await _expect_secret(config, etcd, secret, node_name)
             brought = FirstDefinitions(
                 own_definitions if expected is None else [], directory, node_name
             )
@@ -584,6 +585,16 @@ async def _expect_members(
             f"node {node_name} is a member of cluster {expected}, and etcd has no cluster below"
             f" {config.etcd_prefix}: check the endpoints, the key prefix and the cluster name."
             " If etcd has lost its data, restore it, or start with an empty data directory"
+        )
+
+
+async def _expect_secret(
+    config: ClusterConfig, etcd: EtcdClient, secret: bytes, node_name: str
+) -> None:
+    if not await is_secret_of(etcd, config.etcd_prefix, secret, secrets.token_hex(16)):
+        raise ClusterRefused(
+            f"node {node_name} has another secret than the nodes of the cluster that are up;"
+            " give it theirs"
         )
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
-
+from warren.conf_keys import SECRET_BYTES_MIN
 from warren.config import ClusterConfig
-from warren.mirror.definitions.etcd import EtcdClient
-from warren.mirror.definitions.secret_proof import is_secret_of
 from warren.node_refused import ClusterRefused
 
 
-def secret_of(config: ClusterConfig) -> bytes:
-    """The secret of the cluster. Raises `ClusterRefused` if there is none, or OSError."""
+def cluster_secret(config: ClusterConfig) -> bytes:
+    """The secret in the configuration, the environment or the file that is named.
+
+    Raises `ClusterRefused` if there is none or it is too short, OSError if the file cannot be read.
+    """
     secret = config.secret
     if not secret and config.secret_file is not None:
         secret = config.secret_file.read_bytes().strip()
@@ -20,16 +20,9 @@ def secret_of(config: ClusterConfig) -> bytes:
             "a cluster needs a secret that its nodes share: set cluster.secret_file,"
             " cluster.secret or WARREN_CLUSTER_SECRET"
         )
-    return secret
-
-
-async def expect_secret(
-    config: ClusterConfig, etcd: EtcdClient, secret: bytes, node_name: str
-) -> None:
-    """Raise `ClusterRefused` if the nodes of the cluster that are up have another secret; EtcdError
-    if that is not known."""
-    if not await is_secret_of(etcd, config.etcd_prefix, secret, secrets.token_hex(16)):
+    if len(secret) < SECRET_BYTES_MIN:
         raise ClusterRefused(
-            f"node {node_name} has another secret than the nodes of the cluster that are up;"
-            " give it theirs"
+            f"the secret of the cluster has {len(secret)} octets, and needs {SECRET_BYTES_MIN} or"
+            " more"
         )
+    return secret

@@ -1,19 +1,52 @@
-"""Checks of a configuration beyond its text: the files that it names."""
+"""Checks of a configuration beyond its text: its files, its ports and the secret of a cluster."""
 
 from __future__ import annotations
 
 import os
 import ssl
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
-from warren.config import Config, SslOptions
+from warren.cluster_secret import cluster_secret
+from warren.config import ANY_HOST, ClusterConfig, Config, Listener, SslOptions
+from warren.node_refused import ClusterRefused
 from warren.tls import server_context
 
 
-def file_problems(config: Config) -> list[str]:
-    """The problems of files that the configuration names and a node could not use."""
-    return [*_problems_of_listeners(config), *_problems_of_cluster(config), *_others(config)]
+def problems_beyond_text(config: Config) -> list[str]:
+    """The problems because of which a node would not start, as far as they are known before it."""
+    return [
+        *_problems_of_listeners(config),
+        *_ports_taken_twice(config),
+        *_problems_of_cluster(config),
+        *_others(config),
+    ]
+
+
+def _ports_taken_twice(config: Config) -> Iterator[str]:
+    listeners = {
+        "listeners.tcp": config.amqp_listeners,
+        "listeners.ssl": config.tls_listeners,
+        "management.tcp": config.http_listeners,
+        "management.ssl": config.http_tls_listeners,
+        "prometheus.tcp": config.metrics_listeners,
+        "prometheus.ssl": config.metrics_tls_listeners,
+    }
+    if config.cluster is not None:
+        listeners["distribution.listener"] = (config.cluster.listener,)
+    named = [(key, one) for key, several in listeners.items() for one in several]
+    for (key, one), (other_key, other) in combinations(named, 2):
+        if _clash(one, other):
+            yield f"{key} and {other_key} would both listen at port {one.port}"
+
+
+def _clash(one: Listener, other: Listener) -> bool:
+    if one.port != other.port or one.port == 0:
+        return False
+    hosts = {one.host, other.host}
+    is_ipv4 = not any(":" in host for host in hosts)
+    return len(hosts) == 1 or ANY_HOST in hosts or (is_ipv4 and "0.0.0.0" in hosts)
 
 
 def _problems_of_listeners(config: Config) -> Iterator[str]:
@@ -38,8 +71,7 @@ def _problems_of_cluster(config: Config) -> Iterator[str]:
     cluster = config.cluster
     if cluster is None:
         return
-    if cluster.secret_file is not None:
-        yield from _unreadable("cluster.secret_file", cluster.secret_file)
+    yield from _problems_of_secret(cluster)
     for key, options in (
         ("cluster.links.ssl", cluster.link_ssl),
         ("cluster_formation.etcd.ssl_options", cluster.etcd_ssl),
@@ -50,6 +82,19 @@ def _problems_of_cluster(config: Config) -> Iterator[str]:
         yield from missing
         if not missing:
             yield from _unusable_by_clients(key, options)
+
+
+def _problems_of_secret(cluster: ClusterConfig) -> Iterator[str]:
+    missing = []
+    if cluster.secret_file is not None:
+        missing = list(_unreadable("cluster.secret_file", cluster.secret_file))
+    if missing:
+        yield from missing
+        return
+    try:
+        cluster_secret(cluster)
+    except (ClusterRefused, OSError) as refused:
+        yield str(refused)
 
 
 def _unusable_by_clients(key: str, options: SslOptions) -> Iterator[str]:

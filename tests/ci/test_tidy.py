@@ -45,7 +45,7 @@ LONG_FILES: dict[str, int] = {
     "mirror/replication/led_queue.py": 728,
     "persist/layout/format.py": 623,
     "spark_export/decode/decode.py": 610,
-    "warren/cluster.py": 624,
+    "warren/cluster.py": 635,
 }
 
 LONG_FUNCTIONS: dict[str, int] = {

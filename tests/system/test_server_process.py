@@ -191,6 +191,30 @@ def test_a_configuration_that_is_not_there_is_named(tmp_path: Path) -> None:
             "error: load_definitions: gone.json does not exist\n"
             "error: log.file: the directory gone does not exist\n",
         ),
+        (
+            "listeners.tcp.1 = 127.0.0.1:5672\nlisteners.tcp.2 = 5672\n"
+            "prometheus.tcp.port = 5672\nprometheus.tcp.ip = ::1\n",
+            2,
+            "error: listeners.tcp and listeners.tcp would both listen at port 5672\n"
+            "error: listeners.tcp and prometheus.tcp would both listen at port 5672\n",
+        ),
+        (
+            "listeners.tcp.1 = 0.0.0.0:5672\nlisteners.tcp.2 = ::1:5672\n"
+            "prometheus.tcp.port = 0\nmanagement.tcp.port = 0\n",
+            0,
+            "the configuration is fine\n",
+        ),
+        (
+            "cluster_formation.etcd.host = 127.0.0.1\n",
+            2,
+            "error: a cluster needs a secret that its nodes share: set cluster.secret_file,"
+            " cluster.secret or WARREN_CLUSTER_SECRET\n",
+        ),
+        (
+            "cluster_formation.etcd.host = 127.0.0.1\ncluster.secret_file = own.conf\n",
+            0,
+            "the configuration is fine\n",
+        ),
     ],
 )
 def test_a_configuration_can_be_checked_without_a_start(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from warren.config import Config, Listener
-from warren.config_check import file_problems
+from warren.config_check import problems_beyond_text
 from warren.environment import WITHOUT_EFFECT, Environment
 from warren.mgmt.node_configuration import examine_configuration, read_configuration
 from warren.rabbitmq_conf import ConfigError
@@ -137,7 +137,7 @@ def test_all_that_is_wrong_is_found_at_once(tmp_path: Path) -> None:
     file.write_text("hearbeat = 7\nload_definitions = gone.json\nlog.file = gone/w.log\n")
     flags = {"amqp": "nowhere", "http": "nowhere", "node_name": None}
     found = examine_configuration(str(file), {"WARREN_HTTP": "nowhere"}, flags)
-    said = [*found.problems, *file_problems(found.config)]
+    said = [*found.problems, *problems_beyond_text(found.config)]
     assert [problem.partition(": ")[0] for problem in said] == [
         f"{file}, line 1",
         "WARREN_HTTP=nowhere",
