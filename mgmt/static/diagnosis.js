@@ -28,11 +28,48 @@ export function explainQueue({ queue, channels = [], connections = [], nodes = [
   const unacked = queue.messages_unacknowledged ?? 0;
   if (queue.delays) return [ofDelays(queue, ready)];
   const facts = { queue, channels, connections, nodes, ready, unacked, ...flows(queue) };
+  const findings = queue.type === "stream" && ready ? ofStream(facts) : ofQueue(facts);
+  if (ready || unacked) return findings;
+  return [
+    ...findings,
+    finding("empty", "good", "The queue is empty: there is nothing to explain."),
+  ];
+}
+
+/** Consumers take nothing away from a stream, and those that are slow hold nothing up. */
+function ofStream(facts) {
+  return [
+    ...ofAlarms(facts),
+    ofRetention(facts),
+    ...ofSockets(facts),
+    ...ofPrefetch(facts),
+    ...ofPublishers(facts),
+  ];
+}
+
+function ofRetention({ queue, ready }) {
+  const policy = queue.effective_policy_definition ?? {};
+  const age = queue.arguments?.["x-max-age"] ?? policy["max-age"];
+  const octets = queue.arguments?.["x-max-length-bytes"] ?? policy["max-length-bytes"];
+  const ends = [
+    age && `they are older than ${age}`,
+    Number.isFinite(octets) && `all together have more than ${bytes(octets)}`,
+  ].filter(Boolean);
+  const until = ends.length
+    ? `until ${ends.join(", or ")}`
+    : "for good, as neither max-age nor max-length-bytes limits it";
+  const stay = plural(ready, "message stays", "messages stay");
+  const text = `Reading takes nothing away from a stream: ${stay} ${until}.`;
+  return finding("stream", "plain", text);
+}
+
+function ofQueue(facts) {
+  const { ready, unacked } = facts;
   const findings = [
     ...ofAlarms(facts),
-    ...(ready
-      ? [...ofConsumers(facts), ...ofSockets(facts), ...ofPrefetch(facts), ...ofReturns(facts)]
-      : []),
+    ...(ready ? [...ofConsumers(facts), ...ofSockets(facts), ...ofPrefetch(facts)] : []),
+    // All that consumers give back may be with them again at the moment.
+    ...(ready || unacked ? ofReturns(facts) : []),
     ...ofUnacked(facts),
     ...(ready ? [...ofRates(facts), ...ofStorage(facts)] : []),
     ...ofLimits(facts),
@@ -41,11 +78,7 @@ export function explainQueue({ queue, channels = [], connections = [], nodes = [
   ];
   // That consumers are full explains why nothing moves.
   const full = findings.some(({ code }) => code === "prefetch");
-  if (ready || unacked) return findings.filter(({ code }) => !(full && code === "stuck"));
-  return [
-    ...findings,
-    finding("empty", "good", "The queue is empty: there is nothing to explain."),
-  ];
+  return findings.filter(({ code }) => !(full && code === "stuck"));
 }
 
 function ofDown(queue) {

@@ -228,6 +228,61 @@ def test_the_page_says_what_is_true(observed: list[dict[str, Any]]) -> None:
         assert ("grows by" in text) == (one["truth"] > 0.2), name
 
 
+STREAM = {"type": "stream", "messages_ready": 626, "consumers": 0}
+
+
+@pytest.mark.skipif(NODE is None, reason="Node is not installed")
+@pytest.mark.parametrize(
+    ("row", "codes", "words"),
+    [
+        (
+            {**STREAM, "arguments": {"x-max-age": "7D", "x-max-length-bytes": 2_000_000}},
+            ["stream"],
+            "626 messages stay until they are older than 7D, or all together have more than 1.9",
+        ),
+        (
+            {**STREAM, "consumers": 1, "effective_policy_definition": {"max-age": "1h"}},
+            ["stream"],
+            "stay until they are older than 1h",
+        ),
+        (STREAM, ["stream"], "stay for good"),
+        (
+            {
+                **STREAM,
+                "messages_unacknowledged": 5,
+                "consumers": 1,
+                "consumer_details": [{"ack_required": True, "prefetch_count": 5}],
+            },
+            ["stream", "prefetch"],
+            "Every consumer is at its prefetch",
+        ),
+        (
+            {
+                "messages_unacknowledged": 5,
+                "consumers": 1,
+                "message_stats": {
+                    "deliver_details": {"rate": 60},
+                    "redeliver_details": {"rate": 60},
+                },
+            },
+            ["returned", "unacked"],
+            "Most deliveries are repeated (60/s of 60/s)",
+        ),
+    ],
+)
+def test_streams_and_returned_messages_are_told_of(
+    row: dict[str, Any], codes: list[str], words: str
+) -> None:
+    """Messages of a stream do not wait for consumers; returned ones may be out at the moment."""
+    program = """
+        const { explainQueue } = await import("./diagnosis.js");
+        console.log(JSON.stringify(explainQueue({ queue: JSON.parse(process.argv[1]) })));
+    """
+    findings = asked_of_javascript(program, row)
+    assert [finding["code"] for finding in findings] == codes, findings
+    assert words in " ".join(finding["text"] for finding in findings)
+
+
 THREE = [f"n{number}" for number in range(3)]
 
 
