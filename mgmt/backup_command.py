@@ -17,7 +17,7 @@ import click
 from warren.backup.archive import Archive, ArchiveProgress, Backup
 from warren.backup.errors import BackupRefused
 from warren.backup.restore import restore as restore_backup
-from warren.mgmt.process_backups import create_all, is_there, restore_all
+from warren.mgmt.process_backups import archives, create_all, is_there, restore_all
 from warren.persist.disk.cluster_file import FILE as CLUSTER_FILE
 from warren.persist.disk.data_directory import DataDirectoryRefused, is_of_processes
 
@@ -53,25 +53,32 @@ def create(data_directory: Path, backups: str) -> None:
 def list_backups(backups: str) -> None:
     """List the backups, the oldest first."""
     with refusals():
-        found = Archive.open(backups).backups()
-    for one in found:
-        at = datetime.fromtimestamp(one.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        click.echo(f"{one.id}  {at}  {_size(one.size)}, {_size(one.new_bytes)} of it copied")
+        found = [(name, archive.backups()) for name, archive in archives(backups)]
+    for name, several in found:
+        for one in several:
+            at = datetime.fromtimestamp(one.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+            sizes = f"{_size(one.size)}, {_size(one.new_bytes)} of it copied"
+            click.echo(f"{name}{one.id}  {at}  {sizes}")
 
 
 @backup.command()
 @BACKUPS
 @CHOSEN
 def verify(backups: str, backup_id: str | None) -> None:
-    """Read all of a backup, the latest or ID, and name files that have changed since."""
+    """Read all of a backup, the latest or ID, and name files that have changed since.
+
+    Of a broker of several processes it is the latest of each.
+    """
+    damaged = False
     with refusals(), progress() as tell:
-        archive = Archive.open(backups)
-        chosen = archive.backup(backup_id)
-        wrong = archive.verify(chosen, tell)
-    for line in wrong:
-        click.echo(line)
-    click.echo(f"{chosen.id}: {f'{len(wrong)} files are damaged' if wrong else 'whole'}")
-    sys.exit(bool(wrong))
+        for name, archive, chosen in _chosen(backups, backup_id):
+            wrong = archive.verify(chosen, tell)
+            for line in wrong:
+                click.echo(line)
+            damaged |= bool(wrong)
+            how = f"{len(wrong)} files are damaged" if wrong else "whole"
+            click.echo(f"{name}{chosen.id}: {how}")
+    sys.exit(damaged)
 
 
 @backup.command()
@@ -79,18 +86,34 @@ def verify(backups: str, backup_id: str | None) -> None:
 @click.argument("backup_ids", metavar="[ID]...", nargs=-1)
 @click.option("--keep", type=click.IntRange(min=1), help="Remove all but the latest so many.")
 def remove(backups: str, backup_ids: tuple[str, ...], keep: int | None) -> None:
-    """Remove backups, and what only they have."""
+    """Remove backups, and what only they have.
+
+    Of a broker of several processes the latest so many of each are kept.
+    """
     if bool(backup_ids) == (keep is not None):
         raise click.UsageError("name the backups to remove, or say how many to --keep")
     with refusals():
-        archive = Archive.open(backups)
-        chosen: list[Backup]
+        chosen: list[tuple[Archive, list[Backup]]]
         if keep is not None:
-            chosen = archive.backups()[:-keep]
+            chosen = [(archive, archive.backups()[:-keep]) for _, archive in archives(backups)]
         else:
-            chosen = [archive.backup(backup_id) for backup_id in backup_ids]
-        freed = archive.remove(chosen)
-    click.echo(f"{len(chosen)} removed, {_size(freed)} freed")
+            named = [one for backup_id in backup_ids for one in _chosen(backups, backup_id)]
+            chosen = [(archive, [one]) for _, archive, one in named]
+        freed = sum([archive.remove(several) for archive, several in chosen])
+    removed = sum([len(several) for _, several in chosen])
+    click.echo(f"{removed} removed, {_size(freed)} freed")
+
+
+def _chosen(backups: str, backup_id: str | None) -> list[tuple[str, Archive, Backup]]:
+    """The latest backup of each archive, or the one with this id. Raises `BackupRefused`."""
+    found = archives(backups)
+    if backup_id is None:
+        return [(name, archive, archive.backup(None)) for name, archive in found]
+    for name, archive in found:
+        for one in archive.backups():
+            if one.id == backup_id:
+                return [(name, archive, one)]
+    raise BackupRefused(f"there is no backup {backup_id} in {found[0][1].shelf.shown}")
 
 
 @click.command()

@@ -39,6 +39,22 @@ def is_there(backups: str, number: int = 1) -> bool:
     return True
 
 
+def archives(backups: str) -> list[tuple[str, Archive]]:
+    """The archives at a place, of a node and of the processes of a broker, and what to put before
+    what is said of each. Raises `BackupRefused`, OSError."""
+    found = []
+    number = 1
+    while is_there(backups, number):
+        found.append((f"process {number}: ", Archive.open(place_of(backups, number))))
+        number += 1
+    try:
+        return [("", Archive.open(backups)), *found]
+    except BackupRefused:
+        if not found:
+            raise
+        return found
+
+
 def restore_all(backups: str, target: Path, tell: Tell) -> Iterator[tuple[int, Backup]]:
     """Restore the latest backup of each process. Raises `BackupRefused`, `BackupDamaged`, OSError.
 

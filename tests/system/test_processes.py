@@ -409,6 +409,12 @@ def test_a_backup_of_all_processes_is_a_broker_again(
     channel.basic_publish("orders", "", b"kept", PERSISTENT)
     backups, restored = tmp_path / "backups", tmp_path / "restored"
     assert warren("backup", "create", broker.data_dir, backups).count("process ") == 3
+    listed = warren("backup", "list", backups).splitlines()
+    assert [line.split(": ")[0] for line in listed] == ["process 1", "process 2", "process 3"]
+    second = listed[1].split()[2]
+    assert warren("backup", "verify", backups).count(": whole") == 3
+    assert warren("backup", "verify", backups, second) == f"process 2: {second}: whole\n"
+    assert "0 removed" in warren("backup", "remove", backups, "--keep", "1")
     where = broker.queues()
     broker.stop()
     assert warren("restore", backups, restored).count("process ") == 3
