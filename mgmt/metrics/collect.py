@@ -116,6 +116,15 @@ class Collector:
                     rows.append((labels({"vhost": vhost.name, "exchange": name}), (len(queue),)))
         return Rows(families.DELAYED, rows if per_object else [("", (total,))])
 
+    def stream_group(self, *, per_object: bool) -> Rows:
+        """Messages in streams that this node leads: they do not wait for consumers."""
+        rows: list[tuple[str, Values]] = [
+            (_queue_labels(item), (item[1].backing.length,))
+            for item in self._queues_of_type(QueueType.STREAM)
+        ]
+        total = sum([count for _, (count,) in rows])
+        return Rows(families.STREAMS, rows if per_object else [("", (total,))])
+
     def deduplicated_group(self, *, per_object: bool) -> Rows:
         """Duplicates dropped by deduplicating queues that this node leads."""
         rows: list[tuple[str, Values]] = [
@@ -425,6 +434,7 @@ async def exposed(managed: ManagedNode, *, per_object: bool) -> AsyncIterator[by
         *collector.blocked_groups(),
         collector.delayed_group(per_object=per_object),
         collector.deduplicated_group(per_object=per_object),
+        collector.stream_group(per_object=per_object),
         collector.retained_group(per_object=per_object),
         collector.trace_group(),
     ]

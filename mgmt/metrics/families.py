@@ -57,6 +57,8 @@ SHOVEL_MESSAGES = (
 
 DELAYED = (_gauge("messages_delayed", "Messages that wait in delayed exchanges"),)
 
+STREAMS = (_gauge("stream_messages", "Messages that are in streams led here"),)
+
 DEDUPLICATED = (
     _counter("messages_deduplicated_total", "Messages dropped because their id had come before"),
 )

@@ -74,6 +74,20 @@ def test_duplicates_and_traces_are_counted(broker: Broker) -> None:
             values = scrape(broker)
 
 
+def test_messages_of_streams_are_counted_apart(broker: Broker) -> None:
+    with open_channel(broker) as channel:
+        channel.queue_declare("q")
+        channel.queue_declare("kept", durable=True, arguments={"x-queue-type": "stream"})
+        channel.confirm_delivery()
+        for queue in ("q", "kept", "kept"):
+            channel.basic_publish("", queue, b"x")
+        values = scrape(broker)
+        assert values["rabbitmq_queue_messages_ready"] == 3
+        assert values["warren_stream_messages"] == 2
+        each = scrape(broker, "/metrics/per-object")
+        assert each['warren_stream_messages{vhost="/",queue="kept"}'] == 2
+
+
 def test_shovels_are_counted_by_state_and_with_what_they_moved(broker: Broker) -> None:
     api = ApiClient(broker)
     names = {state: f'warren_shovels{{state="{state}"}}' for state in ("starting", "running")}
