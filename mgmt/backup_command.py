@@ -17,7 +17,13 @@ import click
 from warren.backup.archive import Archive, ArchiveProgress, Backup
 from warren.backup.errors import BackupRefused
 from warren.backup.restore import restore as restore_backup
-from warren.mgmt.process_backups import archives, create_all, is_there, restore_all
+from warren.mgmt.process_backups import (
+    archive_of_one,
+    archives,
+    create_all,
+    is_there,
+    restore_all,
+)
 from warren.persist.disk.cluster_file import FILE as CLUSTER_FILE
 from warren.persist.disk.data_directory import DataDirectoryRefused, is_of_processes
 
@@ -133,7 +139,7 @@ def restore(backups: str, data_directory: Path, backup_id: str | None, alone: bo
             for number, one in restore_all(backups, data_directory, tell):
                 click.echo(f"process {number}: {one.id} is restored: {_size(one.size)}")
             return
-        archive = Archive.open(backups)
+        archive = archive_of_one(backups)
         chosen = archive.backup(backup_id)
         empty = restore_backup(archive, chosen, data_directory, tell, alone=alone)
     click.echo(f"{chosen.id} is in {data_directory}: {_size(chosen.size)}")

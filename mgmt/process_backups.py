@@ -55,6 +55,19 @@ def archives(backups: str) -> list[tuple[str, Archive]]:
         return found
 
 
+def archive_of_one(backups: str) -> Archive:
+    """The archive of one node or process. Raises `BackupRefused`, OSError."""
+    try:
+        return Archive.open(backups)
+    except BackupRefused:
+        if not is_there(backups):
+            raise
+        one = Archive.open(place_of(backups, 1)).shelf.shown
+        raise BackupRefused(
+            f"these are backups of several processes: choose one, such as {one}"
+        ) from None
+
+
 def restore_all(backups: str, target: Path, tell: Tell) -> Iterator[tuple[int, Backup]]:
     """Restore the latest backup of each process. Raises `BackupRefused`, `BackupDamaged`, OSError.
 

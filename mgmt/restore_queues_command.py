@@ -17,7 +17,6 @@ from pathlib import Path
 
 import click
 
-from warren.backup.archive import Archive
 from warren.mgmt.backup_command import BACKUPS, progress, refusals
 from warren.mgmt.ctl.errors import CtlError
 from warren.mgmt.migrate.command import Teller
@@ -25,6 +24,7 @@ from warren.mgmt.migrate.errors import MigrateError, WrongAddress
 from warren.mgmt.migrate.report import messages_text
 from warren.mgmt.migrate.run import Options, QueueResult
 from warren.mgmt.migrate.side import Side, side
+from warren.mgmt.process_backups import archive_of_one
 from warren.mgmt.restored_queues import bring_over, node_aside, restore_aside
 
 
@@ -77,7 +77,7 @@ def restore_queues(
     options = Options(vhost, pattern, rate)
     try:
         with refusals(), progress() as tell:
-            archive = Archive.open(backups)
+            archive = archive_of_one(backups)
             restore_aside(archive, archive.backup(backup_id), through, tell)
         began = time.monotonic()
         with refusals(), node_aside(through) as source:

@@ -415,6 +415,8 @@ def test_a_backup_of_all_processes_is_a_broker_again(
     assert warren("backup", "verify", backups).count(": whole") == 3
     assert warren("backup", "verify", backups, second) == f"process 2: {second}: whole\n"
     assert "0 removed" in warren("backup", "remove", backups, "--keep", "1")
+    refused = run_warren("restore", backups, restored, "--alone")
+    assert refused.returncode == 1 and f"choose one, such as {backups}/process-1" in refused.stderr
     where = broker.queues()
     broker.stop()
     assert warren("restore", backups, restored).count("process ") == 3
