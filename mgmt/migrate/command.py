@@ -119,7 +119,7 @@ def migrate(
             outcomes = move_definitions(source, target, vhost=vhost, dry_run=dry_run)
             say(definitions_text(outcomes, dry_run=dry_run))
         if dry_run and not definitions_only:
-            planned = list_queues(source, options)
+            planned = list_queues(source, options, first=True)
             say(plan_text(planned))
         elif not definitions_only:
             shown = sys.stderr.isatty() if progress is None else progress

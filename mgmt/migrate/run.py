@@ -146,9 +146,12 @@ async def move_messages(
     return await run.carry_on()
 
 
-def list_queues(source: Side, options: Options) -> list[Listed]:
+def list_queues(source: Side, options: Options, *, first: bool = False) -> list[Listed]:
     """The queues to move, ordered by virtual host and name, and those that are left. One that only
-    holds delayed messages is there while it has some."""
+    holds delayed messages is there while it has some.
+
+    Raises `MigrateError` if there is no such virtual host, and the first time if no queue matches.
+    """
     path = ("queues",) if options.vhost is None else ("queues", options.vhost)
     try:
         rows: Iterable[Mapping[str, Any]] = source.get(*path, columns=COLUMNS)
@@ -157,7 +160,7 @@ def list_queues(source: Side, options: Options) -> list[Listed]:
             raise MigrateError(f"the source has no virtual host '{options.vhost}'") from refused
         raise
     found = [_listed(row) for row in rows if fnmatchcase(row["name"], options.pattern)]
-    if not found and options.pattern != EVERY_QUEUE:
+    if first and not found and options.pattern != EVERY_QUEUE:
         raise MigrateError(f"the source has no queue whose name matches '{options.pattern}'")
     return sorted(one for one in found if one.ready or not one.delayed)
 
@@ -215,7 +218,7 @@ class _Run:
         await asyncio.to_thread(self._source.find_amqp)
         await asyncio.to_thread(self._target.find_amqp)
         try:
-            await self._round()
+            await self._round(first=True)
             if self._options.follow:
                 await self._follow()
         finally:
@@ -272,9 +275,9 @@ class _Run:
         except TimeoutError:
             return
 
-    async def _round(self) -> Round:
+    async def _round(self, *, first: bool = False) -> Round:
         """Give each queue its turn."""
-        listed = await asyncio.to_thread(list_queues, self._source, self._options)
+        listed = await asyncio.to_thread(list_queues, self._source, self._options, first=first)
         self._left = sum(one.ready for one in listed if not one.left_because)
         self._forget_deleted(listed)
         trouble = ""

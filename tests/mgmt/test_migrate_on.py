@@ -8,7 +8,7 @@ import re
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pika
 import pytest
@@ -110,6 +110,45 @@ def test_queue_that_is_deleted_meanwhile_leaves_nothing_behind(
         *sides(source, target), follow=True, quiet_s=0.0, audience=audience, stop_when=audience.let
     )
     assert results["only here"].all_moved
+    assert results["q"].moved == 1
+
+
+def test_the_only_queue_that_matches_may_be_deleted_meanwhile(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = pair
+    declare(source, target, queue="q")
+    publish(source.url, "q", *numbered(1))
+    here, there = sides(source, target)
+    ask = here.get
+
+    class Deleting(Audience):
+        def quiet(self, delayed: int) -> None:
+            with channel_at(source.url) as channel:
+                channel.queue_delete("q")
+
+        def let(self, stop: asyncio.Event) -> None:
+            self.stop = stop
+            self.loop = asyncio.get_running_loop()
+
+        def get(self, *path: str, **query: str) -> Any:
+            answer = ask(*path, **query)
+            if path == ("queues",) and answer == []:
+                # The round that sees it goes on.
+                self.loop.call_soon_threadsafe(self.stop.set)
+            return answer
+
+    audience = Deleting()
+    monkeypatch.setattr(here, "get", audience.get)
+    results = move(
+        here,
+        there,
+        pattern="q*",
+        follow=True,
+        quiet_s=0.0,
+        audience=audience,
+        stop_when=audience.let,
+    )
     assert results["q"].moved == 1
 
 
