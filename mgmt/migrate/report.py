@@ -92,10 +92,16 @@ def as_json(
             for one in outcomes
         ]
     if planned is not None:
-        document["planned"] = [queue._asdict() for queue in planned]
+        document["planned"] = [_planned(queue) for queue in planned]
     if results is not None:
         document["queues"] = [{**vars(result), "all_moved": result.all_moved} for result in results]
     return document
+
+
+def _planned(queue: Listed) -> dict[str, Any]:
+    row = queue._asdict()
+    del row["kept"]
+    return row
 
 
 def _queue_text(result: QueueResult) -> str:

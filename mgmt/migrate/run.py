@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from warren.mgmt.ctl.errors import CtlError, Refused
+from warren.mgmt.migrate import limits
 from warren.mgmt.migrate.errors import MigrateError
 from warren.mgmt.migrate.pair import Pair, SideFailed
 from warren.mgmt.migrate.queue_move import SILENCE_S, Terms, message_property, move_queue
@@ -23,8 +24,8 @@ from warren.mgmt.migrate.window import Published
 from warren.mgmt.pace import Pace
 
 COLUMNS = (
-    "vhost,name,type,durable,auto_delete,exclusive,arguments,consumers,messages,"
-    "messages_unacknowledged,delays"
+    "vhost,name,type,durable,auto_delete,exclusive,consumers,messages,messages_unacknowledged,"
+    f"delays,{limits.COLUMNS}"
 )
 
 CAME_MEANWHILE = "they came meanwhile, or came back from a client"
@@ -118,6 +119,7 @@ class Listed(NamedTuple):
     """Why the queue is not to be moved; empty if it is."""
     delayed: bool = False
     """Its messages are routed to other queues when they are due, and moved from there."""
+    kept: limits.LengthLimits = limits.kept({})
 
 
 class Round(NamedTuple):
@@ -172,7 +174,8 @@ def _listed(row: Mapping[str, Any]) -> Listed:
         # No client holds any: those that do not count as ready are on their way to other queues.
         ready += unacked
         return Listed(row["vhost"], row["name"], ready, 0, left_because(row), delayed=True)
-    return Listed(row["vhost"], row["name"], ready, unacked, left_because(row))
+    reason = left_because(row)
+    return Listed(row["vhost"], row["name"], ready, unacked, reason, kept=limits.kept(row))
 
 
 def left_because(row: Mapping[str, Any]) -> str:
@@ -207,6 +210,8 @@ class _Run:
         self._results: dict[tuple[str, str], QueueResult] = {}
         self._pairs: dict[str, Pair] = {}
         """Connections, by virtual host, that the next round uses again."""
+        self._kept: dict[tuple[str, ...], limits.LengthLimits] = {}
+        """The limits of the target's queues, as they were last known."""
         self._moved = 0
         self._left = 0
         self._pace = Pace(options.rate, asyncio.get_running_loop().time())
@@ -338,6 +343,9 @@ class _Run:
         result.source_after, result.target_after = ready, there
         if not ready:
             return
+        result.reason = await self._dropped_because(queue, ready + there)
+        if result.reason:
+            return
         if not self._stop.is_set():
             self._left += ready - queue.ready
             terms = Terms(
@@ -357,6 +365,18 @@ class _Run:
         result.target_after = await self._count(pair, "target", queue.name)
         if result.source_after and not result.reason:
             result.reason = "stopped" if self._stop.is_set() else CAME_MEANWHILE
+
+    async def _dropped_because(self, queue: Listed, messages: int) -> str:
+        """Why the target would not keep so many messages of this queue; else ""."""
+        path = ("queues", queue.vhost, queue.name)
+        try:
+            row = await asyncio.to_thread(self._target.get, *path, columns=limits.COLUMNS)
+        except CtlError:
+            # AMQP alone is needed to go on: what was known before holds.
+            there = self._kept.get(path)
+        else:
+            there = self._kept[path] = limits.kept(row)
+        return "" if there is None else limits.dropped_because(queue.kept, there, messages)
 
     async def _count(self, pair: Pair, role: str, queue: str) -> int | None:
         try:

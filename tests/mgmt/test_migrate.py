@@ -254,6 +254,28 @@ def test_patterns_and_virtual_hosts_choose_and_a_dry_run_changes_nothing(
         assert "the source has no queue whose name matches 'c*'" in unknown.output
 
 
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ({"max-length": 2}, "keeps 2 messages of it at most (max-length), and would drop the"),
+        ({"max-length-bytes": 2}, "keeps 2 octets of it at most (max-length-bytes), and would"),
+    ],
+)
+def test_what_the_target_would_drop_stays_at_the_source(
+    pair: tuple[Broker, Broker], limit: dict[str, int], words: str
+) -> None:
+    source, target = pair
+    declare(source, target, queue="q")
+    publish(source.url, "q", *numbered(3))
+    target.set_policy("short", "^q$", limit)
+    result = move(*sides(source, target))["q"]
+    assert (result.moved, result.source_after, result.all_moved) == (0, 3, False)
+    assert words in result.reason
+    # The source drops by the same rule.
+    source.set_policy("short", "^q$", limit)
+    assert move(*sides(source, target))["q"].moved == 2
+
+
 def test_queue_that_is_there_with_other_arguments_is_named(pair: tuple[Broker, Broker]) -> None:
     source, target = pair
     declare(source, queue="q", arguments={"x-max-length": 5})
