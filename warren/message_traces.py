@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ class MessageTraces:
         self._directory = directory
         self._on_fault = on_fault
         self._thread: SyncThread | None = None
+        self._files: TraceFiles | None = None
 
     async def start(self, config: Config) -> None:
         """Go on recording the messages that were recorded before. Raises `NodeRefused` if the
@@ -51,7 +53,7 @@ class MessageTraces:
         except OSError as error:
             log_event(log, logging.ERROR, "trace_not_read", reason=error)
             traced = []
-        self._node.tracer.store = files
+        self._node.tracer.store = self._files = files
         self._node.resume_traces(traced)
 
     def _export_spans(self, config: Config) -> None:
@@ -74,5 +76,8 @@ class MessageTraces:
         self._node.tracer.hand_over()
         if self._thread is not None:
             self._thread.close()
+        if self._files is not None:
+            # A node that pauses still tells what it has recorded.
+            self._files.close(partial(asyncio.get_running_loop().run_in_executor, None))
         if self.exporter is not None:
             await asyncio.to_thread(self.exporter.close)

@@ -48,7 +48,7 @@ class TraceFiles:
         self,
         directory: Path,
         size_max: int,
-        run: Callable[[Job], None],
+        run: Callable[[Job], object],
         call_on_loop: Callable[[Callable[[], None]], object],
     ) -> None:
         self.octets = 0
@@ -59,6 +59,7 @@ class TraceFiles:
         self._run = run
         self._call_on_loop = call_on_loop
         self._queued = 0
+        self._is_closed = False
         # The thread's alone: the sizes of the files by number, and whether writing fails.
         self._sizes: dict[int, int] = {}
         self._failing = False
@@ -96,10 +97,16 @@ class TraceFiles:
             if not self._path(number).read_bytes().endswith(b"\n"):
                 self._append(number, b"\n")
 
+    def close(self, run: Callable[[Job], object]) -> None:
+        """Keep nothing more: the thread has ended. What was kept is still found; `run` does that
+        on another thread."""
+        self._is_closed = True
+        self._run = run
+
     # `TraceStore`
 
     def keep(self, records: Sequence[TraceRecord]) -> int:
-        if self._queued + len(records) > QUEUED_MAX:
+        if self._is_closed or self._queued + len(records) > QUEUED_MAX:
             return len(records)
         self._queued += len(records)
         self._run(lambda: self._write(records))

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
+import pika
 import pytest
 from paused_node import WHY, state
 from pika.exceptions import ConnectionClosedByBroker
@@ -63,9 +64,15 @@ def test_clients_are_told_why_they_are_sent_away(cluster: RunningCluster) -> Non
 
 
 def test_it_shows_what_it_knew_and_says_so(cluster: RunningCluster) -> None:
+    a = cluster["a"]
+    a.changes("parameters", "trace", "/", "r", body={"value": {"user": "guest"}})
+    channel = a.connect().channel()
+    channel.queue_declare("traced", durable=True)
+    channel.basic_publish("", "traced", b"x", pika.BasicProperties(message_id="m1"))
     fill(cluster)
     loses_etcd(cluster)
-    a = cluster["a"]
+    life = a.asks("trace", "/", "m1")
+    assert [one["event"] for one in life["records"]] == ["published"]
     rows = {row["name"]: row for row in a.asks("queues", "/")}
     assert (rows["of.a"]["state"], rows["of.a"]["messages"]) == ("stopped", 3)
     assert rows["of.b"]["state"] == "down"
