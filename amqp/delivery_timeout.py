@@ -16,8 +16,8 @@ TICK_S = 60.0
 """Time between checks of the oldest unacknowledged message."""
 
 NOTES_MAX = 128
-"""Notes of a channel without a timeout, whose messages may be held for ever: two hours, each
-minute of which is known. What is held longer is known less exactly."""
+"""The most notes that a channel without a timeout keeps, as its client may hold messages for ever.
+Up to two hours are known to the minute, longer times less exactly."""
 
 
 class HoldingChannel(Protocol):

@@ -65,7 +65,7 @@ class ProcessesDirectory:
             )
 
     def without_data(self, count: int) -> list[int]:
-        """The processes of so many, from the second one on, whose directory is new or missing."""
+        """The numbers, from 2 up to `count`, of processes whose directory is new or missing."""
         numbers = range(2, count + 1)
         return [n for n in numbers if not (self.path / str(n) / IDENTITY_FILE).exists()]
 
