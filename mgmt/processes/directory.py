@@ -65,7 +65,8 @@ class ProcessesDirectory:
             )
 
     def without_data(self, count: int) -> list[int]:
-        """The numbers, from 2 up to `count`, of processes whose directory is new or missing."""
+        """The processes, by number, whose directory is new or missing: of those from 2 to `count`,
+        as the first one has the data directory itself."""
         numbers = range(2, count + 1)
         return [n for n in numbers if not (self.path / str(n) / IDENTITY_FILE).exists()]
 

@@ -141,12 +141,13 @@ def too_few(first: str, count: int, queues: Mapping[str, int], largest: int) -> 
     )
 
 
-def without_data(
+def data_lost(
     data_dir: Path, first: str, lost: Sequence[int], queues: Mapping[str, int], definitions: Path
 ) -> str | None:
-    """Why a broker cannot be started whose processes `lost` have no data; None if it can.
+    """Why a broker cannot be started; None if it can.
 
-    `queues`: see `too_few`. `definitions` is the file of the definitions that processes share.
+    `lost` are the processes that have been here before and have no data now, `queues` is as for
+    `too_few`, and `definitions` is the file of the definitions that processes share.
     """
     for number in lost:
         led = queues.get(name_of(first, number), 0)

@@ -26,10 +26,10 @@ from warren.mgmt.processes.directory import STORE, ProcessesDirectory, largest_f
 from warren.mgmt.processes.plan import (
     ProcessPlan,
     data_directory,
+    data_lost,
     name_of,
     supervisor_socket,
     too_few,
-    without_data,
 )
 from warren.mgmt.processes.reserved_ports import ReservedPorts
 from warren.mgmt.processes.states import ProcessState, ProcessStatus
@@ -220,7 +220,7 @@ class Supervisor:
         new = self._directory.without_data(count)
         lost = [number for number in new if name_of(first, number) in members]
         largest = max([count, *largest_first(self._directory.path)])
-        reason = too_few(first, count, queues, largest) or without_data(
+        reason = too_few(first, count, queues, largest) or data_lost(
             data_directory(self._config), first, lost, queues, store.file
         )
         if reason is not None:

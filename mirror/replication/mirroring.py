@@ -86,7 +86,7 @@ class Mirroring:
         card_files: CardFiles,
         sync_limits: SyncLimits = NO_LIMITS,
     ) -> None:
-        """`sync_limits` are for queues whose policy sets none."""
+        """`sync_limits` hold for each queue whose policy does not limit synchronisation."""
         self._nodes = nodes
         self._post = post
         self._calls = calls
