@@ -47,8 +47,9 @@ class DatabaseWriter(Generic[Item]):
         self._name = name
         self._database = database
         self._sync_thread = sync_thread
+        self._write_batch = write_batch
         self._group: GroupCommit[Item] = GroupCommit(
-            write_batch,
+            self._write,
             run=sync_thread.run if sync_thread is not None else _run_here,
             call_on_loop=call_on_loop,
             call_later=call_later,
@@ -73,6 +74,16 @@ class DatabaseWriter(Generic[Item]):
         lost = self._group.close()
         self._database.close()
         return lost
+
+    def _write(self, batch: list[Item]) -> None:
+        """Write a batch and let go of it, one item after the other.
+
+        It may be a hundred thousand definitions. The loop would free them all at once, which takes
+        tens of milliseconds.
+        """
+        self._write_batch(batch)
+        while batch:
+            batch.pop()
 
     def _report_failure(self, error: Exception) -> None:
         log_event(

@@ -17,7 +17,7 @@ back through `call_on_loop` (`loop.call_soon_threadsafe`). With `run=lambda job:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 from typing import Generic, Protocol, TypeAlias, TypeVar
@@ -136,7 +136,8 @@ class _Batch(Generic[Item]):
 class GroupCommit(Generic[Item]):
     """Collects items into batches and has them written one batch at a time.
 
-    `write_batch` runs on the thread behind `run` and returns when the items are durable.
+    `write_batch` runs on the thread behind `run` and returns when the items are durable; it may
+    then have emptied its list.
     `on_failure` and `on_recovery` are told on the loop of the first failure in a row (with the
     error) and of the write that ended it. Only errors that are `expected` are tried again: after
     any other the batch stays unwritten, and `on_fault` is told.
@@ -144,7 +145,7 @@ class GroupCommit(Generic[Item]):
 
     def __init__(
         self,
-        write_batch: Callable[[Sequence[Item]], None],
+        write_batch: Callable[[list[Item]], None],
         *,
         run: Callable[[Job], None],
         call_on_loop: Callable[[Callable[[], None]], object],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from manual_clock import ManualClock
 from warren.persist.definitions.database import MAP_BYTES_FIRST, Database, open_environment
 from warren.persist.definitions.database_writer import DatabaseWriter
 from warren.persist.definitions.deleted_queues import Puts
+
+
+class Freed(list[tuple[bytes, bytes | None]]):
+    """What is written; unlike a list it can be watched."""
 
 
 class Writing:
@@ -49,6 +54,17 @@ def test_what_is_committed_is_in_the_file(writing: Writing) -> None:
     assert commit.done and writing.writer.uncommitted() is None
     assert list(writing.database.entries()) == [(b"k", b"1")]
     assert writing.writer.close() == 0
+
+
+def test_what_was_written_is_let_go_before_the_loop_hears_of_it(writing: Writing) -> None:
+    """To free a large batch at once would hold up the loop."""
+    puts: Puts = Freed([(b"k", b"1")])
+    freed = weakref.ref(puts)
+    commit = writing.writer.submit(puts)
+    del puts
+    assert freed() is None and not commit.done
+    writing.clock.settle()
+    assert commit.done
 
 
 def test_a_disk_that_refuses_is_tried_again_and_the_log_says_so_once(
