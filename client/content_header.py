@@ -171,6 +171,14 @@ def longstr_octets(value: bytes) -> bytes | None:
     return value[5:] if value[:1] == b"S" else None
 
 
+def long_number(value: bytes) -> int | None:
+    """The number of a signed value of 64 bits; None for another type."""
+    if value[:1] != b"l":
+        return None
+    number: int = _SIGNED.unpack_from(value, 1)[0]
+    return number
+
+
 def table_fields(value: bytes) -> Fields | None:
     """The fields of a table value; None for another type. Raises `MalformedContent`."""
     return _fields(value[1:]) if value[:1] == b"F" else None

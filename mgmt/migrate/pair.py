@@ -16,6 +16,8 @@ from warren.mgmt.migrate.side import Side
 MESSAGES = 1
 """The channel for messages, on both connections."""
 QUESTIONS = 2
+LOOKS = 3
+"""The channel for reading streams without moving anything."""
 
 
 class Heard(NamedTuple):

@@ -1,13 +1,14 @@
 """Moves the messages of one queue: consumed, published, confirmed, acknowledged; in that order.
 
+What is taken of the queue, and how its consumer is to ask for it, is a `Portion`.
+
 Messages are published to the default exchange with the name of the queue, mandatory, with content
 header and body unchanged. A message that has copies in other queues (by the headers CC and BCC)
 would be copied again there, so it goes through a fanout exchange that is bound to this queue only.
 
-The move ends when as many messages came as the queue had at the beginning, when the queue is empty,
-when it is stopped, or when there is an obstacle. In every case the messages that the target
-confirmed are acknowledged, as long as the source can be reached; the rest go back to their places
-in the queue.
+The move ends when its portion has come, when the queue is empty, when it is stopped, or when there
+is an obstacle. In every case the messages that the target confirmed are acknowledged, as long as
+the source can be reached; the rest go back to their places in the queue.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from pamqp import commands
 
@@ -71,9 +73,54 @@ class Terms(NamedTuple):
     silence_s: float = SILENCE_S
 
 
-async def move_queue(pair: Pair, queue: str, count: int, terms: Terms) -> Moved:
-    """Move the first `count` messages of a queue. Raises nothing for faults of the brokers."""
-    move = _Move(pair, queue, count, terms)
+class Portion(Protocol):
+    """What one move takes of a queue."""
+
+    arguments: Mapping[str, object]
+    """Of the consumer."""
+
+    def came(self, delivery: Delivered) -> None:
+        """This is the next message that the source delivered."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it came. What came beyond it by then is moved, too."""
+
+    def header(self, delivery: Delivered) -> bytes:
+        """The content header for the target. Raises ValueError if there can be none."""
+
+    def silent(self, ready: int, silence_s: float) -> str:
+        """Why a queue with so many messages may have delivered none for so long."""
+
+
+class FirstMessages:
+    """The first so many messages of a queue, as they are."""
+
+    arguments: Mapping[str, object] = MappingProxyType({})
+
+    def __init__(self, count: int) -> None:
+        self._missing = count
+
+    def came(self, delivery: Delivered) -> None:
+        self._missing -= 1
+
+    @property
+    def is_complete(self) -> bool:
+        return self._missing <= 0
+
+    def header(self, delivery: Delivered) -> bytes:
+        return delivery.header
+
+    def silent(self, ready: int, silence_s: float) -> str:
+        return (
+            f"the queue has {ready} messages and gave none for {silence_s:.0f} s: another"
+            " consumer may be its single active one"
+        )
+
+
+async def move_queue(pair: Pair, queue: str, portion: Portion, terms: Terms) -> Moved:
+    """Move messages of a queue. Raises nothing for faults of the brokers."""
+    move = _Move(pair, queue, portion, terms)
     failed: SideFailed | None = None
     try:
         await move.begin()
@@ -84,11 +131,11 @@ async def move_queue(pair: Pair, queue: str, count: int, terms: Terms) -> Moved:
 
 
 class _Move:
-    def __init__(self, pair: Pair, queue: str, count: int, terms: Terms) -> None:
+    def __init__(self, pair: Pair, queue: str, portion: Portion, terms: Terms) -> None:
         self._pair = pair
         self._queue = queue
         self._queue_octets = queue.encode("utf-8", "surrogateescape")
-        self._missing = count
+        self._portion = portion
         self._terms = terms
         self._window = Window()
         self._arrived: deque[Delivered] = deque()
@@ -108,7 +155,8 @@ class _Move:
         await pair.open_channel(pair.target, MESSAGES, confirms=True)
         await pair.open_channel(pair.source, MESSAGES)
         await self._ask_source(commands.Basic.Qos, prefetch_count=PREFETCH)
-        await self._ask_source(commands.Basic.Consume, queue=self._queue, consumer_tag=CONSUMER_TAG)
+        await self._ask_source(commands.Basic.Consume, queue=self._queue, consumer_tag=CONSUMER_TAG,
+                               arguments={**self._portion.arguments})  # fmt: skip
         self._consuming = True
 
     async def carry_on(self) -> None:
@@ -127,7 +175,7 @@ class _Move:
             self._acknowledge()
             if self._window.acked >= ACKED_MAX:
                 await self._make_sure()
-            if self._missing <= 0:
+            if self._portion.is_complete:
                 await self._stop_consuming()
             if not self._pair.inbox.is_empty:
                 continue
@@ -172,7 +220,7 @@ class _Move:
         if isinstance(event, Delivered):
             self._arrived.append(event)
             self._arrived_octets += len(event.body)
-            self._missing -= 1
+            self._portion.came(event)
             self._silent_since = None
         elif isinstance(event, Confirmed):
             self._window.confirmed(event.tags)
@@ -206,10 +254,10 @@ class _Move:
             self._arrived.popleft()
             self._arrived_octets -= len(message.body)
             try:
+                header = self._portion.header(message)
                 tag = target.publish(
-                    MESSAGES, exchange, self._queue_octets, message.header, message.body,
-                    mandatory=True,
-                )  # fmt: skip
+                    MESSAGES, exchange, self._queue_octets, header, message.body, mandatory=True
+                )
             except ValueError as error:
                 self._in_the_way = f"a message does not fit the target: {error}"
                 break
@@ -253,10 +301,7 @@ class _Move:
         if ready and silence_s < self._terms.silence_s:
             return False
         if ready:
-            self._in_the_way = (
-                f"the queue has {ready} messages and gave none for {silence_s:.0f} s: another"
-                " consumer may be its single active one"
-            )
+            self._in_the_way = self._portion.silent(ready, silence_s)
         return True
 
     def _throttle(self) -> None:

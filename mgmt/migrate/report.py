@@ -39,7 +39,7 @@ def plan_text(queues: Sequence[Listed]) -> list[str]:
     lines = [
         f"messages: {sum(queue.ready for queue in moved):,} in {len(moved):,} queues to be moved"
     ]
-    lines += [f"  {queue.vhost} {queue.name}: {queue.ready:,}" for queue in moved if queue.ready]
+    lines += [_plan_line(queue) for queue in moved if queue.ready]
     for queue in queues:
         if queue.left_because:
             text = f"{queue.ready:,} messages, {queue.left_because}"
@@ -48,6 +48,11 @@ def plan_text(queues: Sequence[Listed]) -> list[str]:
             text = f"{queue.unacked:,} messages that clients have not acknowledged"
             lines.append(f"left: queue '{queue.vhost}' '{queue.name}': {text}")
     return lines
+
+
+def _plan_line(queue: Listed) -> str:
+    text = f"  {queue.vhost} {queue.name}: {queue.ready:,}"
+    return f"{text}, copied if the target has no copies: it is a stream" if queue.stream else text
 
 
 def messages_text(results: Sequence[QueueResult], elapsed_s: float) -> list[str]:
@@ -105,8 +110,9 @@ def _planned(queue: Listed) -> dict[str, Any]:
 
 
 def _queue_text(result: QueueResult) -> str:
+    done = "copied" if result.stream else "moved"
     text = (
-        f"  {result.vhost} {result.name}: {result.moved:,} moved;"
+        f"  {result.vhost} {result.name}: {result.moved:,} {done};"
         f" source {_count(result.source_before)} -> {_count(result.source_after)}"
     )
     if not result.left_as_rule:

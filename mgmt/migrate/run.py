@@ -1,7 +1,8 @@
 """Goes through the queues of the source: once, or repeatedly until it is stopped.
 
 Queues are moved one after the other, each up to the number of messages it had at the start of its
-turn, so that a queue with continuous publishes does not keep the others waiting.
+turn, so that a queue with continuous publishes does not keep the others waiting. Streams are
+copied: what one has stays in it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,15 @@ from warren.mgmt.ctl.errors import CtlError, Refused
 from warren.mgmt.migrate import limits
 from warren.mgmt.migrate.errors import MigrateError
 from warren.mgmt.migrate.pair import Pair, SideFailed
-from warren.mgmt.migrate.queue_move import SILENCE_S, Terms, message_property, move_queue
+from warren.mgmt.migrate.queue_move import (
+    SILENCE_S,
+    FirstMessages,
+    Terms,
+    message_property,
+    move_queue,
+)
 from warren.mgmt.migrate.side import Side
+from warren.mgmt.migrate.stream_copy import copy_stream
 from warren.mgmt.migrate.window import Published
 from warren.mgmt.pace import Pace
 
@@ -69,6 +77,8 @@ class QueueResult:
     """Messages that clients of the source hold and have not acknowledged."""
     moved: int = 0
     reason: str = ""
+    stream: bool = False
+    """What was copied is still at the source."""
     left_as_rule: bool = False
     """Queues of this kind are never moved, not even when they are empty."""
     doubtful: int = 0
@@ -84,7 +94,12 @@ class QueueResult:
     def all_moved(self) -> bool:
         """Whether nothing is left behind; a queue that is never moved counts if it is empty."""
         in_the_way = self.reason and not self.left_as_rule
-        return not (in_the_way or self.unacked or self.source_after or self.doubtful)
+        return not (in_the_way or self.unacked or self.left_behind or self.doubtful)
+
+    @property
+    def left_behind(self) -> int:
+        """Messages that are known to be at the source only."""
+        return 0 if self.stream else self.source_after or 0
 
 
 class MigrationProgress(NamedTuple):
@@ -119,7 +134,21 @@ class Listed(NamedTuple):
     """Why the queue is not to be moved; empty if it is."""
     delayed: bool = False
     """Its messages are routed to other queues when they are due, and moved from there."""
+    stream: bool = False
+    """What it has is copied, and stays."""
     kept: limits.LengthLimits = limits.kept({})
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        return self.vhost, self.name
+
+
+class CopiedUpTo(NamedTuple):
+    """How far a stream was copied by this run."""
+
+    next_offset: int
+    ready: int
+    """How many messages it had at the source then."""
 
 
 class Round(NamedTuple):
@@ -174,16 +203,22 @@ def _listed(row: Mapping[str, Any]) -> Listed:
         # No client holds any: those that do not count as ready are on their way to other queues.
         ready += unacked
         return Listed(row["vhost"], row["name"], ready, 0, left_because(row), delayed=True)
+    if is_stream(row):
+        # Readers hold copies, and everything a stream has is ready.
+        return Listed(row["vhost"], row["name"], row.get("messages") or 0, 0, "", stream=True)
     reason = left_because(row)
     return Listed(row["vhost"], row["name"], ready, unacked, reason, kept=limits.kept(row))
 
 
-def left_because(row: Mapping[str, Any]) -> str:
+def is_stream(row: Mapping[str, Any]) -> bool:
+    """Whether the queue in this row of the management API is a stream."""
     arguments = row.get("arguments") or {}
+    return row.get("type") == "stream" or arguments.get("x-queue-type") == "stream"
+
+
+def left_because(row: Mapping[str, Any]) -> str:
     if row.get("delays"):
         return f"delayed messages of exchange '{row['delays']}': clients get them when they are due"
-    if row.get("type") == "stream" or arguments.get("x-queue-type") == "stream":
-        return "a stream: reading does not empty it"
     if row.get("exclusive"):
         return "exclusive: it belongs to a connection, and ends with it"
     if row.get("auto_delete"):
@@ -212,6 +247,7 @@ class _Run:
         """Connections, by virtual host, that the next round uses again."""
         self._kept: dict[tuple[str, ...], limits.LengthLimits] = {}
         """The limits of the target's queues, as they were last known."""
+        self._copied: dict[tuple[str, str], CopiedUpTo] = {}
         self._moved = 0
         self._left = 0
         self._pace = Pace(options.rate, asyncio.get_running_loop().time())
@@ -289,7 +325,7 @@ class _Run:
         for vhost, queues in groupby(listed, key=lambda one: one.vhost):
             trouble = await self._move_vhost(vhost, [*queues], trouble)
         full = any(
-            result.source_after or result.source_after is None or result.unacked
+            result.left_behind or result.source_after is None or result.unacked
             for result in map(self._result, listed)
             if not result.left_as_rule
         )
@@ -298,7 +334,7 @@ class _Run:
 
     def _forget_deleted(self, listed: list[Listed]) -> None:
         """Clear the results of queues that no longer exist at the source."""
-        there = {(queue.vhost, queue.name) for queue in listed}
+        there = {queue.identity for queue in listed}
         for key, result in self._results.items():
             if key not in there:
                 result.source_after = 0 if result.left_as_rule else None
@@ -341,30 +377,70 @@ class _Run:
         if result.source_before is None:
             result.source_before, result.target_before = ready, there
         result.source_after, result.target_after = ready, there
-        if not ready:
+        result.stream = queue.stream
+        if not (ready or queue.stream):
             return
-        result.reason = await self._dropped_because(queue, ready + there)
+        if queue.stream:
+            result.reason = await self._not_copied_because(queue)
+        else:
+            result.reason = await self._dropped_because(queue, ready + there)
         if result.reason:
             return
-        if not self._stop.is_set():
-            self._left += ready - queue.ready
-            terms = Terms(
-                self._pace,
-                self._stop,
-                lambda count: self._tell(result, count),
-                self._target.username,
-                self._impersonates,
-                self._options.silence_s,
-            )
-            moved = await move_queue(pair, queue.name, ready, terms)
-            result.reason = moved.reason
-            _note_doubtful(result, moved.doubtful)
+        if self._stop.is_set():
+            reach = self._copied.get(queue.identity)
+            if reach is None or reach.ready != ready:
+                result.reason = "stopped before its turn"
         else:
-            result.reason = "stopped before its turn"
+            await self._move_messages(pair, queue, ready, result)
         result.source_after = await self._count(pair, "source", queue.name)
         result.target_after = await self._count(pair, "target", queue.name)
-        if result.source_after and not result.reason:
+        if result.left_behind and not result.reason:
             result.reason = "stopped" if self._stop.is_set() else CAME_MEANWHILE
+
+    async def _move_messages(
+        self, pair: Pair, queue: Listed, ready: int, result: QueueResult
+    ) -> None:
+        terms = Terms(
+            self._pace,
+            self._stop,
+            lambda count: self._tell(result, count),
+            self._target.username,
+            self._impersonates,
+            self._options.silence_s,
+        )
+        if queue.stream:
+            reach = self._copied.pop(queue.identity, None)
+            moved, next_offset = await copy_stream(
+                pair,
+                queue.name,
+                terms,
+                reach.next_offset if reach is not None else None,
+                lambda count: self._expect(queue, count),
+            )
+            if next_offset is not None:
+                self._copied[queue.identity] = CopiedUpTo(next_offset, ready)
+        else:
+            self._expect(queue, ready)
+            moved = await move_queue(pair, queue.name, FirstMessages(ready), terms)
+        result.reason = moved.reason
+        _note_doubtful(result, moved.doubtful)
+
+    def _expect(self, queue: Listed, count: int) -> None:
+        """So many messages of a queue are moved, rather than what the list said."""
+        self._left = max(0, self._left + count - queue.ready)
+
+    async def _not_copied_because(self, queue: Listed) -> str:
+        """Why this stream can have no copy; else "".
+
+        To read a queue that is no stream would empty it.
+        """
+        try:
+            row = await asyncio.to_thread(
+                self._target.get, "queues", queue.vhost, queue.name, columns="type,arguments"
+            )
+        except CtlError as error:
+            return error.text
+        return "" if is_stream(row) else "the target's queue of this name is no stream"
 
     async def _dropped_because(self, queue: Listed, messages: int) -> str:
         """Why the target would not keep so many messages of this queue; else ""."""
@@ -391,7 +467,7 @@ class _Run:
         self._audience.progress(MigrationProgress(result.name, self._moved, self._left))
 
     def _result(self, queue: Listed) -> QueueResult:
-        key = (queue.vhost, queue.name)
+        key = queue.identity
         if key not in self._results:
             self._results[key] = QueueResult(*key)
         result = self._results[key]

@@ -53,7 +53,7 @@ def test_another_broker_may_have_the_id_of_the_source(brokers: tuple[Broker, Bro
     assert "same broker" not in done.stderr
 
 
-def test_a_stream_is_declared_and_keeps_what_it_has(pair: tuple[Broker, Broker]) -> None:
+def test_a_stream_is_declared_with_its_bindings(pair: tuple[Broker, Broker]) -> None:
     source, target = pair
     declare(source, queue="s", arguments={"x-queue-type": "stream"})
     with channel_at(source.url) as channel:

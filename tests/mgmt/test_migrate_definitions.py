@@ -18,7 +18,7 @@ from warren.mgmt.migrate.definitions import (
     unknown_keys,
 )
 from warren.mgmt.migrate.errors import MigrateError, WrongAddress
-from warren.mgmt.migrate.run import left_because
+from warren.mgmt.migrate.run import is_stream, left_because
 from warren.mgmt.migrate.side import AmqpAddress, Side, amqp_listener, side
 
 TARGET = TargetFacts("admin", frozenset({"direct", "topic"}))
@@ -78,9 +78,10 @@ def test_keys_that_a_refusal_names_as_unknown_are_found() -> None:
     assert unknown_keys('"ha-mode" should be something else', definition) == []
 
 
-def test_streams_exclusive_and_auto_delete_queues_are_left() -> None:
+def test_exclusive_and_auto_delete_queues_are_left_and_streams_known() -> None:
     assert left_because({"type": "classic", "arguments": {}}) == ""
-    assert "stream" in left_because({"type": "stream"})
+    assert is_stream({"type": "stream"}) and is_stream({"arguments": {"x-queue-type": "stream"}})
+    assert not is_stream({"type": "classic", "arguments": {}})
     assert "exclusive" in left_because({"exclusive": True, "auto_delete": True})
     assert "2 consumers" in left_because({"auto_delete": True, "consumers": 2})
 

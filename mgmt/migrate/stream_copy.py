@@ -1,0 +1,306 @@
+"""Copies what a stream has: reading does not empty it, so the copies say how far they reach.
+
+A copy has one more header, `x-migrated-offset`: the offset that its original has at the source. The
+next run looks for the last copy at the target, compares it with its original and goes on behind
+it, so nothing is copied twice, whatever ended the run before. A stream at the target whose messages
+are no copies, or copies of another stream, is left alone: what is older would come behind them.
+
+Message counts of streams are up to five seconds old at RabbitMQ; offsets are exact, so ends are
+found by reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from pamqp import commands
+
+from warren.client.connection import Connection
+from warren.client.content_header import (
+    MalformedContent,
+    header_fields,
+    long_number,
+    long_value,
+    table_octets,
+    with_properties,
+)
+from warren.client.events import Delivered
+from warren.mgmt.migrate.pair import LOOKS, Pair
+from warren.mgmt.migrate.queue_move import Moved, Terms, message_property, move_queue
+
+OFFSET = "x-stream-offset"
+"""The consumer's argument, and the header in which a stream tells the offset of a message."""
+
+COPIED = b"x-migrated-offset"
+
+PREFETCH = 500
+TAG = "warren-migrate-look"
+
+EMPTY_S = 1.0
+"""How long a stream that should be empty may take to deliver something after all."""
+
+PAUSE_S = 0.3
+"""After the last message of a stream nothing comes for so long."""
+
+LAST_S = 2.0
+"""The longest look at the end of a stream, to which publishers may add all the time."""
+
+BACK_FIRST = 1000
+BACK_TIMES = 10
+"""Copies are looked for so many messages before the end of the target's stream, then so many times
+as far."""
+
+
+class NotContinued(Exception):
+    """What the target's stream has is not what this one could go on with."""
+
+
+class Copy(NamedTuple):
+    """A message at the target that is a copy."""
+
+    original: int
+    """Its offset at the source."""
+    body: bytes
+    message_id: str | None
+
+
+class StreamPortion:
+    """The messages of a stream from one offset to another, both included; a `Portion`."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.arguments: Mapping[str, object] = {OFFSET: first}
+        self._last = last
+        self._complete = False
+        self._sent = 0
+        self._reached = first - 1
+
+    def came(self, delivery: Delivered) -> None:
+        offset = offset_of(delivery.header)
+        self._complete = self._complete or offset is None or offset >= self._last
+
+    @property
+    def is_complete(self) -> bool:
+        return self._complete
+
+    def header(self, delivery: Delivered) -> bytes:
+        offset = offset_of(delivery.header)
+        if offset is None:
+            raise ValueError("the source does not tell its offset")
+        fields = header_fields(delivery.header).with_field(OFFSET.encode(), None)
+        fields = fields.with_field(COPIED, long_value(offset))
+        changed = with_properties(delivery.header, {"headers": table_octets(fields)})
+        self._sent += 1
+        self._reached = offset
+        return changed
+
+    def next_offset(self, moved: Moved) -> int | None:
+        """Where to go on after this move; None if it did not get to the end."""
+        whole = self._reached >= self._last and moved.messages == self._sent and not moved.reason
+        return self._reached + 1 if whole else None
+
+    def silent(self, ready: int, silence_s: float) -> str:
+        return f"the stream has {ready} messages and gave none for {silence_s:.0f} s"
+
+
+class Copied(NamedTuple):
+    """The result of one turn. `next_offset` is where the next turn begins; None if it must look."""
+
+    moved: Moved
+    next_offset: int | None
+
+
+async def copy_stream(
+    pair: Pair,
+    queue: str,
+    terms: Terms,
+    next_offset: int | None,
+    expect: Callable[[int], None],
+) -> Copied:
+    """Copy what the stream has now and the target lacks. `expect` is told how many they are.
+
+    Raises `SideFailed` while it looks for the place; what fails later is the reason of the result.
+    """
+    end = await _Look(pair, pair.source, queue, terms).find_end()
+    if end is None:
+        return Copied(Moved(0, "", []), None)
+    first = next_offset
+    if first is None or first > end + 1:
+        try:
+            first = await _find_next(pair, queue, terms, end)
+        except NotContinued as obstacle:
+            return Copied(Moved(0, str(obstacle), []), None)
+    if first > end:
+        return Copied(Moved(0, "", []), first)
+    expect(end + 1 - first)
+    portion = StreamPortion(first, end)
+    moved = await move_queue(pair, queue, portion, terms)
+    next_offset = portion.next_offset(moved)
+    reason = moved.reason or ("stopped before its end" if next_offset is None else "")
+    # None of those that were on their way is doubled: the next run finds them.
+    return Copied(Moved(moved.messages, reason, []), next_offset)
+
+
+async def _find_next(pair: Pair, queue: str, terms: Terms, end: int) -> int:
+    """The offset at the source of the first message that has no copy. Raises `NotContinued`."""
+    copy = await _last_copy(pair, queue, terms)
+    if copy is None:
+        return 0
+    if copy.original > end:
+        raise NotContinued(
+            f"the target has a copy of offset {copy.original}, and the source ends at {end}:"
+            " they are not the same stream"
+        )
+    original = await _Look(pair, pair.source, queue, terms).first_from(copy.original)
+    if original is None:
+        raise NotContinued(f"the source does not deliver from offset {copy.original} on")
+    offset = offset_of(original.header)
+    assert offset is not None
+    if offset > copy.original:
+        # The source has removed the original since, as its retention says.
+        return offset
+    if (original.body, _message_id(original)) != (copy.body, copy.message_id):
+        raise NotContinued(
+            f"the message at offset {offset} is another one than its copy at the target:"
+            " they are not the same stream"
+        )
+    return offset + 1
+
+
+async def _last_copy(pair: Pair, queue: str, terms: Terms) -> Copy | None:
+    """The last copy in the target's stream; None if it is empty. Raises `NotContinued`."""
+    look = _Look(pair, pair.target, queue, terms)
+    end = await look.find_end()
+    back = BACK_FIRST
+    while look.copy is None:
+        if end is None:
+            return None
+        if look.first == 0 or look.reached_first:
+            raise NotContinued(
+                "the target's stream has messages that are no copies, and what is older would"
+                " come behind them: delete it there and run again"
+            )
+        await look.read_up_to(max(0, end - back), end)
+        back *= BACK_TIMES
+    return look.copy
+
+
+class _Look:
+    """Reads a stream at one side, and remembers where it was and which copies it saw."""
+
+    def __init__(self, pair: Pair, connection: Connection, queue: str, terms: Terms) -> None:
+        self.copy: Copy | None = None
+        self.first: int | None = None
+        """The lowest offset that came."""
+        self.reached_first = False
+        """Whether the stream has nothing before `first`."""
+        self._last: int | None = None
+        self._pair = pair
+        self._connection = connection
+        self._queue = queue
+        self._silence_s = terms.silence_s
+
+    async def find_end(self) -> int | None:
+        """The offset of the last message, or of one that came while it was looked for; None for
+        an empty stream. Raises `SideFailed`."""
+        ready = await self._pair.count(self._connection, self._queue)
+        patience_s = self._silence_s if ready else EMPTY_S
+        await self._read("last", self._note, patience_s, PAUSE_S, LAST_S)
+        return self._last
+
+    async def first_from(self, offset: int) -> Delivered | None:
+        """The first message at this offset or behind it."""
+        found: list[Delivered] = []
+
+        def take(delivery: Delivered) -> bool:
+            found.append(delivery)
+            return True
+
+        await self._read(offset, take, self._silence_s)
+        return found[0] if found else None
+
+    async def read_up_to(self, first: int, last: int) -> None:
+        """Look at the messages between these offsets for copies."""
+        came: list[int] = []
+
+        def take(delivery: Delivered) -> bool:
+            self._note(delivery)
+            offset = offset_of(delivery.header)
+            came.append(last if offset is None else offset)
+            return came[-1] >= last
+
+        await self._read(first, take, self._silence_s, self._silence_s)
+        self.reached_first = not came or came[0] > first
+
+    def _note(self, delivery: Delivered) -> bool:
+        offset = offset_of(delivery.header)
+        if offset is not None:
+            self.first = offset if self.first is None else min(self.first, offset)
+            self._last = offset if self._last is None else max(self._last, offset)
+        original = _original(delivery.header)
+        if original is not None and (self.copy is None or original >= self.copy.original):
+            self.copy = Copy(original, delivery.body, _message_id(delivery))
+        return False
+
+    async def _read(
+        self,
+        begin: str | int,
+        take: Callable[[Delivered], bool],
+        first_s: float,
+        next_s: float = 0.0,
+        at_most_s: float | None = None,
+    ) -> None:
+        """Read until `take` returns true, until nothing comes for so long, or for so long."""
+        pair, connection = self._pair, self._connection
+        loop = asyncio.get_running_loop()
+        await pair.open_channel(connection, LOOKS)
+        await pair.ask(connection, LOOKS, commands.Basic.Qos, prefetch_count=PREFETCH)
+        await pair.ask(connection, LOOKS, commands.Basic.Consume, queue=self._queue,
+                       consumer_tag=TAG, arguments={OFFSET: begin})  # fmt: skip
+        silent_at = loop.time() + first_s
+        ends_at: float | None = None
+        enough = False
+        while not enough:
+            for heard in pair.inbox.take():
+                failure = pair.ended(heard)
+                if failure is not None:
+                    raise failure
+                event = heard.event
+                if heard.of is not connection or not isinstance(event, Delivered) or enough:
+                    continue
+                connection.ack(LOOKS, event.delivery_tag, multiple=False)
+                enough = take(event)
+                now = loop.time()
+                silent_at = now + next_s
+                if ends_at is None and at_most_s is not None:
+                    ends_at = now + at_most_s
+            now = loop.time()
+            until = silent_at if ends_at is None else min(silent_at, ends_at)
+            if now >= until:
+                break
+            if not enough:
+                await pair.inbox.wait(until - now)
+        await pair.close_channel(connection, LOOKS)
+        pair.inbox.take()
+
+
+def offset_of(header: bytes) -> int | None:
+    """The offset that a stream tells with a message; None if it tells none."""
+    return _number(header, OFFSET.encode())
+
+
+def _original(header: bytes) -> int | None:
+    return _number(header, COPIED) if COPIED in header else None
+
+
+def _number(header: bytes, name: bytes) -> int | None:
+    try:
+        value = header_fields(header).get(name)
+    except MalformedContent:
+        return None
+    return None if value is None else long_number(value)
+
+
+def _message_id(delivery: Delivered) -> str | None:
+    return message_property(delivery.header, "message_id")

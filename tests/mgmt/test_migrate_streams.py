@@ -1,0 +1,231 @@
+"""Copies of streams at another broker: whole, in order, each message once, and gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import quote
+
+import pika
+import pytest
+from api_client import ApiClient
+from migrating import (
+    AfterMessages,
+    Message,
+    bodies,
+    channel_at,
+    declare,
+    management,
+    move,
+    numbered,
+    publish,
+    run,
+    sides,
+)
+
+from warren import Broker
+from warren.mgmt.migrate import stream_copy
+from warren.mgmt.migrate.run import Audience
+from warren.mgmt.migrate.side import CONNECTION_NAME
+
+STREAM = {"x-queue-type": "stream"}
+
+
+def declared(pair: tuple[Broker, Broker], **arguments: Any) -> tuple[Broker, Broker]:
+    declare(*pair, queue="s", arguments={**STREAM, **arguments})
+    return pair
+
+
+def read(broker: Broker) -> list[Message]:
+    """All messages of the stream."""
+    with channel_at(broker.url) as channel:
+        count = channel.queue_declare("s", passive=True).method.message_count
+        channel.basic_qos(prefetch_count=100)
+        found: list[Message] = []
+        consuming = channel.consume("s", arguments={"x-stream-offset": "first"})
+        while len(found) < count:
+            method, properties, body = next(consuming)
+            channel.basic_ack(method.delivery_tag)
+            found.append((body, properties))
+        channel.cancel()
+    return found
+
+
+def read_bodies(broker: Broker) -> list[bytes]:
+    return [body for body, _ in read(broker)]
+
+
+def octets(*numbers: int) -> list[bytes]:
+    return [b"%d" % number for number in numbers]
+
+
+def test_a_stream_is_copied_and_stays(pair: tuple[Broker, Broker]) -> None:
+    source, target = pair
+    declare(source, queue="s", arguments=STREAM)
+    headers = {"a": [1, "two"], "x-stream-offset": 77}
+    properties = pika.BasicProperties(
+        headers=headers, content_type="text/plain", message_id="id", delivery_mode=2, priority=3
+    )
+    publish(source.url, "s", (b"first", pika.BasicProperties()), (b"second", properties))
+    done = run(management(source), management(target))
+    assert done.exit_code == 0, done.output
+    assert "/ s: 2 copied; source 2 -> 2, target 0 -> 2" in done.output
+    first, second = read(target)
+    assert first[1].headers == {"x-migrated-offset": 0, "x-stream-offset": 0}
+    assert second[1].headers == {"a": [1, "two"], "x-migrated-offset": 1, "x-stream-offset": 1}
+    second[1].headers = headers
+    assert second == (b"second", properties)
+    assert read_bodies(source) == [b"first", b"second"]
+
+
+def test_a_second_run_copies_what_came_since(pair: tuple[Broker, Broker]) -> None:
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(3))
+    here, there = sides(source, target)
+    assert move(here, there)["s"].moved == 3
+    again = move(here, there)["s"]
+    assert (again.moved, again.all_moved) == (0, True)
+    publish(source.url, "s", *numbered(2))
+    assert move(here, there)["s"].moved == 2
+    assert read_bodies(target) == octets(0, 1, 2, 0, 1)
+
+
+def test_an_empty_stream_is_done(pair: tuple[Broker, Broker]) -> None:
+    result = move(*sides(*declared(pair)))["s"]
+    assert (result.moved, result.all_moved) == (0, True)
+
+
+def test_a_run_that_is_stopped_says_so_and_the_next_one_goes_on(
+    pair: tuple[Broker, Broker],
+) -> None:
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(3000))
+    stops: list[asyncio.Event] = []
+    stopped = move(
+        *sides(source, target),
+        audience=AfterMessages(500, lambda: stops[0].set()),
+        stop_when=stops.append,
+    )["s"]
+    assert 500 <= stopped.moved < 3000
+    assert (stopped.reason, stopped.all_moved) == ("stopped before its end", False)
+    assert move(*sides(source, target))["s"].all_moved
+    assert read_bodies(target) == octets(*range(3000))
+
+
+@pytest.mark.parametrize("role", ["source", "target"])
+def test_a_connection_that_ends_doubles_nothing(pair: tuple[Broker, Broker], role: str) -> None:
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(5000))
+    broker = {"source": source, "target": target}[role]
+
+    def end_connections() -> None:
+        api = ApiClient(broker)
+        for one in api.get("/connections")[1]:
+            if one["client_properties"].get("connection_name") == CONNECTION_NAME:
+                api.delete(f"/connections/{quote(one['name'])}")
+
+    broken = move(*sides(source, target), audience=AfterMessages(1000, end_connections))["s"]
+    assert broken.reason and not broken.all_moved
+    assert not broken.doubtful
+    assert move(*sides(source, target))["s"].all_moved
+    assert read_bodies(target) == octets(*range(5000))
+
+
+def test_copies_are_found_before_what_others_published(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_copy, "BACK_FIRST", 2)
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(3))
+    move(*sides(source, target))
+    publish(target.url, "s", *[(b"own", pika.BasicProperties())] * 300)
+    publish(source.url, "s", *numbered(1))
+    assert move(*sides(source, target))["s"].moved == 1
+    assert read_bodies(target) == [*octets(0, 1, 2), *[b"own"] * 300, b"0"]
+
+
+def test_what_is_no_copy_is_not_continued(pair: tuple[Broker, Broker]) -> None:
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(3))
+    publish(target.url, "s", (b"own", pika.BasicProperties()))
+    left = move(*sides(source, target))["s"]
+    assert left.reason.startswith("the target's stream has messages that are no copies")
+    assert not left.all_moved
+    assert read_bodies(target) == [b"own"]
+
+
+def test_copies_of_another_stream_are_not_continued(pair: tuple[Broker, Broker]) -> None:
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(3))
+    move(*sides(source, target))
+    with channel_at(source.url) as channel:
+        channel.queue_delete("s")
+    declare(source, queue="s", arguments=STREAM)
+    publish(source.url, "s", *numbered(2))
+    assert "has a copy of offset 2, and the source ends at 1" in (
+        move(*sides(source, target))["s"].reason
+    )
+    publish(source.url, "s", (b"other", pika.BasicProperties()), *numbered(1))
+    assert "at offset 2 is another one than its copy" in move(*sides(source, target))["s"].reason
+    assert read_bodies(target) == octets(0, 1, 2)
+
+
+def test_a_queue_that_is_no_stream_is_not_touched(pair: tuple[Broker, Broker]) -> None:
+    source, target = pair
+    declare(source, queue="s", arguments=STREAM)
+    declare(target, queue="s")
+    publish(source.url, "s", *numbered(2))
+    publish(target.url, "s", (b"own", pika.BasicProperties()))
+    left = move(*sides(source, target))["s"]
+    assert left.reason == "the target's queue of this name is no stream"
+    assert bodies(target.url, "s") == [b"own"]
+
+
+def test_what_the_source_has_removed_is_passed_over(pair: tuple[Broker, Broker]) -> None:
+    limits = {"x-max-length-bytes": 200_000, "x-stream-max-segment-size-bytes": 100_000}
+    source, target = pair
+    declare(source, queue="s", arguments={**STREAM, **limits})
+    declare(target, queue="s", arguments=STREAM)
+    large = [(b"%06d" % number * 1000, pika.BasicProperties()) for number in range(100)]
+    publish(source.url, "s", large[0])
+    move(*sides(source, target))
+    publish(source.url, "s", *large[1:])
+    kept = read_bodies(source)
+    assert len(kept) < 90
+    result = move(*sides(source, target))["s"]
+    assert (result.moved, result.all_moved) == (len(kept), True)
+    assert read_bodies(target) == [large[0][0], *kept]
+
+
+def test_following_copies_what_arrives(pair: tuple[Broker, Broker]) -> None:
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(2))
+
+    class Following(Audience):
+        quiets = 0
+
+        def quiet(self, delayed: int) -> None:
+            self.quiets += 1
+            if self.quiets == 1:
+                publish(source.url, "s", (b"late", pika.BasicProperties()))
+            else:
+                self.stop.set()
+
+        def let(self, stop: asyncio.Event) -> None:
+            self.stop = stop
+
+    audience = Following()
+    result = move(
+        *sides(source, target), follow=True, quiet_s=0.0, audience=audience, stop_when=audience.let
+    )["s"]
+    assert (result.moved, result.all_moved) == (3, True)
+    assert read_bodies(target) == [b"0", b"1", b"late"]
+
+
+def test_a_dry_run_says_that_a_stream_is_copied(pair: tuple[Broker, Broker]) -> None:
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(2))
+    done = run(management(source), management(target), "--dry-run")
+    assert done.exit_code == 0, done.output
+    assert "/ s: 2, copied if the target has no copies: it is a stream" in done.output
+    assert read_bodies(target) == []
