@@ -83,6 +83,16 @@ def is_critical(managed: ManagedNode, queue: Queue) -> bool:
     return managed.name in members and len(online) <= majority_of(members)
 
 
+def lacks_majority(managed: ManagedNode, key: Key, running: Collection[str]) -> bool:
+    """Whether most members of a queue are on nodes that do not run; false without members."""
+    stored = managed.node.metadata.get(key)
+    if stored is None or not isinstance(stored.record, QueueRecord):
+        return False
+    members = stored.record.members
+    online = sum([1 for node in members if node in running])
+    return bool(members) and online < majority_of(members)
+
+
 def status_of(managed: ManagedNode, queue: Queue) -> list[MemberStatus]:
     leader, record = leader_of(managed, queue), _record(managed, queue)
     running = running_nodes(managed)

@@ -139,7 +139,7 @@ def metrics_of_a_cluster() -> set[str]:
         cluster.ERLANG_PREFIX: cluster.DISTRIBUTION,
         cluster.OWN_PREFIX: (
             *cluster.MEMBERS, *cluster.LOST, *cluster.ROUND_TRIP, *cluster.LED, *cluster.WITHOUT,
-            *cluster.MIRRORS, *cluster.COPIES, *cluster.PROMOTIONS,
+            *cluster.MIRRORS, *cluster.COPIES, *cluster.MAJORITY, *cluster.PROMOTIONS,
         ),
     }  # fmt: skip
     return {prefix + metric.name for prefix, metrics in prefixes.items() for metric in metrics}

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple
 
+from warren.core.ports import Key
 from warren.core.queues.queue import Queue
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics.exposition import Metric, Rows, Values, labels, written
 from warren.mgmt.metrics.grouping import grouped
+from warren.mgmt.queue_members import lacks_majority
 from warren.mirror.replication.figures import Lag, MirrorFigures
 from warren.mirror.replication.promotion import FAILOVERS, Promotion
 
@@ -69,6 +71,13 @@ MIRRORS = (
 COPIES = (
     Metric("mirroring_copies_in_sync", "gauge", "Mirrors of this node that are in sync"),
     Metric("mirroring_copies_out_of_sync", "gauge", "Mirrors of this node that are not"),
+)
+MAJORITY = (
+    Metric(
+        "mirroring_copies_without_majority",
+        "gauge",
+        "Quorum queues and streams with a copy here, led or not, most of whose members are down",
+    ),
 )
 PROMOTIONS = (
     Metric("mirroring_promotions_total", "counter", "Queues that this node was given the lead of"),
@@ -174,6 +183,8 @@ async def mirroring(
         for queue in chunk:
             mirrors += _mirrors_of(found, queue)
     copies = [copy for copy in found.copies_here() if vhosts is None or copy.key[1] in vhosts]
+    keys = [_key_of(queue) for queue in led] + [copy.key for copy in copies]
+    running = frozenset(managed.cluster.running())
     counted = found.promotions
     return [
         Rows(LED, [("", (len(led),))]),
@@ -194,9 +205,20 @@ async def mirroring(
             lambda copy: labels({"vhost": copy.key[1], "queue": copy.key[2]}),
             per_object=per_object,
         ),
+        await grouped(
+            MAJORITY,
+            keys,
+            lambda key: (int(lacks_majority(managed, key, running)),),
+            lambda key: labels({"vhost": key[1], "queue": key[2]}),
+            per_object=per_object,
+        ),
         Rows(PROMOTIONS, [(labels({"reason": why}), (counted[why],)) for why in Promotion]),
         Rows(FAILED_OVER, [("", (sum([counted[why] for why in FAILOVERS]),))]),
     ]
+
+
+def _key_of(queue: Queue) -> Key:
+    return ("queue", queue.vhost_name, queue.name)
 
 
 def _told_apart(in_sync: bool) -> Values:

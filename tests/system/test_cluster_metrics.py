@@ -151,6 +151,32 @@ def test_synchronisations_and_lag_are_counted(cluster: RunningCluster) -> None:
     assert of(a, f"{OWN}sync_messages_left") == 0
 
 
+def test_quorum_queues_without_a_majority_are_counted_where_a_copy_is(
+    cluster: RunningCluster,
+) -> None:
+    a = cluster["a"]
+    channel = a.connect().channel()
+    for kind in ("quorum", "stream"):
+        channel.queue_declare(kind, durable=True, arguments={"x-queue-type": kind})
+        a.until_queue(kind, lambda row: len(row.get("online", ())) == 3)
+    declare(a, "ha.1")
+    without = f"{OWN}copies_without_majority"
+    wait_until(lambda: f'{without}{{vhost="/",queue="quorum"}}' in per_object(a))
+    assert of(a, without) == 0
+    cluster["b"].kill()
+    wait_until(lambda: of(a, "warren_cluster_members_up") == 2)
+    assert of(a, without) == 0
+    cluster["c"].kill()
+    wait_until(lambda: of(a, without) == 2)
+    values = per_object(a)
+    assert values[f'{without}{{vhost="/",queue="stream"}}'] == 1
+    assert values[f'{without}{{vhost="/",queue="ha.1"}}'] == 0
+
+
+def per_object(node: ClusterProcess) -> dict[str, float]:
+    return scrape(node.http_port, "/metrics/per-object")
+
+
 def test_promotions_are_counted_by_reason(cluster: RunningCluster) -> None:
     def reasons(node: ClusterProcess) -> dict[str, float]:
         values = scrape(node.http_port)
