@@ -9,7 +9,7 @@
                | "contains" text | "like" text | "matches" text
                | "in" "(" value { "," value } ")" | "exists"
     field      = name { "." name | "[" number "]" }
-    value      = text | number [ unit ] | "true" | "false"
+    value      = text | number [ unit ] | "true" | "false" | "null"
 
 A filter is parsed once and becomes one function, which is then asked about many messages. It reads
 of a message only what it needs: properties and JSON bodies are decoded when a test asks for them.
@@ -19,7 +19,7 @@ take time proportional to what they search, of a body they search the first `SEA
 bodies are not decoded as JSON, and regular expressions are searched as `pattern.py` allows.
 
 A field that a message does not have is equal to nothing, contains nothing and is neither less nor
-greater than anything.
+greater than anything. One that is null is equal to null only.
 """
 
 from __future__ import annotations
@@ -268,6 +268,8 @@ _TREES: dict[str, Read] = {
 }
 """What a path goes into."""
 
+_WORDS_AS_VALUES = {"true": True, "false": False, "null": None}
+
 FIELDS = (*_FIELDS, *_PROPERTIES, *_TREES)
 
 
@@ -355,6 +357,8 @@ class _Parser:
         field, read = self._field()
         sign = self._accept("=", "!=", "<", "<=", ">", ">=")
         if sign is not None:
+            if sign not in ("=", "!=") and self._token.text.lower() == "null":
+                raise self._expected("a value that may be less or greater than others")
             return _compared_field(sign, field, read, self._value(field))
         word = self._accept("contains", "like", "matches", "in", "exists")
         match word:
@@ -422,10 +426,10 @@ class _Parser:
             return self._time() if field == "timestamp" else self._quoted()
         if token.kind == "number":
             return self._number(field)
-        word = self._accept("true", "false")
+        word = self._accept(*_WORDS_AS_VALUES)
         if word is None:
-            raise self._expected("a number, true, false or a text in quotation marks")
-        return word == "true"
+            raise self._expected("a number, true, false, null or a text in quotation marks")
+        return _WORDS_AS_VALUES[word]
 
     def _time(self) -> float:
         try:
@@ -528,7 +532,9 @@ def _compared(sign: str, read: Read, wanted: Any) -> Test:
         equal = _compared("=", read, wanted)
         return lambda subject: not equal(subject)
     of_kind: Callable[[Any], bool]
-    if isinstance(wanted, bool):
+    if wanted is None:
+        of_kind = lambda value: value is None  # noqa: E731
+    elif isinstance(wanted, bool):
         of_kind = lambda value: isinstance(value, bool)  # noqa: E731
     elif isinstance(wanted, str):
         of_kind = lambda value: isinstance(value, str)  # noqa: E731

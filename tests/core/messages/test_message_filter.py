@@ -147,6 +147,17 @@ def test_bodies_that_are_no_json_have_no_json() -> None:
     assert found("json exists", body=b"null")
 
 
+def test_null_is_equal_to_null_only() -> None:
+    body, null = b'{"a": null, "b": 0, "c": ""}', "json.a"
+    for text in (f"{null} = null", f"{null} in (1, null)", f"{null} exists", f"{null} != 1"):
+        assert found(text, body=body), text
+    for text in (f"{null} != null", f"not {null} = NULL", f"{null} = 'null'", f"{null} = false"):
+        assert not found(text, body=body), text
+    for text in ("json.b = null", "json.c = null", "json.d = null", "headers.absent = null"):
+        assert not found(text, body=body), text
+    assert found("json.d != null and json.b != null", body=body)
+
+
 def test_an_unacknowledged_message_and_one_without_a_timestamp() -> None:
     assert found('state = "unacked"', state=MessageState.UNACKED)
     bare = Envelope("", "q", encode_properties(0, {}, None), False, 0, None)
@@ -158,7 +169,8 @@ def test_an_unacknowledged_message_and_one_without_a_timestamp() -> None:
 @pytest.mark.parametrize(
     ("text", "at", "expected"),
     [
-        ("size >", 7, "a number, true, false or a text in quotation marks"),
+        ("size >", 7, "a number, true, false, null or a text in quotation marks"),
+        ("json.a < null", 10, "a value that may be less or greater than others"),
         ("siz > 1", 1, "one of the fields position, state"),
         ('exchange = "x', 12, "ends with the same quotation mark"),
         ("size > 1h", 8, "a number with one of b, kb, mb, gb"),
