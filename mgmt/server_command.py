@@ -119,7 +119,11 @@ def _check(config_file: str | None, flags: Mapping[str, str | None]) -> int:
     problems += problems_beyond_text(config)
     if config.load_definitions is not None and config.load_definitions.exists():
         at_start = import_module("warren.mgmt.definitions.at_start")
-        problems += at_start.file_problems(config.load_definitions)
+        unusable = at_start.file_problems(config.load_definitions)
+        if not unusable:
+            trial = import_module("warren.mgmt.definitions.trial")
+            unusable = asyncio.run(trial.problems_of_items(config, config.load_definitions))
+        problems += unusable
     for warning in warnings:
         print(f"warning: {warning}")
     for problem in problems:

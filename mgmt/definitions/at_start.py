@@ -10,8 +10,10 @@ imports over HTTP, do not matter.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from warren.core.definitions.validation import NotThere
 from warren.core.log_line import log_event
@@ -63,6 +65,12 @@ def file_problems(path: Path) -> list[str]:
         except NotDefinitions as error:
             problems.append(DefinitionsFileRefused(file, error.text).text)
     return problems
+
+
+def definition_files(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The files with what they hold. Raises `DefinitionsFileRefused` and `NotDefinitions`."""
+    for file in _files(path):
+        yield file, parse(_read(file))
 
 
 def _files(path: Path) -> list[Path]:

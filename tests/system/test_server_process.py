@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -241,6 +242,41 @@ def test_a_check_reads_definitions(tmp_path: Path, text: str) -> None:
     (tmp_path / "own.conf").write_text("load_definitions = bad.json\n")
     code, output, _ = run_server(tmp_path, "--check-config", "--config", "own.conf")
     assert code == 2 and output.startswith("error: definitions in bad.json not loaded: ")
+
+
+def test_a_check_tries_the_items_of_definitions(tmp_path: Path) -> None:
+    queue = {"name": "q", "vhost": "mine", "durable": True, "auto_delete": False, "arguments": {}}
+    bad = {"name": "x", "vhost": "/", "type": "no-such-type"}
+    (tmp_path / "own.conf").write_text("load_definitions = files\n")
+    (tmp_path / "files").mkdir()
+    for name, definitions in (("1.json", {"queues": [queue]}), ("2.json", {"exchanges": [bad]})):
+        (tmp_path / "files" / name).write_text(json.dumps(definitions))
+    code, output, _ = run_server(tmp_path, "--check-config", "--config", "own.conf")
+    first, second = output.splitlines()
+    assert code == 2
+    assert first.startswith("error: definitions in files/1.json not loaded: ") and "mine" in first
+    assert second.startswith("error: definitions in files/2.json not loaded: ")
+    assert "no-such-type" in second
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["files", "own.conf"]
+    # A node that has run may have the virtual host.
+    (tmp_path / "files" / "2.json").unlink()
+    (tmp_path / "warren-data").mkdir()
+    found = run_server(tmp_path, "--check-config", "--config", "own.conf")
+    assert found == (0, "the configuration is fine\n", "")
+
+
+def test_a_check_connects_nowhere(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.settimeout(0)
+        uri = f"amqp://127.0.0.1:{elsewhere.getsockname()[1]}"
+        value = {"src-uri": uri, "src-queue": "a", "dest-uri": uri, "dest-queue": "b"}
+        shovel = {"component": "shovel", "name": "s", "vhost": "/", "value": value}
+        (tmp_path / "own.conf").write_text("load_definitions = own.json\n")
+        (tmp_path / "own.json").write_text(json.dumps({"parameters": [shovel]}))
+        code, output, _ = run_server(tmp_path, "--check-config", "--config", "own.conf")
+        assert (code, output) == (0, "the configuration is fine\n")
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()
 
 
 @pytest.mark.parametrize(
