@@ -113,6 +113,7 @@ class Pins:
         self._directory = directory
         self._run = run
         self._wall_time = wall_time
+        self._unreadable = ""
 
     def check(self, now: float) -> float:
         """Look in the background; returns after how many seconds to look again."""
@@ -126,6 +127,14 @@ class Pins:
             self.released += keep_within(self._directory, now_us, self.octets_max())
             self.pinned = measure(self._directory)
         except OSError as error:
+            self._report(str(error))
+        else:
+            self._unreadable = ""
+
+    def _report(self, error: str) -> None:
+        """Say once what is wrong with the directory, not at each look."""
+        if error != self._unreadable:
+            self._unreadable = error
             log_event(
                 log, logging.WARNING, "snapshots_unreadable", path=self._directory, error=error
             )

@@ -22,6 +22,7 @@ from warren.persist.snapshots.pins import (
     LEASE_FILE,
     RELEASED_DIRECTORY,
     EarlyRelease,
+    Pins,
     keep_within,
     read_early_release,
     remove,
@@ -160,3 +161,24 @@ def test_two_may_remove_a_snapshot_at_the_same_moment(
     remove(snapshot)
     assert others and not list(tmp_path.iterdir())
     remove(snapshot)
+
+
+def test_a_directory_that_cannot_be_read_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "pins"
+    looked_after = Pins(directory, lambda job: job(), lambda: 1.0)
+
+    def times_told() -> int:
+        for _ in range(3):
+            looked_after.check(0.0)
+        return caplog.text.count("snapshots_unreadable")
+
+    directory.write_text("no directory")
+    assert times_told() == 1
+    directory.unlink()
+    directory.mkdir()
+    assert times_told() == 1
+    directory.rmdir()
+    directory.write_text("again none")
+    assert times_told() == 2
