@@ -132,7 +132,7 @@ async def add_member(managed: ManagedNode, queue: Queue, node: str) -> None:
     if machine_of(node) in map(machine_of, members_of(managed, queue)):
         raise MemberRefused(SAME_MACHINE)
     members = managed.cluster.mirroring.queue_members
-    await through(members.add(_key(queue), queue.queue_id, node))
+    await through(members.add(queue.key, queue.queue_id, node))
 
 
 async def delete_member(managed: ManagedNode, queue: Queue, node: str) -> None:
@@ -147,15 +147,11 @@ async def delete_member(managed: ManagedNode, queue: Queue, node: str) -> None:
         raise MemberRefused(LAST_OF_STREAM if is_stream else LAST_NODE)
     assert managed.cluster is not None
     change = managed.cluster.mirroring.queue_members
-    await through(change.remove(_key(queue), queue.queue_id, node))
-
-
-def _key(queue: Queue) -> Key:
-    return ("queue", queue.vhost_name, queue.name)
+    await through(change.remove(queue.key, queue.queue_id, node))
 
 
 def _record(managed: ManagedNode, queue: Queue) -> QueueRecord | None:
-    stored = managed.node.metadata.get(_key(queue))
+    stored = managed.node.metadata.get(queue.key)
     if stored is None or not isinstance(stored.record, QueueRecord):
         return None
     return stored.record

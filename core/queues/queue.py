@@ -18,6 +18,7 @@ from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import MessageObserver, TracedClient
 from warren.core.messages.settlement import PublishConfirms, Settlement
 from warren.core.messages.stock import Stock
+from warren.core.ports import Key
 from warren.core.queues.consumers import Consumer, ConsumerRing
 from warren.core.queues.moving import Moving
 from warren.core.queues.queue_arguments import QueueSettings
@@ -116,6 +117,11 @@ class Queue(ABC):
     @property
     def vhost_name(self) -> str:
         return self._vhost.name
+
+    @property
+    def key(self) -> Key:
+        """Of its definition."""
+        return ("queue", self._vhost.name, self.name)
 
     @property
     def described(self) -> str:

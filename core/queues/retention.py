@@ -25,7 +25,7 @@ from warren.core.backing.queue_store import NOT_HANDED
 from warren.core.backing.retained_log import RetainedLog
 from warren.core.backing.stream_limits import KEEP_ALL, StreamLimits
 from warren.core.messages.message import Message
-from warren.core.ports import Clock
+from warren.core.ports import Clock, Key
 from warren.core.queues.seeking import offset_at
 from warren.core.scheduling.deadline import Deadline
 from warren.core.scheduling.turns import Turns
@@ -57,6 +57,9 @@ class RetainingQueue(Protocol):
 
     @property
     def vhost_name(self) -> str: ...
+
+    @property
+    def key(self) -> Key: ...
 
 
 class Retention:
@@ -306,6 +309,11 @@ class Retention:
     @property
     def vhost_name(self) -> str:
         return self._queue.vhost_name
+
+    @property
+    def key(self) -> Key:
+        """Of the queue's definition."""
+        return self._queue.key
 
     @property
     def deleted(self) -> bool:

@@ -324,7 +324,7 @@ def _queue_ids(body: dict[str, Any]) -> set[int] | None:
 
 
 def _storage_id(request: ApiRequest, queue: LocalQueue) -> int:
-    stored = request.node.metadata.get(("queue", queue.vhost_name, queue.name))
+    stored = request.node.metadata.get(queue.key)
     if stored is None or not isinstance(stored.record, QueueRecord):
         return queue.queue_id
     return stored.record.storage_id(request.node.name)

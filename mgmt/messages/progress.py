@@ -35,5 +35,5 @@ AT_THE_BEGINNING: Final = Progress()
 def epoch_of(node: Node, queue: Queue) -> int:
     """How often the queue was given another leader. Each new leader may give other positions to its
     messages."""
-    stored = node.metadata.get(("queue", queue.vhost_name, queue.name))
+    stored = node.metadata.get(queue.key)
     return stored.record.epoch if stored and isinstance(stored.record, QueueRecord) else 0

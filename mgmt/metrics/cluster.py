@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple
 
-from warren.core.ports import Key
 from warren.core.queues.queue import Queue
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.managed_node import ManagedNode
@@ -183,7 +182,7 @@ async def mirroring(
         for queue in chunk:
             mirrors += _mirrors_of(found, queue)
     copies = [copy for copy in found.copies_here() if vhosts is None or copy.key[1] in vhosts]
-    keys = [_key_of(queue) for queue in led] + [copy.key for copy in copies]
+    keys = [queue.key for queue in led] + [copy.key for copy in copies]
     running = frozenset(managed.cluster.running())
     counted = found.promotions
     return [
@@ -215,10 +214,6 @@ async def mirroring(
         Rows(PROMOTIONS, [(labels({"reason": why}), (counted[why],)) for why in Promotion]),
         Rows(FAILED_OVER, [("", (sum([counted[why] for why in FAILOVERS]),))]),
     ]
-
-
-def _key_of(queue: Queue) -> Key:
-    return ("queue", queue.vhost_name, queue.name)
 
 
 def _told_apart(in_sync: bool) -> Values:

@@ -60,7 +60,7 @@ class MirrorFigures:
         self._group_record = group_record
 
     def _record(self, queue: Queue) -> QueueRecord | None:
-        return self._record_of(("queue", queue.vhost_name, queue.name), queue.queue_id)
+        return self._record_of(queue.key, queue.queue_id)
 
     def state(self, queue: Queue) -> MirrorState | None:
         """What is known of the mirrors of a queue; None if it has none."""

@@ -130,7 +130,7 @@ class Leadership:
         if queue_id not in self._node.local_queues:
             return None
         queue = self._node.local_queues[queue_id]
-        record = self._definitions.record_of(_key_of(queue), queue_id)
+        record = self._definitions.record_of(queue.key, queue_id)
         epoch = 0 if record is None else record.epoch
         return epoch, self._renumberings.get(queue_id, Renumbering(epoch))
 
@@ -400,7 +400,7 @@ class Leadership:
 
     def end(self, queue: LocalQueue) -> None:
         """A queue of this node was deleted, or another node leads it now."""
-        key = _key_of(queue)
+        key = queue.key
         self.from_afar.forget(queue.queue_id)
         self.promoted.pop(queue.queue_id, None)
         self._renumberings.pop(queue.queue_id, None)
@@ -458,10 +458,6 @@ class Leadership:
             self._definitions.write_record(led.key, led.queue.queue_id, last_words)
             led.leader.fenced = True
             led.member.leave()
-
-
-def _key_of(queue: LocalQueue) -> Key:
-    return ("queue", queue.vhost_name, queue.name)
 
 
 def _replace_levels(queue: LocalQueue, levels: list[BackingQueue]) -> None:

@@ -201,7 +201,7 @@ class Mirroring:
 
     def _record(self, queue: Queue) -> QueueRecord | None:
         """The definition of the queue; None if it was deleted."""
-        return self._definitions.record_of(("queue", queue.vhost_name, queue.name), queue.queue_id)
+        return self._definitions.record_of(queue.key, queue.queue_id)
 
     async def mirrored(self, queue: LocalQueue) -> None:
         """Return when a queue of this node has its mirrors at the nodes that answer."""
@@ -278,7 +278,7 @@ class Mirroring:
         self._has_queue(queue, was_there=False)
 
     def _has_queue(self, queue: LocalQueue, *, was_there: bool) -> None:
-        key: Key = ("queue", queue.vhost_name, queue.name)
+        key = queue.key
         self._by_key[key] = queue.queue_id
         copy = self.copies.take(queue.queue_id)
         record = self._definitions.record_of(key, queue.queue_id)
@@ -295,7 +295,7 @@ class Mirroring:
 
     def _queue_gone(self, queue: LocalQueue) -> None:
         """A queue of this node was deleted, or another node leads it now."""
-        key: Key = ("queue", queue.vhost_name, queue.name)
+        key = queue.key
         if self._by_key.get(key) == queue.queue_id:
             del self._by_key[key]
         self._lost_and_found.forget(queue.queue_id)
@@ -303,7 +303,7 @@ class Mirroring:
         self._leadership.end(queue)
 
     def wanted(self, queue: LocalQueue) -> Wanted:
-        return self._wanted_of(("queue", queue.vhost_name, queue.name))
+        return self._wanted_of(queue.key)
 
     def _wanted_of(self, key: Key) -> Wanted:
         """Which nodes are to have mirrors of a queue: what its members say, or else its policy."""
@@ -322,7 +322,7 @@ class Mirroring:
         """See to it that the queue has the mirrors its policy wants."""
         if queue.exclusive_owner is not None or queue.deleted or self._leadership.is_stopping:
             return
-        key: Key = ("queue", queue.vhost_name, queue.name)
+        key = queue.key
         record = self._definitions.record_of(key, queue.queue_id)
         if record is None or record.leader != self._nodes.name:
             return

@@ -41,6 +41,7 @@ class _Mirrored:
     """A queue of which this node has a copy, as its retention knows it."""
 
     def __init__(self, key: Key) -> None:
+        self.key = key
         _, self.vhost_name, self.name = key
         # Empty: acknowledged messages leave the copy when its leader says so.
         self.backing: BackingQueue = MemoryQueue()
@@ -208,7 +209,7 @@ class RetainedCopies:
         it has retained, so that it retains nothing any more."""
         if self.leads(queue_id):
             queue = self._node.local_queues[queue_id]
-            self._keep_of(("queue", queue.vhost_name, queue.name), queue)
+            self._keep_of(queue.key, queue)
 
     def leads_no_more(self, key: Key, queue: LocalQueue, *, deleted: bool) -> None:
         """This node does not lead the queue any more, and may have a copy of it, unless it is

@@ -146,7 +146,7 @@ class RetainedSync:
                 start = heard_upto
                 await self._pause(AGAIN_S)
             else:
-                rate = self._wanted_of(_key_of(retention)).catch_up_rate
+                rate = self._wanted_of(retention.key).catch_up_rate
                 octets = len(answer.messages)
                 await self._pause(max(BUSY_PAUSE_S, octets / rate if rate else 0.0))
         sync.is_over = True
@@ -158,7 +158,7 @@ class RetainedSync:
                     run(self._have_ask_again(mirror, sync), lambda result: result())
 
     def _in_sync(self, retention: Retention, sync: _Sync) -> Set[str]:
-        record = self._record_of(_key_of(retention), sync.queue_id)
+        record = self._record_of(retention.key, sync.queue_id)
         return frozenset() if record is None else frozenset(record.in_sync)
 
     async def _have_ask_again(self, mirror: str, sync: _Sync) -> None:
@@ -256,10 +256,6 @@ class RetainedSync:
         known = self._syncs.get(queue_id)
         if known is None or (known.is_over and known.reason != node):
             self._begin(_Sync(queue_id, node, node))
-
-
-def _key_of(retention: Retention) -> Key:
-    return ("queue", retention.vhost_name, retention.name)
 
 
 def _with_ages(answer: RetainedSlice) -> list[tuple[Message, float]]:

@@ -43,6 +43,7 @@ class Holder:
 
     name = "q"
     vhost_name = "/"
+    key = ("queue", "/", name)
 
     def __init__(self, backing: VariableQueue) -> None:
         self.backing = backing

@@ -42,6 +42,7 @@ class Holder:
 
     name = "keeping"
     vhost_name = "/"
+    key = ("queue", "/", name)
 
     def __init__(self, backing: VariableQueue) -> None:
         self.backing = backing
