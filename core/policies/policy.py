@@ -146,6 +146,7 @@ def _quorum_settings(declared: QueueArguments, definition: Mapping[str, Any]) ->
         queue_leader_locator=locator,
         queue_master_locator=_place_of(locator),
         initial_members=declared.initial_members,
+        retention=retention_limits(definition.get(RETENTION), None),
     )
 
 

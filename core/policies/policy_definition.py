@@ -70,9 +70,7 @@ NOT_FOR: Mapping[QueueType, frozenset[str]] = {
         "max-in-memory-length",
         "max-in-memory-bytes",
     },
-    QUORUM: STREAM_KEYS
-    | HA_KEYS
-    | {"queue-mode", "queue-master-locator", "redelivery-delay", "retention"},
+    QUORUM: STREAM_KEYS | HA_KEYS | {"queue-mode", "queue-master-locator", "redelivery-delay"},
     STREAM: HA_KEYS
     | FEDERATION_KEYS
     | {

@@ -77,7 +77,7 @@ class QueueSettings:
     kept; `initial_members`: how many nodes get a new quorum queue or stream. They are None where
     the queue knows no such thing.
     `delays`: the exchange whose delayed messages wait in the queue; None for an ordinary queue.
-    `keeps`: what a stream keeps. `retention`: what a classic queue keeps of acknowledged messages;
+    `keeps`: what a stream keeps. `retention`: what a queue keeps of acknowledged messages;
     None where it keeps none.
     """
 

@@ -36,7 +36,9 @@ from warren.core.backing.backing_queue import (
     Listed,
     Peeked,
 )
+from warren.core.backing.handing_over import HasStore
 from warren.core.backing.peeking import first_positions, list_positions, peek
+from warren.core.backing.queue_store import QueueStore
 from warren.core.backing.taking import in_order
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
@@ -134,6 +136,10 @@ class QuorumLevel:
     @property
     def delivered_below(self) -> int:
         return self._inner.delivered_below
+
+    @property
+    def store(self) -> QueueStore | None:
+        return cast(HasStore, self._inner).store
 
     def status(self, now: float) -> BackingQueueStatus:
         status = self._inner.status(now)

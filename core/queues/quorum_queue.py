@@ -157,7 +157,7 @@ class QuorumQueue(LocalQueue):
             self.unacked -= 1
             if self._trace is not None:
                 self._trace.acknowledged(self, (message,))
-            self.backing.ack((message,))
+            (self.retention or self.backing).ack((message,))
         return message
 
     def envelope_got(self, message: Message, no_ack: bool) -> Envelope:

@@ -1,4 +1,4 @@
-"""What a classic queue keeps of acknowledged messages, for as long as its policy `retention` says.
+"""What a queue keeps of acknowledged messages, for as long as its policy `retention` says.
 
 Answerable for when a message goes from the queue to its log of acknowledged messages, and for
 trimming that log. The messages are in `core/backing/retained_log.py`.

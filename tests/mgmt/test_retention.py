@@ -299,9 +299,42 @@ def test_queues_with_levels_retain(
     assert do(broker, api, "replay", to_queue="to", filter="headers.n = 2")["done"] == 1
 
 
-@pytest.mark.parametrize(
-    "kind", [{"x_queue_type": "quorum"}, {"x_queue_type": "stream"}, {"x_max_priority": 255}]
-)
+def test_quorum_queues_retain_transient_messages_too_and_no_dead_ones(
+    broker: Broker, api: ApiClient, channel: Any
+) -> None:
+    """They keep every message on disk. What was returned is retained without its count."""
+    retain(api)
+    fill(channel, "to", [])
+    fill(channel, "dead", [])
+    fill(
+        channel,
+        bodies=NUMBERS[:3],
+        x_queue_type="quorum",
+        x_delivery_limit=1,
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key="dead",
+    )
+    channel.basic_publish("", "q", b"3", pika.BasicProperties(delivery_mode=1, headers={"n": 3}))
+    for _ in range(2):
+        method, _, _ = channel.basic_get("q")
+        channel.basic_nack(method.delivery_tag, requeue=True)
+    acknowledge(channel, 1)
+    method, properties, _ = channel.basic_get("q")
+    channel.basic_nack(method.delivery_tag, requeue=True)
+    method, properties, _ = channel.basic_get("q")
+    assert properties.headers["x-delivery-count"] == 1
+    channel.basic_ack(method.delivery_tag)
+    channel.basic_get("q", auto_ack=True)
+    settled(broker)
+    assert bodies(api, "dead") == ["0"]
+    assert retained(broker, api) == NUMBERS[1:4]
+    assert do(broker, api, "replay", to_queue="to")["done"] == 3
+    _, properties, _ = channel.basic_get("to", auto_ack=True)
+    assert "x-delivery-count" not in properties.headers
+    assert bodies(api) == []
+
+
+@pytest.mark.parametrize("kind", [{"x_queue_type": "stream"}, {"x_max_priority": 255}])
 def test_queues_of_other_kinds_retain_nothing(
     broker: Broker, api: ApiClient, channel: Any, kind: dict[str, Any]
 ) -> None:

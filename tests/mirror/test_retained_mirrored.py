@@ -10,7 +10,9 @@ from mirrored import declare_mirrored, record
 from pamqp import commands
 from pipe import Client
 
+from warren.core.definitions.records import VirtualHostRecord
 from warren.core.field import long
+from warren.core.ports import Write
 from warren.core.queues.retention import Retention
 
 RETENTION = {"retention": {"max-bytes": 1 << 20}}
@@ -22,11 +24,32 @@ def set_policy(cluster: Cluster, **more: object) -> None:
     cluster.settle()
 
 
-@pytest.fixture(params=["gm", "log"])
+def retain(cluster: Cluster, *, nothing: bool = False) -> None:
+    """Have the queues retain messages, or nothing any more; the rest of their policy stays."""
+    (policy,) = cluster["a"].node.policies.of_vhost("/")
+    kept = {key: value for key, value in policy.definition.items() if key not in RETENTION}
+    definition = kept if nothing else kept | RETENTION
+    cluster["a"].node.policies.set("/", "ha", "^q$", definition, 0, "queues")
+    cluster.settle()
+
+
+@pytest.fixture(params=["gm", "log", "quorum"])
 def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """One in which a queue `q` is mirrored by this carrier, or is a quorum queue."""
     cluster = Cluster("a", "b", "c")
-    set_policy(cluster, **{"ha-replication": request.param}, **RETENTION)
+    if request.param == "quorum":
+        policy = {"expires": 86_400_000, **RETENTION}
+        cluster["a"].node.policies.set("/", "ha", "^q$", policy, 0, "queues")
+        quorum = VirtualHostRecord(default_queue_type="quorum")
+        cluster["a"].node.metadata.transact([Write(("vhost", "/"), quorum)])
+        cluster.settle()
+    else:
+        set_policy(cluster, **{"ha-replication": request.param}, **RETENTION)
     return cluster
+
+
+CLASSIC_ONLY = pytest.mark.parametrize("cluster", ["gm", "log"], indirect=True)
+"""Quorum queues have no priorities."""
 
 
 def client_of(cluster: Cluster, node: str) -> Client:
@@ -132,6 +155,7 @@ def test_what_goes_straight_to_a_client_is_retained_everywhere(cluster: Cluster)
     assert len(cluster["a"].queue("q")) == 0
 
 
+@CLASSIC_ONLY
 def test_priorities_and_ids(cluster: Cluster) -> None:
     client = client_of(cluster, "a")
     declare_mirrored(cluster, client, "q", {"x-max-priority": long(3)})
@@ -147,12 +171,11 @@ def test_policy_that_is_removed_and_set_again(cluster: Cluster) -> None:
     declare_mirrored(cluster, client, "q")
     fill(cluster, client, *[b"%d" % number for number in range(6)])
     acknowledge(cluster, client, 2)
-    carrier = record(cluster, "q").carrier or "gm"
-    set_policy(cluster, **{"ha-replication": carrier})
+    retain(cluster, nothing=True)
     cluster.clock.advance(2)
     assert cluster["a"].queue("q").retention is None
     acknowledge(cluster, client, 2)
-    set_policy(cluster, **{"ha-replication": carrier}, **RETENTION)
+    retain(cluster)
     cluster.clock.advance(2)
     acknowledge(cluster, client, 1)
     assert of_leader(cluster) == of_mirror(cluster, "b") == of_mirror(cluster, "c") == [b"4"]
@@ -170,6 +193,7 @@ def test_queue_that_is_deleted_takes_it_along_everywhere(cluster: Cluster) -> No
         assert not cluster[name].mirroring.retained._retentions
 
 
+@CLASSIC_ONLY
 def test_positions_mean_the_same_at_every_node(cluster: Cluster) -> None:
     client = client_of(cluster, "a")
     declare_mirrored(cluster, client, "q", {"x-max-priority": long(3)})
@@ -298,23 +322,17 @@ def test_what_only_a_leader_had_that_was_cut_off_is_not_retained_twice(cluster: 
     assert all_retained(cluster) == [b"1", b"2", b"3"]
 
 
-def carrier_of(cluster: Cluster) -> dict[str, object]:
-    (policy,) = cluster["a"].node.policies.of_vhost("/")
-    return {"ha-replication": policy.definition["ha-replication"]}
-
-
 def test_mirror_that_hears_late_that_a_queue_retains_is_sent_what_was_acknowledged(
     cluster: Cluster,
 ) -> None:
-    carrier = carrier_of(cluster)
     client = client_of(cluster, "a")
-    set_policy(cluster, **carrier)
+    retain(cluster, nothing=True)
     declare_mirrored(cluster, client, "q")
     fill(cluster, client, b"1", b"2", b"3")
     # Its mirrors are looked at no more.
     cluster.clock.advance(60)
     cluster.cut_store("b")
-    set_policy(cluster, **carrier, **RETENTION)
+    retain(cluster)
     acknowledge(cluster, client, 2)
     cluster.restore_store("b")
     cluster.clock.advance(10)
@@ -326,14 +344,13 @@ def test_mirror_that_hears_late_that_a_queue_retains_is_sent_what_was_acknowledg
 def test_mirror_that_hears_late_that_a_queue_retains_anew_is_sent_the_rest(
     cluster: Cluster,
 ) -> None:
-    carrier = carrier_of(cluster)
     client = client_of(cluster, "a")
     declare_mirrored(cluster, client, "q")
     fill(cluster, client, b"1", b"2", b"3")
     acknowledge(cluster, client, 1)
     cluster.cut_store("b")
-    set_policy(cluster, **carrier)
-    set_policy(cluster, **carrier, **RETENTION)
+    retain(cluster, nothing=True)
+    retain(cluster)
     acknowledge(cluster, client, 1)
     assert of_leader(cluster) == [b"2"]
     cluster.restore_store("b")
@@ -344,15 +361,14 @@ def test_mirror_that_hears_late_that_a_queue_retains_anew_is_sent_the_rest(
 def test_leader_whose_mirror_retained_nothing_yet_gives_other_positions(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    carrier = carrier_of(cluster)
     client = client_of(cluster, "a")
-    set_policy(cluster, **carrier)
+    retain(cluster, nothing=True)
     declare_mirrored(cluster, client, "q")
     fill(cluster, client, b"1", b"2", b"3", b"4")
     # As if their turn did not come before the leader died.
     for name in "bc":
         monkeypatch.setattr(cluster[name].mirroring.copies, "follow_policy", lambda copy: None)
-    set_policy(cluster, **carrier, **RETENTION)
+    retain(cluster)
     acknowledge(cluster, client, 2)
     before = positions(cluster["a"].queue("q").retention)
     cluster.kill("a")

@@ -95,9 +95,14 @@ SENT_LATER_FROM = 90_000_000
 RETURNED_FROM = 100_000_000
 """From here on some queues have a delivery limit."""
 
+RETAINED_QUORUM_FROM = 110_000_000
+"""From here on quorum queues retain what is acknowledged, too."""
+
 HARD_S = (5.0, 9.0, 14.0)
 FAULT_COUNTS = (0, 1, 1, 2, 2, 3, 4)
 HARD_FAULT_COUNTS = (3, 4, 5, 6, 7, 9)
+
+RETENTION: dict[str, Any] = {"retention": {"max-bytes": 1 << 20}}
 
 DEAD = "dead"
 """Where the dead letters of all queues go that have any."""
@@ -297,7 +302,14 @@ class History(Faults):
                 "durable": random.random() < 0.8,
                 "arguments": arguments,
             }
-            if self.has_retained and random.random() < 0.8:
+            if (
+                self.seed >= RETAINED_QUORUM_FROM
+                and name not in self.ttl_s
+                and random.random() < 0.6
+            ):
+                self._make_quorum(name, arguments)
+                self.retained.queues.add(name)
+            elif self.has_retained and random.random() < 0.8:
                 self._arguments[name]["durable"] = True
                 self.retained.queues.add(name)
             elif self.has_quorum and name not in self.ttl_s and random.random() < 0.6:
@@ -378,6 +390,8 @@ class History(Faults):
 
     def _set_policy(self, queue: str) -> None:
         if queue in self.quorum:
+            if queue in self.retained.queues:
+                self._policies().set("/", queue, f"^{queue}$", RETENTION, 0, "queues")
             self._change_members(queue)
             return
         random = self.random
@@ -385,7 +399,7 @@ class History(Faults):
         if self.has_carriers:
             definition |= self._carrier()
         if queue in self.retained.queues:
-            definition["retention"] = {"max-bytes": 1 << 20}
+            definition |= RETENTION
         if self.has_delays and random.random() < 0.6:
             definition["redelivery-delay"] = random.choice(([50], [200, 2000]))
         if random.random() < 0.6:
@@ -914,6 +928,8 @@ class History(Faults):
         found_delayed = {one.number for one in publishes if one.due_at and one.number in found}
         gone = self.operator.gone | found_delayed
         self.seen["retained"] += self.retained.check_all(publishes, self.ledger, gone)
+        for queue in self.retained.queues & self.quorum:
+            self.seen["retained by quorum queues"] += len(self.retained.of_leader(queue))
         twice = self.retained.twice(publishes, self.ledger)
         assert not twice, f"retained twice: {twice[:3]}"
 

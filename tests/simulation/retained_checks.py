@@ -103,7 +103,7 @@ class RetainedLedger:
             publish
             for publish in publishes
             if publish.queue in found.keys() - self.gaps - ledger.led_out_of_sync
-            and publish.persistent
+            and publish.is_kept
             and publish.confirmed_at is not None
             and publish.number not in gone
             and not found[publish.queue][publish.number]

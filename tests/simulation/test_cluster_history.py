@@ -18,7 +18,7 @@ FROM = {
     "mirrors": (cluster_history.WIDER_FROM, cluster_history.WIDEST_FROM),
     "carriers": (cluster_history.CARRIERS_FROM,),
     "quorum": (cluster_history.QUORUM_FROM, cluster_history.HARD_FROM),
-    "retained": (cluster_history.RETAINED_FROM + 10,),
+    "retained": (cluster_history.RETAINED_FROM + 10, cluster_history.RETAINED_QUORUM_FROM),
     "operator": (cluster_history.MOVED_FROM,),
     "delayed": (cluster_history.SENT_LATER_FROM,),
     "returned": (cluster_history.RETURNED_FROM,),
@@ -167,6 +167,7 @@ RARE = {
     ),
     "retained": (
         "fault during synchronisation",
+        "retained by quorum queues",
         "retained messages compared",
     ),
     "operator": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pika
+import pytest
 from running_cluster import RunningCluster, take, wait_until
 
 
@@ -31,23 +32,30 @@ def replayed(cluster: RunningCluster, node: str) -> list[bytes]:
     return take(cluster[node].connect().channel(), "to", count)
 
 
+def has_copies(cluster: RunningCluster, node: str, count: int) -> bool:
+    """Whether the queue has so many copies that are whole, with that of its leader."""
+    if cluster[node].queue("q").get("type") == "quorum":
+        return len(cluster[node].queue("q").get("online", ())) == count
+    return len(cluster[node].in_sync("q")) == count - 1
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_what_is_retained_stays_through_failovers_and_restarts(
-    running_cluster: RunningCluster,
+    running_cluster: RunningCluster, kind: str
 ) -> None:
     cluster = running_cluster
-    definition = {
-        "ha-mode": "all",
-        "ha-sync-mode": "automatic",
-        "retention": {"max-age": "1h"},
-    }
+    definition: dict[str, object] = {"retention": {"max-age": "1h"}}
+    if kind == "classic":
+        definition |= {"ha-mode": "all", "ha-sync-mode": "automatic"}
     policy = {"pattern": "^q$", "definition": definition, "apply-to": "queues"}
-    cluster["a"].changes("policies", "/", "ha", body=policy)
+    cluster["a"].changes("policies", "/", "keep", body=policy)
     policy = {"pattern": "^to$", "definition": {"ha-mode": "all"}, "apply-to": "queues"}
     cluster["a"].changes("policies", "/", "to", body=policy)
     channel = cluster["a"].connect().channel()
-    for queue in ("q", "to"):
-        channel.queue_declare(queue, durable=True)
-        wait_until(lambda queue=queue: len(cluster["a"].in_sync(queue)) == 2)
+    channel.queue_declare("to", durable=True)
+    wait_until(lambda: len(cluster["a"].in_sync("to")) == 2)
+    channel.queue_declare("q", durable=True, arguments={"x-queue-type": kind})
+    wait_until(lambda: has_copies(cluster, "a", 3))
     channel.confirm_delivery()
     for number in range(10):
         properties = pika.BasicProperties(delivery_mode=2)
@@ -59,11 +67,11 @@ def test_what_is_retained_stays_through_failovers_and_restarts(
 
     # A mirror that was away is sent what was acknowledged without it: in the end it leads.
     cluster["c"].stop()
-    wait_until(lambda: len(cluster["a"].in_sync("q")) == 1)
+    wait_until(lambda: has_copies(cluster, "a", 2))
     acknowledge(cluster, "a", 2)
     wait_until(lambda: retained(cluster, "a") == 6)
     cluster["c"].start()
-    wait_until(lambda: len(cluster["a"].in_sync("q")) == 2)
+    wait_until(lambda: has_copies(cluster, "a", 3))
 
     # So has a leader that was killed: what it had retained is on its disk with what it confirmed.
     channel.queue_declare("confirmed", durable=True)
@@ -72,7 +80,7 @@ def test_what_is_retained_stays_through_failovers_and_restarts(
     wait_until(lambda: retained(cluster, "b") == 6)
     assert replayed(cluster, "b") == everything[:6]
     cluster["a"].start()
-    wait_until(lambda: len(cluster["b"].in_sync("q")) == 2)
+    wait_until(lambda: has_copies(cluster, "b", 3))
     acknowledge(cluster, "a", 1)
     wait_until(lambda: retained(cluster, "b") == 7)
     leader = cluster["b"].asks("queues", "/", "q")["node"].partition("@")[0]

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pika
+import pytest
 from ctl_node import ctl
 from pika.exceptions import AMQPError
 from server_process import PATIENCE_S, ServerProcess
@@ -73,7 +74,10 @@ def numbers(server: ServerProcess, queue: str) -> list[int]:
             found.append(int(body))
 
 
-def test_each_is_in_the_queue_or_retained_whenever_the_node_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_each_is_in_the_queue_or_retained_whenever_the_node_is_killed(
+    tmp_path: Path, kind: str
+) -> None:
     options = ("--data-dir", str(tmp_path / "data"))
     first = 0
     for number in range(2):
@@ -82,7 +86,8 @@ def test_each_is_in_the_queue_or_retained_whenever_the_node_is_killed(tmp_path: 
             if not number:
                 with pika.BlockingConnection(pika.URLParameters(server.url)) as connection:
                     channel = connection.channel()
-                    for queue in ("q", "beside", "to"):
+                    channel.queue_declare("q", durable=True, arguments={"x-queue-type": kind})
+                    for queue in ("beside", "to"):
                         channel.queue_declare(queue, durable=True)
                     channel.queue_bind("q", "amq.fanout")
                     channel.queue_bind("beside", "amq.fanout")
