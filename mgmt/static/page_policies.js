@@ -61,7 +61,7 @@ const MORE_KEYS = [
   {
     key: "retention",
     value: { "max-age": "7D", "max-bytes": 1073741824 },
-    title: "classic queues: how long acknowledged messages are kept",
+    title: "classic and quorum queues: how long acknowledged messages are kept",
   },
   {
     key: "dead-letter-strategy",
