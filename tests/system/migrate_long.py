@@ -5,7 +5,7 @@
 Starts a RabbitMQ of its own, with its data in a directory of its own and free ports, and a Warren
 beside it; as root, RabbitMQ runs as the user `rabbitmq`. Both are stopped at the end. Each step
 says what it found; the first that finds something else ends the script with an error. It takes
-about two minutes.
+about three minutes.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from by_hand import (  # noqa: E402
 from warren.mgmt.migrate.side import side  # noqa: E402
 
 MESSAGES = 20_000
+QUEUES = ("plain", "lazy", "quorum", "stream")
 
 
 def migrate(*arguments: str) -> subprocess.Popen[str]:
@@ -86,6 +87,21 @@ def numbers(url: str, name: str) -> list[int]:
     return [int(body) for body, _ in drain(url, name)]
 
 
+def read_stream(url: str, name: str) -> list[int]:
+    """What a stream has, from its first message to where nothing comes for a while."""
+    found = []
+    with channel_at(url) as channel:
+        channel.basic_qos(prefetch_count=500)
+        begin = {"x-stream-offset": "first"}
+        for method, _, body in channel.consume(name, arguments=begin, inactivity_timeout=5):
+            if method is None:
+                break
+            channel.basic_ack(method.delivery_tag)
+            found.append(int(body))
+        channel.cancel()
+    return found
+
+
 def set_up(rabbitmq: Rabbitmq) -> None:
     durable = {"durable": True, "auto_delete": False}
     side("source", rabbitmq.management).post(
@@ -127,18 +143,18 @@ def try_it(rabbitmq: Rabbitmq, warren: Warren) -> None:
     set_up(rabbitmq)
     for name in ("plain", "lazy", "quorum"):
         publish(rabbitmq.url, name, 0, MESSAGES, correlation_id="c", expiration="6000000")
+    publish(rabbitmq.url, "stream", 0, MESSAGES)
     eventually(
         lambda: (
             sum(one.get("messages", 0) for one in side("source", here).get("queues"))
-            == 3 * MESSAGES
+            == 4 * MESSAGES
         )
     )
 
     code, report = migrated(here, there, "--dry-run")
-    assert code == 1
-    assert sum(one["ready"] for one in report["planned"]) == 3 * MESSAGES
-    assert [*refused(report)] == [("queues", "/", "stream")]
-    step(f"dry run: {len(report['definitions'])} definitions, {3 * MESSAGES} messages")
+    assert code == 0
+    assert sum(one["ready"] for one in report["planned"]) == 4 * MESSAGES
+    step(f"dry run: {len(report['definitions'])} definitions, {4 * MESSAGES} messages")
 
     command = [sys.executable, "-P", "-m", "warren", "server", "--check-config"]
     checked = subprocess.run(
@@ -148,15 +164,16 @@ def try_it(rabbitmq: Rabbitmq, warren: Warren) -> None:
     step("RabbitMQ's configuration can be taken over")
 
     code, report = migrated(here, there, "--definitions-only")
-    assert code == 1 and [*refused(report)] == [("queues", "/", "stream")]
-    assert {row["name"] for row in side("target", there).get("queues")} >= {"plain", "lazy"}
-    assert [count_at(warren, name) for name in ("plain", "lazy", "quorum")] == [0, 0, 0]
-    step("definitions, and no message; the stream was named as left")
+    assert code == 0 and not refused(report)
+    assert {row["name"] for row in side("target", there).get("queues")} == {*QUEUES}
+    assert not any(count_at(warren, name) for name in QUEUES)
+    step("definitions, and no message")
 
     began = time.monotonic()
     code, report = migrated(here, there)
     taken_s = time.monotonic() - began
-    assert code == 1, "the stream is left"
+    assert code == 0, report
+    assert read_stream(warren.url, "stream") == [*range(MESSAGES)]
     for name in ("plain", "lazy", "quorum"):
         result = queue(report, name)
         assert result["all_moved"], result
@@ -167,7 +184,7 @@ def try_it(rabbitmq: Rabbitmq, warren: Warren) -> None:
             == ("c", "6000000", 2, int(body))
             for body, kept in arrived
         )
-    step(f"moved {3 * MESSAGES} messages in order, unchanged, in {taken_s:.1f} s with definitions")
+    step(f"moved {4 * MESSAGES} messages in order, unchanged, in {taken_s:.1f} s with definitions")
 
     publish(rabbitmq.url, "plain", 0, MESSAGES)
     process = migrate(here, there, "--queue", "plain", "--messages-only", "--json")
@@ -197,6 +214,22 @@ def try_it(rabbitmq: Rabbitmq, warren: Warren) -> None:
     step(f"RabbitMQ killed after {first['moved']}: nothing lost, {twice} doubled of"
          f" {first['doubtful']} that were told")  # fmt: skip
 
+    copied = MESSAGES
+    for victim in (warren, rabbitmq, None):
+        publish(rabbitmq.url, "stream", copied, copied + MESSAGES)
+        process = migrate(here, there, "--queue", "stream", "--messages-only")
+        eventually(lambda: count_at(warren, "stream") > copied + MESSAGES // 10)  # noqa: B023
+        (victim or process).kill()
+        process.communicate(timeout=PATIENCE_S)
+        assert process.returncode, "it is not done"
+        if victim is not None:
+            victim.start()
+        code, report = migrated(here, there, "--queue", "stream", "--messages-only")
+        assert code == 0, report
+        copied += MESSAGES
+        assert read_stream(warren.url, "stream") == [*range(copied)]
+    step("a stream copied, each message once: Warren, RabbitMQ and the command killed meanwhile")
+
     process = migrate(here, there, "--follow", "--quiet-for", "1", "--messages-only", "--json")
     for start in range(0, 1000, 100):
         publish(rabbitmq.url, "lazy", start, start + 100)
@@ -224,7 +257,8 @@ def try_it(rabbitmq: Rabbitmq, warren: Warren) -> None:
     )  # fmt: skip
     with channel_at(warren.url) as channel:
         channel.queue_declare("back", durable=True)
-    for name in ("plain", "quorum", "back"):
+        channel.queue_declare("history", durable=True, arguments={"x-queue-type": "stream"})
+    for name in ("plain", "quorum", "back", "history"):
         publish(warren.url, name, 0, MESSAGES)
     code, report = migrated(there, here)
     assert code == 1
@@ -236,7 +270,9 @@ def try_it(rabbitmq: Rabbitmq, warren: Warren) -> None:
     for name in ("plain", "quorum", "back"):
         assert queue(report, name)["all_moved"], queue(report, name)
         assert numbers(rabbitmq.url, name) == [*range(MESSAGES)]
-    step(f"and back: {3 * MESSAGES} messages; what RabbitMQ does not know was named")
+    assert read_stream(rabbitmq.url, "history") == [*range(MESSAGES)]
+    assert "no copies" in queue(report, "stream")["reason"], "RabbitMQ has the originals"
+    step(f"and back: {4 * MESSAGES} messages; what RabbitMQ does not know was named")
 
 
 def count_at(warren: Warren, name: str) -> int:
