@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from warren.core.definitions.records import QueueRecord
+from warren.core.ports import Commit
 from warren.core.queues.moving import Moving
 from warren.core.queues.queue import DeclaredQueue, Queue
 from warren.core.queues.queue_arguments import QueueSettings
@@ -25,6 +26,10 @@ class Placement(Protocol):
         Raises `InternalFault` when too few of them are up, unless the queue `may_wait` for them;
         `described` is the queue in its text.
         """
+        ...
+
+    def declaring(self, leader: str, commit: Commit) -> None:
+        """Count a new queue as one of its leader's from now on, not only when `commit` is done."""
         ...
 
     def is_here(self, record: QueueRecord) -> bool:
@@ -63,6 +68,9 @@ class OneNode:
         self, described: str, settings: QueueSettings, leader: str, *, may_wait: bool = False
     ) -> Sequence[str]:
         return ()
+
+    def declaring(self, leader: str, commit: Commit) -> None:
+        """There is no choice that the count could change."""
 
     def is_here(self, record: QueueRecord) -> bool:
         return True

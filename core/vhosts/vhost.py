@@ -387,6 +387,7 @@ class VirtualHost:
         # An exclusive queue ends with its connection, and so at the latest with the node.
         transient = not durable or record.exclusive
         commit = self._store.transact([Write(key, record, transient)], [self._unchanged(key)])
+        self._placement.declaring(leader, commit)
         if not commit.visible:
             commit.then(partial(self._exclusive.decided, queue_id))
         log_event(queue_log, logging.DEBUG, "queue_declared", queue=name, vhost=self.name)

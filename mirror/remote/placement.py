@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.errors import InternalFault
 from warren.core.messages.settlement import PENDING, REJECTED
-from warren.core.ports import Key, MetadataStore
+from warren.core.ports import Commit, Key, MetadataStore
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.moving import Moving, Unanswered
 from warren.core.queues.queue import DeclaredQueue, Queue
@@ -47,6 +48,8 @@ class ClusterPlacement:
         self._locator = locator
         self._leaders: dict[Key, str] = {}
         self._led: Counter[str] = Counter()
+        # By leader, the queues that this node is declaring.
+        self._declaring: Counter[str] = Counter()
         for stored in metadata.records(("queue",)):
             self._queue_changed(stored.key, stored.record)
         metadata.watch(("queue",), self._queue_changed)
@@ -63,7 +66,14 @@ class ClusterPlacement:
         if locator == "random":
             return self._random.choice(nodes)
         # The node that leads the fewest queues; among equals, the client's own.
-        return min(nodes, key=lambda node: (self._led[node], node != self._node, node))
+        return min(
+            nodes,
+            key=lambda node: (
+                self._led[node] + self._declaring[node],
+                node != self._node,
+                node,
+            ),
+        )
 
     def members_of_new(
         self, described: str, settings: QueueSettings, leader: str, *, may_wait: bool = False
@@ -94,6 +104,14 @@ class ClusterPlacement:
         for node in others:
             first.setdefault(machine_of(node), node)
         return [node for node in first.values() if node != leader]
+
+    def declaring(self, leader: str, commit: Commit) -> None:
+        if not commit.visible:
+            self._declaring[leader] += 1
+            commit.then(partial(self._declared, leader))
+
+    def _declared(self, leader: str) -> None:
+        self._declaring[leader] -= 1
 
     def is_here(self, record: QueueRecord) -> bool:
         return record.leader == self._node

@@ -100,6 +100,15 @@ def test_it_is_one_broker(broker: Processes, until: Until) -> None:
     assert broker.api.get("/policies/%2F/short")[0] == 200
 
 
+def test_queues_that_are_declared_at_the_same_moment_are_spread(broker: Processes) -> None:
+    broker.start()
+    queue = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+    definitions = {"queues": [queue | {"name": f"q{number}"} for number in range(30)]}
+    assert broker.api.post("/definitions", definitions)[0] == 204
+    nodes = ("warren@here", "warren-2@here", "warren-3@here")
+    assert Counter(broker.queues().values()) == dict.fromkeys(nodes, 10)
+
+
 @pytest.mark.parametrize("how", ["cancel", "channel", "connection"])
 def test_an_auto_delete_queue_is_gone_for_all_when_its_last_consumer_hears_that_it_has_left(
     broker: Processes, how: str
