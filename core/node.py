@@ -96,7 +96,9 @@ class Node:
         server_properties: Table,
         placement: Placement | None = None,
         cluster_name: str | None = None,
+        processes: int = 1,
     ) -> None:
+        """`processes`: the broker has so many, of which this node is one."""
         self.name = name
         self._first_cluster_name = cluster_name or name
         self.clock = clock
@@ -121,7 +123,7 @@ class Node:
         # Who knows what clients of other nodes have got from a queue.
         self.other_clients: list[Callable[[LocalQueue], Iterable[Message]]] = []
         self.counts = NodeCounts()
-        self._throttle = LoginThrottle()
+        self._throttle = LoginThrottle(processes)
         self.started_at = clock.wall_time()
         # Set by tests of clients: what is to be confirmed waits.
         self.holds_confirms = False
@@ -319,7 +321,7 @@ class Node:
     def _check_password(self, user: str, password: str, address: str, loopback: bool) -> User:
         now = self.clock.now()
         if self._throttle.waits(address, user, now):
-            raise LoginThrottled(user)
+            raise LoginThrottled(user, self._throttle.forgiven_s)
         try:
             return self.access.authenticate(user, password, loopback)
         except LoginRefused as refusal:
@@ -327,7 +329,7 @@ class Node:
                 log_event(log, logging.WARNING, "logins_throttled", address=address, last_user=user)
             if self._throttle.guesses(address, now):
                 # The same answer for a name that does not exist and for one that has to wait.
-                raise LoginThrottled(user) from refusal
+                raise LoginThrottled(user, self._throttle.forgiven_s) from refusal
             raise
 
     def login_refused(self, peer: str, refusal: LoginRefused) -> None:

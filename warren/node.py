@@ -258,6 +258,7 @@ class RunningNode:
             server_properties=server_properties(),
             placement=placement,
             cluster_name=config.cluster_name,
+            processes=1 if config.process is None else config.process.count,
         )
         listener = amqp_listener(config, node, loop)
         memory.is_busy = listener.was_busy

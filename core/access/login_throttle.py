@@ -12,6 +12,9 @@ Failed logins are counted by address and name, and by address. Each count falls 
 So an address has some 20 guesses a minute in the long run, and one more for each name an hour. One
 name that many addresses guess is not protected by this: to lock it would lock its user out.
 
+Each process of a broker counts what fails there. So with N processes a count falls N times slower,
+and all of them together let as many guesses pass in the long run as one process would.
+
 A client that has to wait is refused before the password is looked at, and that does not count. What
 is remembered is bounded: the names that failed longest ago are forgotten first, and an address that
 has to wait adds no names that do not exist.
@@ -33,7 +36,7 @@ OF_ADDRESS_MAX = 60
 together behind one proxy."""
 
 FORGIVEN_S = 3.0
-"""A count falls by one every so many seconds: 20 guesses a minute."""
+"""A count falls by one every so many seconds: 20 guesses a minute. For a broker of one process."""
 
 REMEMBERED_S = 3600.0
 """How long a name that failed waits with the others, while its address guesses."""
@@ -46,10 +49,11 @@ NETWORK_BITS = 64
 
 
 class LoginThrottled(LoginRefused):
-    """The address has to wait; whether the password is right is not said."""
+    """The address has to wait, for `wait_s` at most; whether the password is right is not said."""
 
-    def __init__(self, user: str) -> None:
+    def __init__(self, user: str, wait_s: float) -> None:
         super().__init__(user, "too many failed logins")
+        self.wait_s = wait_s
 
 
 @dataclass(slots=True)
@@ -62,13 +66,18 @@ class _Failures:
 
 
 class LoginThrottle:
-    """Times are seconds on the node's clock. A name that is None stands for all of an address."""
+    """Times are seconds on the node's clock. A name that is None stands for all of an address.
 
-    def __init__(self) -> None:
+    `processes` is the number of processes of the broker; `forgiven_s` the seconds in which a count
+    falls by one.
+    """
+
+    def __init__(self, processes: int = 1) -> None:
+        self.forgiven_s = FORGIVEN_S * processes
         self._failures: OrderedDict[tuple[str, str | None], _Failures] = OrderedDict()
 
     def waits(self, address: str, name: str, now: float) -> bool:
-        """Whether the address has to wait before it may try this name again: up to `FORGIVEN_S`."""
+        """Whether the address has to wait before it may try this name again: up to `forgiven_s`."""
         if not self._failures:
             return False
         network = _network(address)
@@ -110,7 +119,7 @@ class LoginThrottle:
         failures = self._failures.get(who)
         if failures is None:
             return 0.0
-        return max(0.0, failures.count - (now - failures.at) / FORGIVEN_S)
+        return max(0.0, failures.count - (now - failures.at) / self.forgiven_s)
 
 
 def _network(address: str) -> str:

@@ -11,7 +11,7 @@ import binascii
 from dataclasses import dataclass
 
 from warren.core.access.access_control import LoginRefused, User
-from warren.core.access.login_throttle import FORGIVEN_S, LoginThrottled
+from warren.core.access.login_throttle import LoginThrottled
 from warren.core.node import Node
 from warren.core.vhosts.node_counts import HTTP
 from warren.mgmt.http.errors import CHALLENGE, ApiError, LoginFailed, NotAuthorised
@@ -72,8 +72,8 @@ def log_in(node: Node, credentials: tuple[str, str], address: str, loopback: boo
         raise ApiError(
             429,
             "too_many_requests",
-            f"too many failed logins from {address}, try again in {FORGIVEN_S:.0f} s",
-            {"Retry-After": str(int(FORGIVEN_S))},
+            f"too many failed logins from {address}, try again in {refusal.wait_s:.0f} s",
+            {"Retry-After": str(int(refusal.wait_s))},
         ) from refusal
     except LoginRefused as refusal:
         node.login_refused(address, refusal)

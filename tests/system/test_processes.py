@@ -10,8 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ import pytest
 from broker_processes import Processes, Until
 from server_process import PATIENCE_S, ServerProcess
 from warren_command import run_warren
+
+from warren.core.access.login_throttle import FORGIVEN_S, OF_NAME_MAX
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
@@ -148,6 +152,21 @@ def test_what_is_got_and_put_back_over_http_is_in_its_place_when_that_is_answere
             assert status == 200 and [row["payload"] for row in rows] == ["a", "b"]
             bodies = [leader.basic_get(queue, auto_ack=True)[2] for _ in range(3)]
             assert bodies == [b"a", b"b", b"c"]
+
+
+def test_a_guesser_has_to_wait_for_as_much_longer_as_there_are_processes(
+    broker: Processes,
+) -> None:
+    broker.start(processes=2)
+    wrong = "Basic " + b64encode(b"guest:wrong").decode()
+    for _ in range(5 * OF_NAME_MAX):
+        connection = HTTPConnection("127.0.0.1", broker.http_port, timeout=PATIENCE_S)
+        connection.request("GET", "/api/whoami", headers={"Authorization": wrong})
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+    assert answer.status == 429
+    assert answer.headers["Retry-After"] == str(int(2 * FORGIVEN_S))
 
 
 def test_connection_max_is_of_all_processes_together(

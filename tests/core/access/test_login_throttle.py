@@ -40,6 +40,11 @@ def test_a_name_is_guessed_some_twenty_times_a_minute(throttle: LoginThrottle) -
     assert guesses(throttle, *ANN[:1], ["ann"], 600) <= OF_NAME_MAX + 600 / FORGIVEN_S + 1
 
 
+def test_several_processes_together_let_no_more_guesses_pass_in_the_long_run() -> None:
+    passed = sum(guesses(LoginThrottle(processes=3), ANN[0], ["ann"], 600) for _ in range(3))
+    assert passed <= 3 * (OF_NAME_MAX + 1) + 600 / FORGIVEN_S
+
+
 def test_many_names_are_guessed_no_faster(throttle: LoginThrottle) -> None:
     names = [f"user{number}" for number in range(200)]
     allowed = OF_ADDRESS_MAX + len(names) + 600 / FORGIVEN_S + 1
