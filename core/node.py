@@ -96,9 +96,7 @@ class Node:
         server_properties: Table,
         placement: Placement | None = None,
         cluster_name: str | None = None,
-        processes: int = 1,
     ) -> None:
-        """`processes`: the broker has so many, of which this node is one."""
         self.name = name
         self._first_cluster_name = cluster_name or name
         self.clock = clock
@@ -123,7 +121,7 @@ class Node:
         # Who knows what clients of other nodes have got from a queue.
         self.other_clients: list[Callable[[LocalQueue], Iterable[Message]]] = []
         self.counts = NodeCounts()
-        self._throttle = LoginThrottle(processes)
+        self._throttle = LoginThrottle()
         self.started_at = clock.wall_time()
         # Set by tests of clients: what is to be confirmed waits.
         self.holds_confirms = False
@@ -317,6 +315,10 @@ class Node:
             raise
         logins.succeeded += 1
         return admitted
+
+    def is_one_of(self, processes: int) -> None:
+        """The broker has so many processes, and this node is one of them."""
+        self._throttle = LoginThrottle(processes)
 
     def _check_password(self, user: str, password: str, address: str, loopback: bool) -> User:
         now = self.clock.now()

@@ -199,6 +199,8 @@ class RunningNode:
             stores = Stores(metadata, deleted_queues, directory, recovery)
             running = cls._build(config, loop, clock, stores, cluster, faults)
             running._clock = clock
+            if config.process is not None:
+                running.node.is_one_of(config.process.count)
             await running._traces.start(config)
             if cluster is not None:
                 await cluster.serve(running.node)
@@ -258,7 +260,6 @@ class RunningNode:
             server_properties=server_properties(),
             placement=placement,
             cluster_name=config.cluster_name,
-            processes=1 if config.process is None else config.process.count,
         )
         listener = amqp_listener(config, node, loop)
         memory.is_busy = listener.was_busy

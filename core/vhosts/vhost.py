@@ -383,10 +383,9 @@ class VirtualHost:
             self._exclusive.declaring(queue_id, exclusive_owner)
         self._counts.queues_created += 1
         self.turns.spend(DECLARE_US + LEVEL_US * settings.levels)
-        key = ("queue", self.name, name)
         # An exclusive queue ends with its connection, and so at the latest with the node.
-        transient = not durable or record.exclusive
-        commit = self._store.transact([Write(key, record, transient)], [self._unchanged(key)])
+        write = Write(("queue", self.name, name), record, not durable or record.exclusive)
+        commit = self._store.transact([write], [self._unchanged(write.key)])
         self._placement.declaring(leader, commit)
         if not commit.visible:
             commit.then(partial(self._exclusive.decided, queue_id))

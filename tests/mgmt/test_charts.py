@@ -238,8 +238,9 @@ def test_a_node_with_a_damaged_file_of_histories_starts_without_them(
     file.write_bytes(b"something else")
     caplog.clear()
     with Broker(data_dir=tmp_path, http_port=0, stats_interval_ms=100) as broker:
+        # The file is read in the background.
+        lines = until(lambda: [one.message for one in caplog.records if "history" in one.message])
         until(lambda: ApiClient(broker).get(f"/nodes?{RANGES}")[1][0]["mem_used_details"])
-        lines = [record.message for record in caplog.records if "history" in record.message]
         assert len(lines) == 1 and lines[0].startswith("history_not_loaded"), lines
 
 
