@@ -54,7 +54,7 @@ as far."""
 
 
 class NotContinued(Exception):
-    """What the target's stream has is not what this one could go on with."""
+    """What the target's stream has is not what this one could go on with, or cannot be read."""
 
 
 class Copy(NamedTuple):
@@ -122,15 +122,15 @@ async def copy_stream(
 
     Raises `SideFailed` while it looks for the place; what fails later is the reason of the result.
     """
-    end = await _Look(pair, pair.source, queue, terms).find_end()
-    if end is None:
-        return Copied(Moved(0, "", []), None)
-    first = next_offset
-    if first is None or first > end + 1:
-        try:
+    try:
+        end = await _Look(pair, pair.source, queue, terms).find_end()
+        if end is None:
+            return Copied(Moved(0, "", []), None)
+        first = next_offset
+        if first is None or first > end + 1:
             first = await _find_next(pair, queue, terms, end)
-        except NotContinued as obstacle:
-            return Copied(Moved(0, str(obstacle), []), None)
+    except NotContinued as obstacle:
+        return Copied(Moved(0, str(obstacle), []), None)
     if first > end:
         return Copied(Moved(0, "", []), first)
     expect(end + 1 - first)
@@ -203,10 +203,16 @@ class _Look:
 
     async def find_end(self) -> int | None:
         """The offset of the last message, or of one that came while it was looked for; None for
-        an empty stream. Raises `SideFailed`."""
+        an empty stream. Raises `SideFailed`, and `NotContinued` if the stream is not empty and
+        delivers nothing."""
         ready = await self._pair.count(self._connection, self._queue)
         patience_s = self._silence_s if ready else EMPTY_S
         await self._read("last", self._note, patience_s, PAUSE_S, LAST_S)
+        if ready and self._last is None:
+            role = self._pair.role(self._connection)
+            raise NotContinued(
+                f"the {role}'s stream has {ready} messages and gave none for {patience_s:.0f} s"
+            )
         return self._last
 
     async def first_from(self, offset: int) -> Delivered | None:

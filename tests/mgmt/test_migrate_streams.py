@@ -24,7 +24,9 @@ from migrating import (
 )
 
 from warren import Broker
+from warren.client.events import Delivered
 from warren.mgmt.migrate import stream_copy
+from warren.mgmt.migrate.pair import Heard, Inbox, Pair
 from warren.mgmt.migrate.run import Audience
 from warren.mgmt.migrate.side import CONNECTION_NAME
 
@@ -229,3 +231,49 @@ def test_a_dry_run_says_that_a_stream_is_copied(pair: tuple[Broker, Broker]) -> 
     assert done.exit_code == 0, done.output
     assert "/ s: 2, copied if the target has no copies: it is a stream" in done.output
     assert read_bodies(target) == []
+
+
+def test_a_source_that_delivers_nothing_is_named(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(3))
+    lose_deliveries(monkeypatch, "source")
+    left = move(*sides(source, target), silence_s=0.3)["s"]
+    assert left.reason == "the source's stream has 3 messages and gave none for 0 s"
+    assert not left.all_moved
+
+
+def test_a_target_that_delivers_nothing_gets_no_second_copies(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(3))
+    move(*sides(source, target))
+    with monkeypatch.context() as patch:
+        lose_deliveries(patch, "target")
+        left = move(*sides(source, target), silence_s=0.3)["s"]
+    assert left.reason == "the target's stream has 3 messages and gave none for 0 s"
+    assert not left.all_moved
+    assert read_bodies(target) == octets(0, 1, 2)
+
+
+def lose_deliveries(monkeypatch: pytest.MonkeyPatch, role: str) -> None:
+    """Have one side deliver nothing, as a broker does whose disk is slow."""
+    take = Inbox.take
+    pairs: list[Pair] = []
+    make = Pair.__init__
+
+    def noted(pair: Pair, *arguments: Any) -> None:
+        make(pair, *arguments)
+        pairs.append(pair)
+
+    def fewer(inbox: Inbox) -> list[Heard]:
+        return [
+            heard
+            for heard in take(inbox)
+            if not (isinstance(heard.event, Delivered) and pairs[-1].role(heard.of) == role)
+        ]
+
+    monkeypatch.setattr(Pair, "__init__", noted)
+    monkeypatch.setattr(Inbox, "take", fewer)
