@@ -27,7 +27,7 @@ from warren.mgmt.migrate.queue_move import (
     move_queue,
 )
 from warren.mgmt.migrate.side import Side
-from warren.mgmt.migrate.stream_copy import copy_stream
+from warren.mgmt.migrate.stream_copy import Copy, copy_stream
 from warren.mgmt.migrate.window import Published
 from warren.mgmt.pace import Pace
 
@@ -143,12 +143,15 @@ class Listed(NamedTuple):
         return self.vhost, self.name
 
 
-class CopiedUpTo(NamedTuple):
+class Reach(NamedTuple):
     """How far a stream was copied by this run."""
 
-    next_offset: int
+    last: Copy | None
+    """The last copy, if there is one."""
     ready: int
-    """How many messages it had at the source then."""
+    """How many messages the stream had at the source then."""
+    there: int
+    """How many it had at the target then."""
 
 
 class Round(NamedTuple):
@@ -247,7 +250,8 @@ class _Run:
         """Connections, by virtual host, that the next round uses again."""
         self._kept: dict[tuple[str, ...], limits.LengthLimits] = {}
         """The limits of the target's queues, as they were last known."""
-        self._copied: dict[tuple[str, str], CopiedUpTo] = {}
+        self._copied: dict[tuple[str, str], Reach] = {}
+        """The streams that were copied up to their ends."""
         self._moved = 0
         self._left = 0
         self._pace = Pace(options.rate, asyncio.get_running_loop().time())
@@ -391,14 +395,14 @@ class _Run:
             if reach is None or reach.ready != ready:
                 result.reason = "stopped before its turn"
         else:
-            await self._move_messages(pair, queue, ready, result)
+            await self._move_messages(pair, queue, ready, there, result)
         result.source_after = await self._count(pair, "source", queue.name)
         result.target_after = await self._count(pair, "target", queue.name)
         if result.left_behind and not result.reason:
             result.reason = "stopped" if self._stop.is_set() else CAME_MEANWHILE
 
     async def _move_messages(
-        self, pair: Pair, queue: Listed, ready: int, result: QueueResult
+        self, pair: Pair, queue: Listed, ready: int, there: int, result: QueueResult
     ) -> None:
         terms = Terms(
             self._pace,
@@ -410,15 +414,18 @@ class _Run:
         )
         if queue.stream:
             reach = self._copied.pop(queue.identity, None)
-            moved, next_offset = await copy_stream(
+            # With fewer messages than before, the target may have another stream now.
+            goes_on = reach is not None and there >= max(reach.there, 1)
+            moved, last = await copy_stream(
                 pair,
                 queue.name,
                 terms,
-                reach.next_offset if reach is not None else None,
+                reach.last if reach is not None and goes_on else None,
                 lambda count: self._expect(queue, count),
             )
-            if next_offset is not None:
-                self._copied[queue.identity] = CopiedUpTo(next_offset, ready)
+            if not moved.reason:
+                there = await pair.count(pair.target, queue.name)
+                self._copied[queue.identity] = Reach(last, ready, there)
         else:
             self._expect(queue, ready)
             moved = await move_queue(pair, queue.name, FirstMessages(ready), terms)

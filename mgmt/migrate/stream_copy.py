@@ -74,7 +74,7 @@ class StreamPortion:
         self._last = last
         self._complete = False
         self._sent = 0
-        self._reached = first - 1
+        self._sent_last: Copy | None = None
 
     def came(self, delivery: Delivered) -> None:
         offset = offset_of(delivery.header)
@@ -92,33 +92,36 @@ class StreamPortion:
         fields = fields.with_field(COPIED, long_value(offset))
         changed = with_properties(delivery.header, {"headers": table_octets(fields)})
         self._sent += 1
-        self._reached = offset
+        self._sent_last = Copy(offset, delivery.body, _message_id(delivery))
         return changed
 
-    def next_offset(self, moved: Moved) -> int | None:
-        """Where to go on after this move; None if it did not get to the end."""
-        whole = self._reached >= self._last and moved.messages == self._sent and not moved.reason
-        return self._reached + 1 if whole else None
+    def last_copy(self, moved: Moved) -> Copy | None:
+        """The last copy of this move; None if it did not get to the end."""
+        last = self._sent_last
+        whole = last is not None and last.original >= self._last and moved.messages == self._sent
+        return last if whole and not moved.reason else None
 
     def silent(self, ready: int, silence_s: float) -> str:
         return f"the stream has {ready} messages and gave none for {silence_s:.0f} s"
 
 
 class Copied(NamedTuple):
-    """The result of one turn. `next_offset` is where the next turn begins; None if it must look."""
+    """The result of one turn. The stream was copied up to its end if there is no reason."""
 
     moved: Moved
-    next_offset: int | None
+    last: Copy | None
+    """The last copy at the target, where it is known."""
 
 
 async def copy_stream(
     pair: Pair,
     queue: str,
     terms: Terms,
-    next_offset: int | None,
+    known: Copy | None,
     expect: Callable[[int], None],
 ) -> Copied:
-    """Copy what the stream has now and the target lacks. `expect` is told how many they are.
+    """Copy what the stream has now and the target lacks. `known` is the last copy at the target;
+    without it that is looked for. `expect` is told how many messages are to be copied.
 
     Raises `SideFailed` while it looks for the place; what fails later is the reason of the result.
     """
@@ -126,25 +129,24 @@ async def copy_stream(
         end = await _Look(pair, pair.source, queue, terms).find_end()
         if end is None:
             return Copied(Moved(0, "", []), None)
-        first = next_offset
-        if first is None or first > end + 1:
-            first = await _find_next(pair, queue, terms, end)
+        last = known or await _last_copy(pair, queue, terms)
+        first = await _find_next(pair, queue, terms, last, end)
     except NotContinued as obstacle:
         return Copied(Moved(0, str(obstacle), []), None)
     if first > end:
-        return Copied(Moved(0, "", []), first)
+        return Copied(Moved(0, "", []), last)
     expect(end + 1 - first)
     portion = StreamPortion(first, end)
     moved = await move_queue(pair, queue, portion, terms)
-    next_offset = portion.next_offset(moved)
-    reason = moved.reason or ("stopped before its end" if next_offset is None else "")
+    last = portion.last_copy(moved)
+    reason = moved.reason or ("stopped before its end" if last is None else "")
     # None of those that were on their way is doubled: the next run finds them.
-    return Copied(Moved(moved.messages, reason, []), next_offset)
+    return Copied(Moved(moved.messages, reason, []), last)
 
 
-async def _find_next(pair: Pair, queue: str, terms: Terms, end: int) -> int:
-    """The offset at the source of the first message that has no copy. Raises `NotContinued`."""
-    copy = await _last_copy(pair, queue, terms)
+async def _find_next(pair: Pair, queue: str, terms: Terms, copy: Copy | None, end: int) -> int:
+    """The offset at the source of the first message behind the original of this copy. Raises
+    `NotContinued`."""
     if copy is None:
         return 0
     if copy.original > end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -27,7 +28,7 @@ from warren import Broker
 from warren.client.events import Delivered
 from warren.mgmt.migrate import stream_copy
 from warren.mgmt.migrate.pair import Heard, Inbox, Pair
-from warren.mgmt.migrate.run import Audience
+from warren.mgmt.migrate.run import Audience, QueueResult
 from warren.mgmt.migrate.side import CONNECTION_NAME
 
 STREAM = {"x-queue-type": "stream"}
@@ -231,6 +232,70 @@ def test_a_dry_run_says_that_a_stream_is_copied(pair: tuple[Broker, Broker]) -> 
     assert done.exit_code == 0, done.output
     assert "/ s: 2, copied if the target has no copies: it is a stream" in done.output
     assert read_bodies(target) == []
+
+
+class AtQuiet(Audience):
+    """Does something when all queues were empty first, and stops when they are the next time."""
+
+    def __init__(self, do: Callable[[], None]) -> None:
+        self._do = do
+        self._quiets = 0
+        self._stop: asyncio.Event
+
+    def quiet(self, delayed: int) -> None:
+        self._quiets += 1
+        if self._quiets == 1:
+            self._do()
+        else:
+            self._stop.set()
+
+    def trouble(self, text: str) -> None:
+        self._stop.set()
+
+    def let(self, stop: asyncio.Event) -> None:
+        self._stop = stop
+        asyncio.get_running_loop().call_later(10.0, stop.set)
+
+
+def follow(pair: tuple[Broker, Broker], do: Callable[[], None]) -> QueueResult:
+    audience = AtQuiet(do)
+    return move(*sides(*pair), follow=True, quiet_s=0.0, audience=audience, stop_when=audience.let)[
+        "s"
+    ]
+
+
+def redeclare(broker: Broker) -> None:
+    with channel_at(broker.url) as channel:
+        channel.queue_delete("s")
+    declare(broker, queue="s", arguments=STREAM)
+
+
+def test_following_begins_again_in_a_new_stream_at_the_target(pair: tuple[Broker, Broker]) -> None:
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(3))
+
+    def replace() -> None:
+        redeclare(target)
+        publish(source.url, "s", (b"late", pika.BasicProperties()))
+
+    assert follow(pair, replace).all_moved
+    assert read_bodies(target) == [*octets(0, 1, 2), b"late"]
+
+
+def test_following_does_not_go_on_in_a_new_stream_of_the_source(
+    pair: tuple[Broker, Broker],
+) -> None:
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(3))
+
+    def replace() -> None:
+        redeclare(source)
+        publish(source.url, "s", *[(b"other", pika.BasicProperties())] * 5)
+
+    left = follow(pair, replace)
+    assert "at offset 2 is another one than its copy" in left.reason
+    assert not left.all_moved
+    assert read_bodies(target) == octets(0, 1, 2)
 
 
 def test_a_source_that_delivers_nothing_is_named(
