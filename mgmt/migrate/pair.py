@@ -32,6 +32,7 @@ class SideFailed(Exception):
         super().__init__(f"the {role}: {failure.text}")
         self.role = role
         self.text = str(self)
+        self.code = failure.code
         self.unreachable = isinstance(failure, ConnectionFailed) and failure.code == 0
         """True if the connection failed without a reason: the broker may have been killed."""
 

@@ -5,6 +5,10 @@ next run looks for the last copy at the target, compares it with its original an
 it, so nothing is copied twice, whatever ended the run before. A stream at the target whose messages
 are no copies, or copies of another stream, is left alone: what is older would come behind them.
 
+Of two runs at once each would copy everything. So a run declares an exclusive queue at the target
+for each stream that it copies. The target deletes it when it has read everything from a connection
+that ended, so the next run also waits for what a killed one had sent.
+
 Message counts of streams are up to five seconds old at RabbitMQ; offsets are exact, so ends are
 found by reading.
 """
@@ -12,6 +16,7 @@ found by reading.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -27,13 +32,16 @@ from warren.client.content_header import (
     with_properties,
 )
 from warren.client.events import Delivered
-from warren.mgmt.migrate.pair import LOOKS, Pair
+from warren.mgmt.migrate.pair import LOOKS, QUESTIONS, Pair, SideFailed
 from warren.mgmt.migrate.queue_move import Moved, Terms, message_property, move_queue
 
 OFFSET = "x-stream-offset"
 """The consumer's argument, and the header in which a stream tells the offset of a message."""
 
 COPIED = b"x-migrated-offset"
+
+RESOURCE_LOCKED = 405
+"""The code with which a broker refuses an exclusive queue of another connection."""
 
 PREFETCH = 500
 TAG = "warren-migrate-look"
@@ -129,6 +137,7 @@ async def copy_stream(
         end = await _Look(pair, pair.source, queue, terms).find_end()
         if end is None:
             return Copied(Moved(0, "", []), None)
+        await _claim(pair, queue, terms)
         last = known or await _last_copy(pair, queue, terms)
         first = await _find_next(pair, queue, terms, last, end)
     except NotContinued as obstacle:
@@ -142,6 +151,39 @@ async def copy_stream(
     reason = moved.reason or ("stopped before its end" if last is None else "")
     # None of those that were on their way is doubled: the next run finds them.
     return Copied(Moved(moved.messages, reason, []), last)
+
+
+def claim_on(queue: str) -> str:
+    """The name of the queue at the target by which a run claims this stream."""
+    named = hashlib.sha256(queue.encode("utf-8", "surrogateescape"))
+    return f"warren-migrate-{named.hexdigest()[:32]}"
+
+
+async def _claim(pair: Pair, queue: str, terms: Terms) -> None:
+    """Keep other runs off this stream as long as the connection to the target is open. Raises
+    `NotContinued` if another one has it."""
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + terms.silence_s
+    waited = False
+    while True:
+        try:
+            await pair.open_channel(pair.target, QUESTIONS)
+            await pair.ask(pair.target, QUESTIONS, commands.Queue.Declare,
+                           queue=claim_on(queue), exclusive=True)  # fmt: skip
+        except SideFailed as failure:
+            if failure.code != RESOURCE_LOCKED:
+                raise
+            # The end of the channel is in the inbox, too.
+            pair.inbox.take()
+        else:
+            if waited:
+                # The last messages of the other run may not be readable yet.
+                await asyncio.sleep(EMPTY_S)
+            return
+        if loop.time() >= ends_at or terms.stop.is_set():
+            raise NotContinued("another run copies this stream: run again when that has ended")
+        waited = True
+        await asyncio.sleep(EMPTY_S)
 
 
 async def _find_next(pair: Pair, queue: str, terms: Terms, copy: Copy | None, end: int) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import Any
 from urllib.parse import quote
 
@@ -30,6 +32,7 @@ from warren.mgmt.migrate import stream_copy
 from warren.mgmt.migrate.pair import Heard, Inbox, Pair
 from warren.mgmt.migrate.run import Audience, QueueResult
 from warren.mgmt.migrate.side import CONNECTION_NAME
+from warren.mgmt.migrate.stream_copy import claim_on
 
 STREAM = {"x-queue-type": "stream"}
 
@@ -342,3 +345,36 @@ def lose_deliveries(monkeypatch: pytest.MonkeyPatch, role: str) -> None:
 
     monkeypatch.setattr(Pair, "__init__", noted)
     monkeypatch.setattr(Inbox, "take", fewer)
+
+
+def test_a_second_run_at_the_same_time_copies_nothing(pair: tuple[Broker, Broker]) -> None:
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(3000))
+    second: list[QueueResult] = []
+
+    def run_beside() -> None:
+        beside = Thread(
+            target=lambda: second.append(move(*sides(source, target), silence_s=0.5)["s"])
+        )
+        beside.start()
+        beside.join()
+
+    first = move(*sides(source, target), audience=AfterMessages(500, run_beside))["s"]
+    assert first.all_moved
+    assert second[0].reason.startswith("another run copies this stream")
+    assert (second[0].moved, second[0].all_moved) == (0, False)
+    assert read_bodies(target) == octets(*range(3000))
+
+
+def test_a_run_waits_until_another_has_ended(pair: tuple[Broker, Broker]) -> None:
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(3))
+    with channel_at(target.url) as channel:
+        channel.queue_declare(claim_on("s"), exclusive=True)
+        channel.connection.call_later(1.0, channel.connection.close)
+        with ThreadPoolExecutor(1) as beside:
+            copied = beside.submit(lambda: move(*sides(source, target))["s"])
+            while channel.connection.is_open:
+                channel.connection.process_data_events(0.1)
+            assert copied.result().all_moved
+    assert read_bodies(target) == octets(0, 1, 2)
