@@ -50,10 +50,10 @@ EMPTY_S = 1.0
 """How long a stream that should be empty may take to deliver something after all."""
 
 PAUSE_S = 0.3
-"""After the last message of a stream nothing comes for so long."""
+"""After so long without a message a look at the end of a stream asks whether that was all."""
 
 LAST_S = 2.0
-"""The longest look at the end of a stream, to which publishers may add all the time."""
+"""When a look at the end of a stream, to which publishers may add all the time, asks for it."""
 
 BACK_FIRST = 1000
 BACK_TIMES = 10
@@ -301,7 +301,9 @@ class _Look:
         next_s: float = 0.0,
         at_most_s: float | None = None,
     ) -> None:
-        """Read until `take` returns true, until nothing comes for so long, or for so long."""
+        """Read until `take` returns true, or until nothing comes for so long, not even before the
+        answer to a question; or, with `at_most_s`, until the broker has sent what it had when it
+        was asked."""
         pair, connection = self._pair, self._connection
         loop = asyncio.get_running_loop()
         await pair.open_channel(connection, LOOKS)
@@ -311,7 +313,9 @@ class _Look:
         silent_at = loop.time() + first_s
         ends_at: float | None = None
         enough = False
+        asked = False
         while not enough:
+            came = 0
             for heard in pair.inbox.take():
                 failure = pair.ended(heard)
                 if failure is not None:
@@ -321,15 +325,22 @@ class _Look:
                     continue
                 connection.ack(LOOKS, event.delivery_tag, multiple=False)
                 enough = take(event)
-                now = loop.time()
+                came += 1
+            now = loop.time()
+            if came:
                 silent_at = now + next_s
                 if ends_at is None and at_most_s is not None:
                     ends_at = now + at_most_s
-            now = loop.time()
+            if asked and (not came or (at_most_s is not None and came < PREFETCH)):
+                break
+            asked = False
             until = silent_at if ends_at is None else min(silent_at, ends_at)
             if now >= until:
-                break
-            if not enough:
+                # What the broker had room to send comes before the answer. So it tells a stream
+                # that has no more from a broker or a network that stands still.
+                await pair.count_on(connection, LOOKS, self._queue)
+                asked, ends_at = True, None
+            elif not enough:
                 await pair.inbox.wait(until - now)
         await pair.close_channel(connection, LOOKS)
         pair.inbox.take()

@@ -29,7 +29,7 @@ from migrating import (
 from warren import Broker
 from warren.client.events import Delivered
 from warren.mgmt.migrate import stream_copy
-from warren.mgmt.migrate.pair import Heard, Inbox, Pair
+from warren.mgmt.migrate.pair import LOOKS, Heard, Inbox, Pair
 from warren.mgmt.migrate.run import Audience, QueueResult
 from warren.mgmt.migrate.side import CONNECTION_NAME
 from warren.mgmt.migrate.stream_copy import claim_on
@@ -378,3 +378,50 @@ def test_a_run_waits_until_another_has_ended(pair: tuple[Broker, Broker]) -> Non
                 channel.connection.process_data_events(0.1)
             assert copied.result().all_moved
     assert read_bodies(target) == octets(0, 1, 2)
+
+
+def test_an_end_is_not_taken_from_silence_alone(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(3))
+    move(*sides(source, target))
+    publish(source.url, "s", *numbered(1))
+    with monkeypatch.context() as patch:
+        deliver_late(patch)
+        assert move(*sides(source, target), silence_s=0.2)["s"].all_moved
+    assert read_bodies(target) == octets(0, 1, 2, 0)
+
+
+def deliver_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have messages that are looked at wait until the broker answers a question, as they do where
+    the network or the broker stands still for a while."""
+    take, count_on, open_channel = Inbox.take, Pair.count_on, Pair.open_channel
+    late: list[Heard] = []
+    answered: list[int] = []
+
+    async def begin(pair: Pair, connection: Any, channel: int, **options: Any) -> None:
+        late.clear()
+        await open_channel(pair, connection, channel, **options)
+
+    async def answer(pair: Pair, connection: Any, channel: int, queue: str) -> int:
+        count = await count_on(pair, connection, channel, queue)
+        if channel == LOOKS:
+            answered.append(count)
+        return count
+
+    def hold_back(inbox: Inbox) -> list[Heard]:
+        for heard in take(inbox):
+            is_look = isinstance(heard.event, Delivered) and heard.event.channel == LOOKS
+            (late if is_look else on_time).append(heard)
+        given = [*on_time, *(late if answered else ())]
+        if answered:
+            late.clear()
+        on_time.clear()
+        answered.clear()
+        return given
+
+    on_time: list[Heard] = []
+    monkeypatch.setattr(Pair, "open_channel", begin)
+    monkeypatch.setattr(Pair, "count_on", answer)
+    monkeypatch.setattr(Inbox, "take", hold_back)
