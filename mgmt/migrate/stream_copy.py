@@ -267,7 +267,7 @@ class _Look:
             found.append(delivery)
             return True
 
-        await self._read(offset, take, self._silence_s)
+        await self._read(offset, take, self._silence_s, prefetch=1)
         return found[0] if found else None
 
     async def read_up_to(self, first: int, last: int) -> None:
@@ -300,6 +300,7 @@ class _Look:
         first_s: float,
         next_s: float = 0.0,
         at_most_s: float | None = None,
+        prefetch: int = PREFETCH,
     ) -> None:
         """Read until `take` returns true, or until nothing comes for so long, not even before the
         answer to a question; or, with `at_most_s`, until the broker has sent what it had when it
@@ -307,7 +308,7 @@ class _Look:
         pair, connection = self._pair, self._connection
         loop = asyncio.get_running_loop()
         await pair.open_channel(connection, LOOKS)
-        await pair.ask(connection, LOOKS, commands.Basic.Qos, prefetch_count=PREFETCH)
+        await pair.ask(connection, LOOKS, commands.Basic.Qos, prefetch_count=prefetch)
         await pair.ask(connection, LOOKS, commands.Basic.Consume, queue=self._queue,
                        consumer_tag=TAG, arguments={OFFSET: begin})  # fmt: skip
         silent_at = loop.time() + first_s
@@ -331,7 +332,7 @@ class _Look:
                 silent_at = now + next_s
                 if ends_at is None and at_most_s is not None:
                     ends_at = now + at_most_s
-            if asked and (not came or (at_most_s is not None and came < PREFETCH)):
+            if asked and (not came or (at_most_s is not None and came < prefetch)):
                 break
             asked = False
             until = silent_at if ends_at is None else min(silent_at, ends_at)
