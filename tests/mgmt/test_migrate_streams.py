@@ -30,7 +30,7 @@ from warren import Broker
 from warren.client.events import Delivered
 from warren.mgmt.migrate import stream_copy
 from warren.mgmt.migrate.pair import LOOKS, Heard, Inbox, Pair
-from warren.mgmt.migrate.run import Audience, QueueResult
+from warren.mgmt.migrate.run import Audience, MigrationProgress, QueueResult
 from warren.mgmt.migrate.side import CONNECTION_NAME
 from warren.mgmt.migrate.stream_copy import claim_on
 
@@ -425,3 +425,21 @@ def deliver_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pair, "open_channel", begin)
     monkeypatch.setattr(Pair, "count_on", answer)
     monkeypatch.setattr(Inbox, "take", hold_back)
+
+
+def test_a_stop_in_the_middle_of_a_round_leaves_nothing_of_an_empty_stream(
+    pair: tuple[Broker, Broker],
+) -> None:
+    source, target = declared(pair)
+    declare(source, target, queue="before")
+
+    class Stopping(AtQuiet):
+        def progress(self, progress: MigrationProgress) -> None:
+            self._stop.set()
+
+    audience = Stopping(lambda: publish(source.url, "before", *numbered(1)))
+    results = move(
+        *sides(*pair), follow=True, quiet_s=0.0, audience=audience, stop_when=audience.let
+    )
+    assert results["before"].moved == 1
+    assert results["s"].all_moved
