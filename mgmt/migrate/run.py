@@ -143,7 +143,7 @@ class Listed(NamedTuple):
         return self.vhost, self.name
 
 
-class Reach(NamedTuple):
+class CopiedUpTo(NamedTuple):
     """How far a stream was copied by this run."""
 
     last: Copy | None
@@ -250,7 +250,7 @@ class _Run:
         """Connections, by virtual host, that the next round uses again."""
         self._kept: dict[tuple[str, ...], limits.LengthLimits] = {}
         """The limits of the target's queues, as they were last known."""
-        self._copied: dict[tuple[str, str], Reach] = {}
+        self._copied: dict[tuple[str, str], CopiedUpTo] = {}
         """The streams that were copied up to their ends."""
         self._moved = 0
         self._left = 0
@@ -425,7 +425,7 @@ class _Run:
             )
             if not moved.reason:
                 there = await pair.count(pair.target, queue.name)
-                self._copied[queue.identity] = Reach(last, ready, there)
+                self._copied[queue.identity] = CopiedUpTo(last, ready, there)
         else:
             self._expect(queue, ready)
             moved = await move_queue(pair, queue.name, FirstMessages(ready), terms)
