@@ -3,7 +3,9 @@
 A copy has one more header, `x-migrated-offset`: the offset that its original has at the source. The
 next run looks for the last copy at the target, compares it with its original and goes on behind
 it, so nothing is copied twice, whatever ended the run before. A stream at the target whose messages
-are no copies, or copies of another stream, is left alone: what is older would come behind them.
+are no copies, or copies of another stream, is left alone: what is older would come behind them. So
+is one that lacks a copy before the last one, because it refused a message and took later ones that
+were on their way. Those are `PREFETCH` at most, so the last copies tell.
 
 Of two runs at once each would copy everything. So a run declares an exclusive queue at the target
 for each stream that it copies. The target deletes it when it has read everything from a connection
@@ -138,7 +140,7 @@ async def copy_stream(
         if end is None:
             return Copied(Moved(0, "", []), None)
         await _claim(pair, queue, terms)
-        last = known or await _last_copy(pair, queue, terms)
+        last = known or await _last_copy(pair, queue, terms, end)
         first = await _find_next(pair, queue, terms, last, end)
     except NotContinued as obstacle:
         return Copied(Moved(0, str(obstacle), []), None)
@@ -212,21 +214,30 @@ async def _find_next(pair: Pair, queue: str, terms: Terms, copy: Copy | None, en
     return offset + 1
 
 
-async def _last_copy(pair: Pair, queue: str, terms: Terms) -> Copy | None:
+async def _last_copy(pair: Pair, queue: str, terms: Terms, source_end: int) -> Copy | None:
     """The last copy in the target's stream; None if it is empty. Raises `NotContinued`."""
     look = _Look(pair, pair.target, queue, terms)
     end = await look.find_end()
+    if end is None:
+        return None
     back = BACK_FIRST
-    while look.copy is None:
-        if end is None:
-            return None
-        if look.first == 0 or look.reached_first:
-            raise NotContinued(
-                "the target's stream has messages that are no copies, and what is older would"
-                " come behind them: delete it there and run again"
-            )
+    while len(look.originals) < PREFETCH and look.first != 0 and not look.reached_first:
         await look.read_up_to(max(0, end - back), end)
         back *= BACK_TIMES
+    if look.copy is None:
+        raise NotContinued(
+            "the target's stream has messages that are no copies, and what is older would"
+            " come behind them: delete it there and run again"
+        )
+    last = look.copy.original
+    if last <= source_end:
+        there = _Look(pair, pair.source, queue, terms)
+        missing = await there.offsets(min(look.originals), last) - look.originals
+        if missing:
+            raise NotContinued(
+                f"the target lacks a copy of offset {min(missing)}, and has one of {last}:"
+                " delete the stream there and run again"
+            )
     return look.copy
 
 
@@ -235,6 +246,8 @@ class _Look:
 
     def __init__(self, pair: Pair, connection: Connection, queue: str, terms: Terms) -> None:
         self.copy: Copy | None = None
+        self.originals: set[int] = set()
+        """The offsets at the source of all copies that came."""
         self.first: int | None = None
         """The lowest offset that came."""
         self.reached_first = False
@@ -270,6 +283,19 @@ class _Look:
         await self._read(offset, take, self._silence_s, prefetch=1)
         return found[0] if found else None
 
+    async def offsets(self, first: int, last: int) -> set[int]:
+        """The offsets between these that have messages."""
+        found: set[int] = set()
+
+        def take(delivery: Delivered) -> bool:
+            offset = offset_of(delivery.header)
+            if offset is not None and offset <= last:
+                found.add(offset)
+            return offset is None or offset >= last
+
+        await self._read(first, take, self._silence_s, self._silence_s)
+        return found
+
     async def read_up_to(self, first: int, last: int) -> None:
         """Look at the messages between these offsets for copies."""
         came: list[int] = []
@@ -289,8 +315,10 @@ class _Look:
             self.first = offset if self.first is None else min(self.first, offset)
             self._last = offset if self._last is None else max(self._last, offset)
         original = _original(delivery.header)
-        if original is not None and (self.copy is None or original >= self.copy.original):
-            self.copy = Copy(original, delivery.body, _message_id(delivery))
+        if original is not None:
+            self.originals.add(original)
+            if self.copy is None or original >= self.copy.original:
+                self.copy = Copy(original, delivery.body, _message_id(delivery))
         return False
 
     async def _read(

@@ -27,6 +27,7 @@ from migrating import (
 )
 
 from warren import Broker
+from warren.client.content_header import long_value
 from warren.client.events import Delivered
 from warren.mgmt.migrate import stream_copy
 from warren.mgmt.migrate.pair import LOOKS, Heard, Inbox, Pair
@@ -148,6 +149,24 @@ def test_copies_are_found_before_what_others_published(
     publish(source.url, "s", *numbered(1))
     assert move(*sides(source, target))["s"].moved == 1
     assert read_bodies(target) == [*octets(0, 1, 2), *[b"own"] * 300, b"0"]
+
+
+def test_a_message_that_was_refused_is_not_passed_over(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others that were on their way may have been taken behind it."""
+    source, target = declared(pair)
+    publish(source.url, "s", *numbered(1000))
+    with monkeypatch.context() as patched:
+        # As if the one at 700 was not there.
+        patched.setattr(
+            stream_copy, "long_value", lambda offset: long_value(699 if offset == 700 else offset)
+        )
+        move(*sides(source, target))
+    publish(source.url, "s", *numbered(1))
+    left = move(*sides(source, target))["s"]
+    assert left.reason.startswith("the target lacks a copy of offset 700, and has one of 999")
+    assert (left.moved, left.all_moved) == (0, False)
 
 
 def test_what_is_no_copy_is_not_continued(pair: tuple[Broker, Broker]) -> None:
