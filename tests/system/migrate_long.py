@@ -87,6 +87,16 @@ def numbers(url: str, name: str) -> list[int]:
     return [int(body) for body, _ in drain(url, name)]
 
 
+def is_served(url: str, name: str) -> bool:
+    """A stream of RabbitMQ has no leader for a moment after a start."""
+    with channel_at(url) as channel:
+        try:
+            channel.queue_declare(name, passive=True)
+        except pika.exceptions.ChannelClosedByBroker:
+            return False
+    return True
+
+
 def read_stream(url: str, name: str) -> list[int]:
     """What a stream has, from its first message to where nothing comes for a while."""
     found = []
@@ -224,6 +234,7 @@ def try_it(rabbitmq: Rabbitmq, warren: Warren) -> None:
         assert process.returncode, "it is not done"
         if victim is not None:
             victim.start()
+        eventually(lambda: is_served(rabbitmq.url, "stream"))
         code, report = migrated(here, there, "--queue", "stream", "--messages-only")
         assert code == 0, report
         copied += MESSAGES
