@@ -78,8 +78,8 @@ async def bring_over(
 ) -> list[QueueResult]:
     """Move the messages of the chosen queues; a queue that the target lacks is declared as it was.
 
-    Queues that are never moved, such as streams, are named as left. Raises `CtlError`,
-    `MigrateError`, and `BackupRefused` if no queue matches, or none that can be moved.
+    Queues that are never moved, such as those of delayed messages, are named as left. Raises
+    `CtlError`, `MigrateError`, and `BackupRefused` if no queue matches, or none that can be moved.
     """
     listed = await asyncio.to_thread(list_queues, source, options)
     if not listed:

@@ -58,15 +58,37 @@ def run(backups: Path, target: Broker, pattern: str, password: str = "guest") ->
     return CliRunner().invoke(restore_queues, [str(backups), url, "--queue", pattern])
 
 
-def test_a_stream_is_refused_and_leaves_no_directory(
+def test_delayed_messages_are_refused_and_leave_no_directory(
     backups: Path, target: Broker, temporary: Path
 ) -> None:
+    result = run(backups, target, "amq.delayed.*")
+    assert result.exit_code == 1
+    assert "queue 'amq.delayed.dly' cannot be brought over: delayed messages" in result.stderr
+    assert "--through" not in result.output
+    assert target.queue("amq.delayed.dly") is None
+    assert [*temporary.iterdir()] == []
+
+
+def test_a_stream_is_brought_over_once(backups: Path, target: Broker, temporary: Path) -> None:
+    result = run(backups, target, "s")
+    assert result.exit_code == 0, result.output
+    assert "/ s: 1 copied; source 1 -> 1, target 0 -> 1" in result.output
+    result = run(backups, target, "s")
+    assert result.exit_code == 0, result.output
+    assert "/ s: 0 copied; source 1 -> 1, target 1 -> 1" in result.output
+    assert [*temporary.iterdir()] == []
+
+
+@pytest.mark.usefixtures("temporary")
+def test_a_stream_that_has_its_messages_is_left(backups: Path, target: Broker) -> None:
+    with pika.BlockingConnection(pika.URLParameters(target.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("s", durable=True, arguments=STREAM)
+        channel.confirm_delivery()
+        channel.basic_publish("", "s", b"1")
     result = run(backups, target, "s")
     assert result.exit_code == 1
-    assert "queue 's' cannot be brought over: a stream" in result.stderr
-    assert "--through" not in result.output
-    assert target.queue("s") is None
-    assert [*temporary.iterdir()] == []
+    assert "/ s: 0 copied; source 1 -> 1, target 1 -> 1; left: the target's stream" in result.output
 
 
 def test_what_is_never_brought_over_is_named_beside_the_rest(
@@ -75,7 +97,7 @@ def test_what_is_never_brought_over_is_named_beside_the_rest(
     result = run(backups, target, "*")
     assert result.exit_code == 1, result.output
     assert "/ q: 1 moved" in result.output
-    assert "/ s: 0 moved; source 1 -> 1; left: a stream" in result.output
+    assert "/ s: 1 copied; source 1 -> 1, target 0 -> 1" in result.output
     assert "/ amq.delayed.dly: 0 moved; source 1 -> 1; left: delayed messages" in result.output
     assert "--through" not in result.output
     assert [*temporary.iterdir()] == []
