@@ -120,7 +120,7 @@ class Queue(ABC):
 
     @property
     def key(self) -> Key:
-        """Of its definition."""
+        """The key of its definition among those of the node."""
         return ("queue", self._vhost.name, self.name)
 
     @property

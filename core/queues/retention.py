@@ -312,7 +312,7 @@ class Retention:
 
     @property
     def key(self) -> Key:
-        """Of the queue's definition."""
+        """The key of the definition of the queue."""
         return self._queue.key
 
     @property

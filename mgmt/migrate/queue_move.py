@@ -77,7 +77,7 @@ class Portion(Protocol):
     """What one move takes of a queue."""
 
     arguments: Mapping[str, object]
-    """Of the consumer."""
+    """The arguments with which the consumer subscribes."""
 
     def came(self, delivery: Delivered) -> None:
         """This is the next message that the source delivered."""
