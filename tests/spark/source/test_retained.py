@@ -24,9 +24,9 @@ from warren.spark_export.source.stream import check_stream
 LARGE = b"2" * 5000
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`q` has retained 0, 1 and a large one, and has 3 left."""
+@pytest.fixture(scope="module", params=["classic", "quorum"])
+def store(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """`q`, of this type, has retained 0, 1 and a large one, and has 3 left."""
     path = tmp_path_factory.mktemp("retained")
     with Broker(data_dir=path) as broker:
         broker.call(
@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
-            channel.queue_declare("q", durable=True)
+            channel.queue_declare("q", durable=True, arguments={"x-queue-type": request.param})
             for body in (b"0", b"1", LARGE, b"3"):
                 properties = pika.BasicProperties(delivery_mode=2)
                 channel.basic_publish("", "q", body, properties)
