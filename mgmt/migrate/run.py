@@ -415,13 +415,9 @@ class _Run:
         if queue.stream:
             reach = self._copied.pop(queue.identity, None)
             # With fewer messages than before, the target may have another stream now.
-            goes_on = reach is not None and there >= max(reach.there, 1)
+            known = reach.last if reach is not None and there >= max(reach.there, 1) else None
             moved, last = await copy_stream(
-                pair,
-                queue.name,
-                terms,
-                reach.last if reach is not None and goes_on else None,
-                lambda count: self._expect(queue, count),
+                pair, queue.name, terms, known, lambda count: self._expect(queue, count)
             )
             if not moved.reason:
                 there = await pair.count(pair.target, queue.name)
