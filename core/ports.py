@@ -203,6 +203,6 @@ class MetadataStore(Protocol):
         """Report each change under the prefix as it is applied; call the result to stop."""
         ...
 
-    def close(self) -> None:
-        """Commit what is pending and release the store."""
+    def close(self) -> int:
+        """Commit what is pending and release the store; how many transactions could not be."""
         ...

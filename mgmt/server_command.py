@@ -33,6 +33,7 @@ from warren.core.log_line import log_event
 from warren.faults import NodeFailed
 from warren.log_output import LogOutput
 from warren.mgmt.definitions.errors import DefinitionsFileRefused
+from warren.mgmt.exit_codes import EXIT_FAULT, EXIT_UNWRITTEN
 from warren.mgmt.node_configuration import examine_configuration, read_configuration
 from warren.node import Ending, Joined, RunningNode
 from warren.node_refused import NodeRefused, StoreLost
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
     from warren.mgmt.stopped_node import StoppedNode
 
 log = logging.getLogger("warren.node")
-
-EXIT_FAULT = 70
-"""The exit code after an internal fault of the node (EX_SOFTWARE of sysexits.h)."""
 
 START_AGAIN_S = 0.5
 """Time until a start after a pause is tried again: an address was in use, or etcd lost again."""
@@ -165,7 +163,7 @@ async def serve(config: Config, output: LogOutput) -> int:
     if await life.begin():
         await life.live()
     manager.close()
-    return 0
+    return EXIT_UNWRITTEN if life.left_unwritten else 0
 
 
 class _Life:
@@ -175,6 +173,8 @@ class _Life:
         self._manager = manager
         self._config = config
         self._output = output
+        # Whether the node has stopped without writing everything.
+        self.left_unwritten = False
         # The node that serves, or has paused; no frame keeps one that has stopped.
         self._node: RunningNode | None = None
         # Set by a signal. Other reasons to end come from the node itself (`RunningNode.ends`).
@@ -242,6 +242,7 @@ class _Life:
             await node.stop()
         if node.faults.first is not None:
             raise NodeFailed(node.faults.first)
+        self.left_unwritten = node.left_unwritten
 
     async def _serve(self, running: RunningNode) -> Ending:
         def hang_up() -> None:

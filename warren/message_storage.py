@@ -142,12 +142,15 @@ class MessageStorage:
         while not (self.storage.journal.idle and all_buried()) and loop.time() < deadline:
             await asyncio.sleep(0.005)
 
-    def stop(self) -> None:
-        """Write everything and close; the node's queues must have been stopped before."""
+    def stop(self) -> int:
+        """Write everything and close; how many batches could not be written.
+
+        The node's queues must have been stopped before.
+        """
         self.storage.stop()
         for thread in self._threads:
             thread.close()
-        self.storage.close()
+        return self.storage.close()
 
     def give_up(self) -> None:
         """End the threads and close the files after a fault, at which the storage was abandoned."""

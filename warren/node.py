@@ -131,6 +131,7 @@ class RunningNode:
         # Set when an operator asks the node to stop; everything but its process.
         self.stop_wanted = asyncio.Event()
         self.stop_app_wanted = asyncio.Event()
+        self.left_unwritten = False  # The disk refused changes when the node stopped.
         self._clock: LoopClock  # of all parts
 
     @classmethod
@@ -446,12 +447,12 @@ class RunningNode:
         if self.cluster is not None:
             self.cluster.mirroring.stop()
         if self.messages is not None:
-            self.messages.stop()
+            self.left_unwritten |= self.messages.stop() > 0
         if self._second_copy is not None:
             self._second_copy.close()
         self._clock.end()
         await self._traces.stop()
-        await _close(self._metadata, self._directory, self.cluster)
+        self.left_unwritten |= await _close(self._metadata, self._directory, self.cluster)
 
     async def show(self, config: Config) -> None:
         """After a stop for a pause: answer over HTTP with what the node knew; change nothing.
@@ -483,7 +484,7 @@ class RunningNode:
             self._directory.close()
 
 
-async def _try_to_stop(step: Awaitable[None]) -> None:
+async def _try_to_stop(step: Awaitable[object]) -> None:
     """Run a step of a stop; log its failure, and cancel it if it takes long."""
     try:
         async with asyncio.timeout(GIVE_UP_S):
@@ -588,10 +589,11 @@ async def _recover(
 
 async def _close(
     metadata: MetadataStore | None, directory: DataDirectory | None, cluster: Cluster | None
-) -> None:
+) -> bool:
+    """Close what there is; returns whether definitions could not be written."""
     if cluster is not None:
         await cluster.close()
-    elif metadata is not None:
-        metadata.close()
+    lost = 0 if cluster is not None or metadata is None else metadata.close()
     if directory is not None:
         directory.close()
+    return lost > 0

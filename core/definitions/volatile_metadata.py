@@ -17,8 +17,9 @@ class VolatileMetadataStore(DefinitionTable):
     def uncommitted(self) -> Commit | None:
         return None
 
-    def close(self) -> None:
+    def close(self) -> int:
         """Nothing is pending and nothing is held."""
+        return 0
 
     def _persist(self, changes: Sequence[Change]) -> Commit:
         return CompletedCommit()

@@ -20,6 +20,7 @@ from warren.config import Config, Processes
 from warren.core.log_line import log_event
 from warren.faults import Faults, NodeFailed
 from warren.log_output import LogOutput
+from warren.mgmt.exit_codes import EXIT_DOWN, EXIT_NOT_STARTED, EXIT_UNWRITTEN
 from warren.mgmt.processes.child import Child, ending
 from warren.mgmt.processes.deaths import DEATHS_MAX, WITHIN_S, Deaths
 from warren.mgmt.processes.directory import STORE, ProcessesDirectory, largest_first
@@ -45,10 +46,6 @@ log = logging.getLogger("warren.node")
 
 STOP_S = 90.0
 """How long processes may take to stop before they are killed; systemd gives services as long."""
-EXIT_NOT_STARTED = 71
-"""The exit code if the system could not create a process (EX_OSERR of sysexits.h)."""
-EXIT_DOWN = 70
-"""The exit code when all processes are down for good."""
 
 
 async def supervise(config: Config, output: LogOutput) -> int:
@@ -138,6 +135,8 @@ class Supervisor:
         # The exit code, if the first start of a process failed. `_over` is set then, and when all
         # processes are down.
         self._failed: int | None = None
+        # Whether a process has stopped without writing everything.
+        self._left_unwritten = False
 
     async def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -158,7 +157,9 @@ class Supervisor:
             raise NodeFailed(self._faults.first)
         if self._failed is not None:
             return self._failed
-        return 0 if self._stop_wanted.is_set() else EXIT_DOWN
+        if not self._stop_wanted.is_set():
+            return EXIT_DOWN
+        return EXIT_UNWRITTEN if self._left_unwritten else 0
 
     async def close(self) -> None:
         """Stop the processes and release everything; may be called in any state."""
@@ -288,6 +289,7 @@ class Supervisor:
                 reason = f"ended by {ending(code)}"
             if self._store is not None:
                 self._store.end(process.status.node)
+            self._left_unwritten |= code == EXIT_UNWRITTEN
             if self._stop_wanted.is_set():
                 return
             if not settled.is_set():
@@ -304,7 +306,7 @@ class Supervisor:
                 self._failed = code if code > 0 else 1
                 self._over.set()
                 return
-            if code == 0:
+            if code in (0, EXIT_UNWRITTEN):
                 # The process was told to stop, so the others stop as well.
                 self._stop_wanted.set()
                 return
@@ -354,6 +356,7 @@ class Supervisor:
                 for child in children:
                     child.signal(signal.SIGKILL)
                 await asyncio.wait(late)
+        self._left_unwritten |= EXIT_UNWRITTEN in [end.result() for end in ends]
         for process in self._processes:
             process.child = None
 

@@ -171,10 +171,13 @@ class ClusterMetadata(SharedDefinitions):
             raise self._superseded
         return super().transact(writes, preconditions)
 
-    def close(self) -> None:
-        """Stop at once. Undecided transactions may still be taken; their commits stay open."""
+    def close(self) -> int:
+        """Stop at once; 0, for no transaction is known to be lost.
+
+        Undecided ones may still be taken; their commits stay open.
+        """
         if self._closed:
-            return
+            return 0
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -185,6 +188,7 @@ class ClusterMetadata(SharedDefinitions):
                 "cluster_transactions_undecided",
                 transactions=len(self._uncommitted),
             )
+        return 0
 
     async def aclose(self, patience_s: float = CLOSE_PATIENCE_S) -> None:
         """Stop when all transactions are decided or `patience_s` is over. The client stays open."""

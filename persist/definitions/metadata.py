@@ -128,18 +128,19 @@ class LmdbMetadataStore(DefinitionTable):
     def uncommitted(self) -> PendingCommit | None:
         return self._writer.uncommitted()
 
-    def close(self) -> None:
+    def close(self) -> int:
         """Commit what is pending and release the store.
 
-        If the disk refuses to the last, says in the log how many transactions were lost.
+        If the disk refuses to the last, returns how many transactions were lost, and logs it.
         """
         if self._closed:
-            return
+            return 0
         self._closed = True
         lost = self._writer.close()
         if lost:
             path = self._database.path
             log_event(logger, logging.ERROR, "metadata_lost", transactions=lost, path=path)
+        return lost
 
     def _definitions(self) -> Iterator[Stored]:
         for key, value in self._database.entries():

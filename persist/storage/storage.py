@@ -501,9 +501,10 @@ class Storage:
         self.persistent.close()
         self.transient.close()
 
-    def close(self) -> None:
+    def close(self) -> int:
         """Write, in this thread, what the threads did not, and say that the node stopped clean.
 
+        Returns how many batches could not be written; nothing in them was confirmed.
         To be called when the threads behind `run_journal` and the others have ended.
         """
         lost = self._group.close()
@@ -514,6 +515,7 @@ class Storage:
         elif not self._abandoned:
             self._write_clean()
         self.release()
+        return lost
 
     def _write_clean(self) -> None:
         undelivered = [

@@ -118,8 +118,9 @@ class SlowMetadataStore(DefinitionTable):
         for _ in range(count):
             self.pending.popleft().complete()
 
-    def close(self) -> None:
+    def close(self) -> int:
         """Nothing is held."""
+        return 0
 
     def _persist(self, changes: Sequence[Change]) -> Commit:
         commit = HandCommit()

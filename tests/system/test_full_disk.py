@@ -31,6 +31,8 @@ from bulk_client import (
     table,
 )
 
+from warren.mgmt.exit_codes import EXIT_UNWRITTEN
+
 FILE_SYSTEM = "40m"
 BALLAST_BYTES = 16 << 20
 NO_LIMIT = "1"
@@ -208,12 +210,16 @@ def test_a_node_that_ends_on_a_full_disk_is_back_when_there_is_space(
     try:
         until(lambda: publisher.told_blocked or publisher.error)
         assert publisher.error is None
+        fill_up(small_disk / "more")
         server.signal(stop)
-        server.wait()
+        code = server.wait()
     finally:
         publisher.stop()
     assert "Traceback" not in server.log
-    fill_up(small_disk / "more")
+    if stop is signal.SIGTERM:
+        assert "messages_unwritten" in server.log
+        assert code == EXIT_UNWRITTEN
+    fill_up(small_disk / "rest")
     # It may start or say that it cannot; either way what there is stays.
     with contextlib.suppress(AssertionError):
         start_server(data_dir=data_dir, config=config).kill()
@@ -221,6 +227,25 @@ def test_a_node_that_ends_on_a_full_disk_is_back_when_there_is_space(
     server = start_server(data_dir=data_dir, config=config)
     check_contents(server.port, publisher)
     server.kill()
+
+
+def test_the_exit_code_of_a_broker_of_processes_tells_that_one_could_not_write_all(
+    small_disk: Path, start_server: Callable[..., Any], until: Callable[..., None]
+) -> None:
+    config = f"disk_free_limit.absolute = {NO_LIMIT}\nprocesses = 2"
+    server = start_server(data_dir=small_disk / "data", config=config)
+    other = BulkClient(server.port).open()
+    other.declare("q")
+    other.close()
+    publisher = Publisher(server.port, "q")
+    try:
+        until(lambda: publisher.told_blocked or publisher.error)
+        fill_up(small_disk / "more")
+        code = server.terminate()
+    finally:
+        publisher.stop()
+    assert server.log.count("messages_unwritten") == 1
+    assert code == EXIT_UNWRITTEN
 
 
 def fill_up(path: Path) -> None:
