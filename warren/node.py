@@ -303,11 +303,7 @@ class RunningNode:
         """Load the definitions file of the configuration; its definitions replace the defaults."""
         if config.load_definitions is not None:
             module = import_module("warren.mgmt.definitions.at_start")
-            await module.load_definitions(
-                self.node,
-                config.load_definitions,
-                skip_if_unchanged=config.definitions_skip_if_unchanged,
-            )
+            await module.define(config, self.node, self.cluster and self.cluster.running)
 
     async def _manage(self, config: Config) -> None:
         """Start the HTTP listeners and the control socket, if any are configured."""

@@ -10,11 +10,13 @@ imports over HTTP, do not matter.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from warren.config import Config
 from warren.core.definitions.validation import NotThere
 from warren.core.log_line import log_event
 from warren.core.node import Node
@@ -30,6 +32,22 @@ from warren.mgmt.definitions.parsing import parse
 from warren.mgmt.waiting import durable
 
 log = logging.getLogger("warren.definitions")
+
+
+async def define(config: Config, node: Node, running: Callable[[], Collection[str]] | None) -> None:
+    """Load the files of the configuration, if this node is the one to do it.
+
+    Of several processes of a broker the first one is, and the others wait for it; `running` says
+    which of them this one can reach. Raises `DefinitionsFileRefused`.
+    """
+    assert config.load_definitions is not None
+    if config.process is not None and running is not None:
+        loading = import_module("warren.mgmt.processes.loading")
+        if not await loading.is_to_load(config.process, running):
+            return
+    await load_definitions(
+        node, config.load_definitions, skip_if_unchanged=config.definitions_skip_if_unchanged
+    )
 
 
 async def load_definitions(node: Node, path: Path, *, skip_if_unchanged: bool = False) -> bool:

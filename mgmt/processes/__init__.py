@@ -11,7 +11,8 @@ reserves the ports (`reserved_ports.py`), has the store, reports the states of t
 (`supervisor_socket.py`), and restarts processes that have ended (`child.py`, `deaths.py`). When it
 ends, for whatever reason, the processes end too. `plan.py` gives each process its name, directory
 and configuration. The supervisor passes a process its configuration (`child_command.py`), so all
-have the one that was read at the start.
+have the one that was read at the start. With `load_definitions` the first process loads the files,
+and the others wait for it (`loading.py`).
 
 Begin with `supervisor.py`.
 """

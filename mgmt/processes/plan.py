@@ -56,7 +56,6 @@ class ProcessPlan(NamedTuple):
     def configuration(self, number: int) -> Config:
         """The configuration of one process; limits of a node are divided among all."""
         config, ports = self.config, self.ports
-        is_first = number == 1
         return dataclasses.replace(
             config,
             data_dir=self.directory(number),
@@ -71,8 +70,6 @@ class ProcessPlan(NamedTuple):
             memory_watermark=share(config.memory_watermark, self.size),
             snapshot_rate=max(1, config.snapshot_rate // self.size),
             trace_size_limit=max(1, config.trace_size_limit // self.size),
-            # Only the first imports definitions, as all would import the same.
-            load_definitions=config.load_definitions if is_first else None,
             cluster_name=config.cluster_name or self.first,
             cluster=self._cluster(number),
         )

@@ -235,11 +235,8 @@ class Supervisor:
             Supervised(number, plan.configuration(number)) for number in plan.numbers()
         ]
         first, *others = self._processes
-        # The first process of a new broker starts alone: it brings in definitions that the
-        # directory already has. The others join it.
-        is_new = not self._has_begun()
         starts = [self._begin(first)]
-        if is_new:
+        if self._starts_alone():
             await self._wait(*starts)
             starts = []
         if self._failed is None and not self._stop_wanted.is_set():
@@ -247,6 +244,16 @@ class Supervisor:
             await self._wait(*starts)
         if self._failed is None and not self._stop_wanted.is_set():
             self._say_ready()
+
+    def _starts_alone(self) -> bool:
+        """Whether the first process starts before the others, which then join it.
+
+        It brings definitions into a broker that has not begun: those that the directory has, or the
+        defaults, which no process makes where files are loaded.
+        """
+        assert self._directory is not None
+        has_none = self._directory.first.is_new and self._config.load_definitions is not None
+        return not self._has_begun() and not has_none
 
     def _begin(self, process: Supervised) -> asyncio.Event:
         """Watch over a process from now on; the event is set when it is ready."""

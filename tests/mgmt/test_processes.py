@@ -59,11 +59,10 @@ class TestPlan:
         shared = plan(Config(data_dir=Path("d"), memory_watermark=Absolute(1000)))
         assert shared.configuration(2).memory_watermark == Absolute(250)
 
-    def test_they_are_called_one_cluster_and_import_definitions_once(self) -> None:
-        shared = plan(Config(data_dir=Path("d"), load_definitions=Path("f")))
+    def test_they_are_called_one_cluster(self) -> None:
+        shared = plan(Config(data_dir=Path("d")))
         first, second = shared.configuration(1), shared.configuration(2)
         assert first.cluster_name == second.cluster_name == "warren@h"
-        assert (first.load_definitions, second.load_definitions) == (Path("f"), None)
 
     def test_without_etcd_definitions_and_links_stay_on_the_machine(self) -> None:
         told = ClusterConfig((), b"", lease_ttl_s=3, queue_master_locator="random")

@@ -478,3 +478,33 @@ def warren(*arguments: object) -> str:
     ended = run_warren(*arguments)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
+
+
+def test_what_a_new_broker_loads_is_spread_over_its_processes(
+    broker: Processes, tmp_path: Path
+) -> None:
+    queues = [
+        {"name": f"q{n}", "vhost": "own", "durable": True, "auto_delete": False, "arguments": {}}
+        for n in range(9)
+    ]
+    all_rights = {"vhost": "own", "configure": ".*", "write": ".*", "read": ".*"}
+    definitions = {
+        "users": [
+            {"name": user, "password": user, "tags": "administrator"} for user in ("guest", "app")
+        ],
+        "vhosts": [{"name": "own"}],
+        "permissions": [{"user": "app", **all_rights}],
+        "queues": queues,
+    }
+    (tmp_path / "own.json").write_text(json.dumps(definitions))
+    (tmp_path / "own.conf").write_text(f"load_definitions = {tmp_path / 'own.json'}\n")
+    broker.start("--config", str(tmp_path / "own.conf"))
+    # Whichever process a client reaches: each has the definitions before it lets clients in.
+    for _ in range(9):
+        url = f"amqp://app:app@127.0.0.1:{broker.server.port}/own"
+        pika.BlockingConnection(pika.URLParameters(url)).close()
+    leaders = Counter(queue["node"] for queue in broker.api.get("/queues/own")[1])
+    assert leaders == dict.fromkeys(("warren@here", "warren-2@here", "warren-3@here"), 3)
+    broker.stop()
+    broker.start("--config", str(tmp_path / "own.conf"))
+    assert Counter(queue["node"] for queue in broker.api.get("/queues/own")[1]) == leaders

@@ -1,0 +1,62 @@
+"""When the processes of a broker load the files of `load_definitions`.
+
+The first process loads them, once the others are up: the queues are spread over all of them. The
+others let clients in when that is done, so a client finds the definitions at whichever process it
+reaches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+from warren.config import ProcessConfig
+from warren.core.errors import NotFound
+from warren.core.log_line import log_event
+from warren.mgmt.processes.asking import statuses
+from warren.mgmt.processes.states import ProcessState
+
+log = logging.getLogger("warren.definitions")
+
+FIRST = 1
+"""The number of the process that loads the files."""
+OTHERS_UP_S = 10.0
+"""How long the first process waits for the others; one with much to recover takes longer."""
+POLL_S = 0.05
+
+
+async def is_to_load(process: ProcessConfig, running: Callable[[], Collection[str]]) -> bool:
+    """Whether this process is to load the files, and now; False where another has loaded them.
+
+    `running` are the names of the processes that this one can reach.
+    """
+    if process.number == FIRST:
+        try:
+            async with asyncio.timeout(OTHERS_UP_S):
+                while not await _others_are_up(process, running):
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            log_event(log, logging.WARNING, "definitions_loaded_before_all_processes_are_up")
+        return True
+    while not await _first_is_done(process):
+        await asyncio.sleep(POLL_S)
+    return False
+
+
+async def _others_are_up(process: ProcessConfig, running: Callable[[], Collection[str]]) -> bool:
+    """Whether every other process can be reached, or is down for good."""
+    try:
+        states = await statuses(process.supervisor)
+    except NotFound:
+        return False
+    return all(one.state is ProcessState.DOWN or one.node in running() for one in states)
+
+
+async def _first_is_done(process: ProcessConfig) -> bool:
+    """Whether the first process serves clients, or is down for good."""
+    try:
+        states = await statuses(process.supervisor)
+    except NotFound:
+        return False
+    return all(one.state is not ProcessState.STARTING for one in states if one.number == FIRST)
