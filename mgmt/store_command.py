@@ -49,7 +49,7 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class Unreadable(click.ClickException):
-    """There is nothing that can be read, or a later version wrote it."""
+    """There is no such store or queue, or a later version wrote it."""
 
     exit_code = UNREADABLE
 

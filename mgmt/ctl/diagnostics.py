@@ -84,7 +84,7 @@ def is_running(call: Call) -> Answer:
 
 @command("is_booting", "Say whether the node is starting.")
 def is_booting(call: Call) -> Answer:
-    """Not while it answers; what does not answer is not there as far as one can see."""
+    """Answer no: a node that answers has started, and one that does not may as well be stopped."""
     name = "the node"
     with suppress(NodeUnreachable):
         name = f"node {call.node}"
@@ -268,7 +268,7 @@ def _certificate_lines(row: dict[str, Any]) -> list[str]:
 
 @command("certificates", "Show the certificate files of TLS listeners, and when they expire.")
 def certificates(call: Call) -> Answer:
-    """All of them: whatever does not expire within this time would have no date either."""
+    """Ask which certificates expire within 10,000 years: all of them do."""
     call.announce(f"Certificates of node {call.node} ...")
     failure = _failing(call, "certificate-expiration", "10000", "years")
     rows = failure.get("expired") or [] if failure is not None else []

@@ -19,8 +19,11 @@ from warren.node import RunningNode
 
 
 async def problems_of_items(config: Config, path: Path) -> list[str]:
-    """What the items of the file, or of the files in the directory, would be refused for; of each
-    file the first reason. Files that are no definitions at all are for `file_problems`."""
+    """Return why a node would refuse items of the file, or of the files in the directory.
+
+    Of each file only the first reason is found. `file_problems` finds files that are not
+    definitions at all.
+    """
     begins_anew = config.cluster is None and not (config.data_dir and config.data_dir.exists())
     node = await RunningNode.start(_alone(config))
     problems = []

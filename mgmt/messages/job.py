@@ -371,7 +371,7 @@ class Job:
                 await self._pause(ALARM_S)
             self.reason = ""
 
-    # What becomes of them
+    # Carrying out the plan
 
     async def _note(self, found: Sequence[Found]) -> None:
         """Count for a dry run what the job would do."""
@@ -425,7 +425,7 @@ class Job:
         return not noted.cancelled() and noted.result()
 
     async def _found(self, message: Message) -> Target | None:
-        """Where the message goes; None if it stays, which is counted."""
+        """Find the queues to which the message goes; count it and return None if it stays."""
         turns = self._node.turns
         if turns.over:
             await reached(turns.pause())
@@ -437,8 +437,11 @@ class Job:
         return None
 
     def _find_or_why_not(self, message: Message) -> Target | str:
-        """Where the message goes, or why it stays. A coroutine that has waited may raise no `Stays`
-        (`core.scheduling.waiting.run`)."""
+        """Return where the message goes, or why it stays, as a text.
+
+        It does not raise `Stays`: `core.scheduling.waiting.run` lets no coroutine that has waited
+        do so.
+        """
         try:
             return self._find(message)
         except Stays as stays:

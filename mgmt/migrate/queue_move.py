@@ -74,27 +74,27 @@ class Terms(NamedTuple):
 
 
 class Portion(Protocol):
-    """What one move takes of a queue."""
+    """The messages of a queue that one move takes."""
 
     arguments: Mapping[str, object]
     """The arguments with which the consumer subscribes."""
 
     def came(self, delivery: Delivered) -> None:
-        """This is the next message that the source delivered."""
+        """Note the next message that the source delivered."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it came. What came beyond it by then is moved, too."""
+        """Whether all its messages have come. Further ones that came with them are moved, too."""
 
     def header(self, delivery: Delivered) -> bytes:
-        """The content header for the target. Raises ValueError if there can be none."""
+        """The content header for the target. Raises ValueError if the message can have none."""
 
     def silent(self, ready: int, silence_s: float) -> str:
-        """Why a queue with so many messages may have delivered none for so long."""
+        """Why a queue with `ready` messages may have delivered none for `silence_s` seconds."""
 
 
 class FirstMessages:
-    """The first so many messages of a queue, as they are."""
+    """The first `count` messages of a queue, unchanged."""
 
     arguments: Mapping[str, object] = MappingProxyType({})
 

@@ -34,7 +34,7 @@ def definitions_text(outcomes: Sequence[Outcome], *, dry_run: bool) -> list[str]
 
 
 def plan_text(queues: Sequence[Listed]) -> list[str]:
-    """What a run would do with each queue."""
+    """Lines for `--dry-run`: the queues, and what a run would do with each."""
     moved = [queue for queue in queues if not queue.left_because]
     lines = [
         f"messages: {sum(queue.ready for queue in moved):,} in {len(moved):,} queues to be moved"

@@ -78,7 +78,7 @@ class QueueResult:
     moved: int = 0
     reason: str = ""
     stream: bool = False
-    """What was copied is still at the source."""
+    """The messages were copied, and are still at the source."""
     left_as_rule: bool = False
     """Queues of this kind are never moved, not even when they are empty."""
     doubtful: int = 0
@@ -106,7 +106,7 @@ class MigrationProgress(NamedTuple):
     queue: str
     moved: int
     left: int
-    """Messages that were ready when the round began and have not been moved."""
+    """The number of messages that were ready when the round began and have not been moved."""
 
 
 class Audience:
@@ -116,8 +116,8 @@ class Audience:
         """One or more messages were moved."""
 
     def quiet(self, delayed: int) -> None:
-        """With `--follow`: all queues have been empty for a while, and so many delayed messages
-        wait at the source until they are due."""
+        """With `--follow`: all queues have been empty for a while. `delayed` messages wait at the
+        source until they are due."""
 
     def trouble(self, text: str) -> None:
         """With `--follow`: a round ended early, and is tried again."""
@@ -135,7 +135,7 @@ class Listed(NamedTuple):
     delayed: bool = False
     """Its messages are routed to other queues when they are due, and moved from there."""
     stream: bool = False
-    """What it has is copied, and stays."""
+    """Its messages are copied, and stay at the source."""
     kept: limits.LengthLimits = limits.kept({})
 
     @property
@@ -203,7 +203,7 @@ def _listed(row: Mapping[str, Any]) -> Listed:
     unacked = row.get("messages_unacknowledged") or 0
     ready = max(0, (row.get("messages") or 0) - unacked)
     if row.get("delays"):
-        # No client holds any: those that do not count as ready are on their way to other queues.
+        # No client holds messages of it: those that are not ready are on their way to other queues.
         ready += unacked
         return Listed(row["vhost"], row["name"], ready, 0, left_because(row), delayed=True)
     if is_stream(row):
@@ -414,7 +414,7 @@ class _Run:
         )
         if queue.stream:
             reach = self._copied.pop(queue.identity, None)
-            # With fewer messages than before, the target may have another stream now.
+            # If the target's stream has fewer messages than before, it may be another stream.
             known = reach.last if reach is not None and there >= max(reach.there, 1) else None
             moved, last = await copy_stream(
                 pair, queue.name, terms, known, lambda count: self._expect(queue, count)
@@ -429,7 +429,8 @@ class _Run:
         _note_doubtful(result, moved.doubtful)
 
     def _expect(self, queue: Listed, count: int) -> None:
-        """So many messages of a queue are moved, rather than what the list said."""
+        """Correct the number of messages that are left: the round moves `count` messages of the
+        queue, whatever the list said."""
         self._left = max(0, self._left + count - queue.ready)
 
     async def _not_copied_because(self, queue: Listed) -> str:

@@ -59,12 +59,12 @@ LAST_S = 2.0
 
 BACK_FIRST = 1000
 BACK_TIMES = 10
-"""Copies are looked for so many messages before the end of the target's stream, then so many times
-as far."""
+"""The search for the last copy begins this number of messages before the end of the target's
+stream, then this many times as far before it."""
 
 
 class NotContinued(Exception):
-    """What the target's stream has is not what this one could go on with, or cannot be read."""
+    """The target's stream cannot be read, or does not end with a copy of this stream."""
 
 
 class Copy(NamedTuple):
@@ -151,12 +151,13 @@ async def copy_stream(
     moved = await move_queue(pair, queue, portion, terms)
     last = portion.last_copy(moved)
     reason = moved.reason or ("stopped before its end" if last is None else "")
-    # None of those that were on their way is doubled: the next run finds them.
+    # Messages that were under way when the run ended are not copied twice: the next run finds
+    # those that have arrived.
     return Copied(Moved(moved.messages, reason, []), last)
 
 
 def claim_on(queue: str) -> str:
-    """The name of the queue at the target by which a run claims this stream."""
+    """The name of the queue that a run makes at the target, so that no other copies this stream."""
     named = hashlib.sha256(queue.encode("utf-8", "surrogateescape"))
     return f"warren-migrate-{named.hexdigest()[:32]}"
 
@@ -365,8 +366,9 @@ class _Look:
             asked = False
             until = silent_at if ends_at is None else min(silent_at, ends_at)
             if now >= until:
-                # What the broker had room to send comes before the answer. So it tells a stream
-                # that has no more from a broker or a network that stands still.
+                # The broker answers this question after the messages that it could send. So with
+                # an answer and no messages the stream has no more; without an answer the broker or
+                # the network stands still.
                 await pair.count_on(connection, LOOKS, self._queue)
                 asked, ends_at = True, None
             elif not enough:
@@ -376,7 +378,7 @@ class _Look:
 
 
 def offset_of(header: bytes) -> int | None:
-    """The offset that a stream tells with a message; None if it tells none."""
+    """The offset in the header of a message that came from a stream; None if it has none."""
     return _number(header, OFFSET.encode())
 
 
