@@ -78,7 +78,6 @@ class LocalQueue(Queue):
         "_held",
         "_in_hand",
         "_let_go",
-        "_redelivery",
         "_resume_scheduled",
         "_rules",
         "_sent_late",
@@ -88,6 +87,7 @@ class LocalQueue(Queue):
         "_unused",
         "backing",
         "lacks_copies",
+        "redelivery",
         "retained",
         "retention",
         "subscriptions",
@@ -126,7 +126,7 @@ class LocalQueue(Queue):
         # messages may be handed out that could not be before.
         self._let_go: Event | None = None
         # Where messages that come back are counted.
-        self._redelivery: Redelivery | None = None
+        self.redelivery: Redelivery | None = None
         # When the first message expires; None until one can.
         self._expiry: Deadline | None = None
         self._has_expiring = backing.expiring
@@ -155,18 +155,18 @@ class LocalQueue(Queue):
     def set_aside(self) -> tuple[int, int]:
         """Messages that are neither ready nor unacknowledged and count as in the queue, and the
         octets of their bodies: returned ones that wait, and those that operators have taken out."""
-        redelivery, hand = self._redelivery, self._in_hand or ()
+        redelivery, hand = self.redelivery, self._in_hand or ()
         octets = sum([message.body_bytes for message in hand])
         return self.waiting + len(hand), octets + (redelivery.waiting_bytes if redelivery else 0)
 
     @property
     def waiting(self) -> int:
         """Returned messages that wait before they are ready again."""
-        return 0 if self._redelivery is None else len(self._redelivery)
+        return 0 if self.redelivery is None else len(self.redelivery)
 
     def waiting_messages(self) -> dict[Message, float]:
         """The returned messages that wait, and until when; the backing queue has them pending."""
-        return {} if self._redelivery is None else self._redelivery.waiting()
+        return {} if self.redelivery is None else self.redelivery.waiting()
 
     @property
     def one_by_one(self) -> bool:
@@ -456,9 +456,9 @@ class LocalQueue(Queue):
 
     def envelope_got(self, message: Message, no_ack: bool) -> Envelope:
         """The envelope that a client is shown of a message that `get` has returned."""
-        if self._redelivery is None or no_ack:
+        if self.redelivery is None or no_ack:
             return message.envelope
-        return self._redelivery.shown(self.backing, message)
+        return self.redelivery.shown(self.backing, message)
 
     def ack(self, messages: Collection[Message]) -> None:
         if self.deleted:
@@ -491,8 +491,8 @@ class LocalQueue(Queue):
             return
         self.unacked -= len(messages)
         self.given_back += len(messages)
-        if self._redelivery is not None and delivered:
-            messages = self._count_returns(self._redelivery, messages)
+        if self.redelivery is not None and delivered:
+            messages = self._count_returns(self.redelivery, messages)
         for message in messages:
             message.redelivered |= delivered
         if self._trace is not None:
@@ -518,7 +518,7 @@ class LocalQueue(Queue):
 
     def _end_waits(self) -> None:
         """Make messages ready again that have waited, a slice at a time."""
-        redelivery = self._redelivery
+        redelivery = self.redelivery
         if self._held is not None or redelivery is None:
             # `release` looks again.
             return
@@ -528,7 +528,7 @@ class LocalQueue(Queue):
                 self._trace.requeued(self, messages)
             self.ready_again(messages)
         if redelivery.is_over:
-            self._redelivery = None
+            self.redelivery = None
             self._find_rules()
 
     # For operators
@@ -738,8 +738,8 @@ class LocalQueue(Queue):
         publish_held(self, held or ())
         for consumer in list(self.consumers):
             consumer.unblock(Blocked.MOVING)
-        if self._redelivery is not None:
-            self._redelivery.set_timer()
+        if self.redelivery is not None:
+            self.redelivery.set_timer()
         self.touch()
         self.deliver()
         self._hold_is_over()
@@ -808,11 +808,11 @@ class LocalQueue(Queue):
     def _follow_returns(self) -> None:
         """Count what comes back from now on, or no more once nothing waits."""
         counts = self.settings.counts_returns and self.is_here
-        if self._redelivery is not None:
-            self._redelivery.ends = not counts
+        if self.redelivery is not None:
+            self.redelivery.ends = not counts
             self._end_waits()
         elif counts:
-            self._redelivery = Redelivery(self._vhost.codec, self._vhost.clock, self._end_waits)
+            self.redelivery = Redelivery(self._vhost.codec, self._vhost.clock, self._end_waits)
 
     def trace_with(self, observer: MessageObserver | None) -> None:
         super().trace_with(observer)
@@ -824,7 +824,7 @@ class LocalQueue(Queue):
         self._strict = (
             settings.message_ttl_ms is not None
             or settings.has_length_limit
-            or self._redelivery is not None
+            or self.redelivery is not None
             or (self._trace is not None and not self._trace.takes_batches)
             or self._held is not None
             or self._still > 0
@@ -849,9 +849,9 @@ class LocalQueue(Queue):
         self._stop_expires()
         if self._expiry is not None:
             self._expiry.cancel()
-        if self._redelivery is not None:
-            self._redelivery.stop()
-        self._unused = self._expiry = self._redelivery = None
+        if self.redelivery is not None:
+            self.redelivery.stop()
+        self._unused = self._expiry = self.redelivery = None
         self._in_hand = self._in_hand or None  # Empty, it would only keep this object alive.
 
     # Handing over
@@ -891,9 +891,9 @@ class LocalQueue(Queue):
 
     def _envelope_delivered(self, message: Message) -> Envelope:
         """The envelope that a consumer is sent: with a count, once the message was returned."""
-        if self._redelivery is None or not self._redelivery.count(self.backing, message):
+        if self.redelivery is None or not self.redelivery.count(self.backing, message):
             return message.envelope
-        return self._redelivery.shown(self.backing, message)
+        return self.redelivery.shown(self.backing, message)
 
     def _hand_over_many(self, consumer: Consumer, limit: int) -> int:
         """Give the only consumer what it can take, up to a limit. Returns how many it took."""

@@ -14,6 +14,7 @@ from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
 from warren.core.backing.handing_over import Followed
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.messages.message import Message
+from warren.core.queues.redelivery import Redelivery
 from warren.core.scheduling.waiting import Event
 
 
@@ -28,6 +29,11 @@ class OperatedQueue(Protocol):
 
     @property
     def is_withheld(self) -> bool: ...
+
+    @property
+    def redelivery(self) -> Redelivery | None:
+        """The returned messages that wait to be ready again are there."""
+        ...
 
     def ready_again(self, messages: Sequence[Message]) -> None:
         """These pending messages are ready, in their places."""
@@ -62,7 +68,7 @@ class MessagesInHand:
         return message in self._messages
 
     def take(self, level: int, positions: Sequence[int]) -> list[Message]:
-        """Take out the ready messages with these positions, wherever they stand.
+        """Take out the messages with these positions that are ready, or wait to be ready again.
 
         Nothing counts as delivered. While the queue is being handed over nothing is taken.
         """
@@ -74,6 +80,9 @@ class MessagesInHand:
             messages = backing.take(level, positions)
         else:
             messages = cast("MirroredLevel", backing).take(positions)
+        if queue.redelivery is not None:
+            waiting = queue.redelivery.take_out(backing, level, positions)
+            messages = sorted([*messages, *waiting], key=lambda message: message.position)
         self._messages.update(dict.fromkeys(messages))
         return messages
 

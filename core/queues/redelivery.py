@@ -12,13 +12,13 @@ A queue with neither setting has no `Redelivery`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple, Protocol, cast
 
 from msgspec.structs import replace
 
 from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
-from warren.core.backing.priority_queue import PriorityQueue
+from warren.core.backing.priority_queue import PriorityQueue, level_number
 from warren.core.field import long
 from warren.core.messages.message import Envelope, Message
 from warren.core.ports import Clock, ContentCodec
@@ -159,6 +159,33 @@ class Redelivery:
         self.waiting_bytes -= sum([message.body_bytes for message in found])
         self.set_timer()
         return found
+
+    def take_out(
+        self, backing: BackingQueue, level: int, positions: Collection[int]
+    ) -> list[Message]:
+        """Take messages of a level that wait: they stay pending, and do not become ready.
+
+        None are taken once waiting `ends`: those are about to be ready.
+        """
+        if self.ends:
+            return []
+        wanted = frozenset(positions)
+        taken: list[Message] = []
+        left: list[tuple[float, int, Message]] = []
+        for one in self._waiting:
+            message = one[2]
+            is_wanted = message.position in wanted and level == level_number(
+                backing, message.envelope
+            )
+            if is_wanted:
+                taken.append(message)
+            else:
+                left.append(one)
+        if taken:
+            heapify(left)
+            self._waiting = left
+            self.waiting_bytes -= sum([message.body_bytes for message in taken])
+        return taken
 
     def waiting(self) -> dict[Message, float]:
         """The messages that wait, in no order, and when they are ready again, by the clock."""

@@ -104,7 +104,7 @@ async def _let_go(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.transport is not None and not request.transport.is_closing():
             raise
         error.__traceback__ = None
-        # The client has gone, so this answer is sent to nobody; aiohttp wants one.
+        # The client has gone, so this answer is never sent; aiohttp wants one.
         return web.Response()
 
 

@@ -55,7 +55,7 @@ again after a crash, it may end so many short of its limit."""
 RECORDED = 1000
 """A job that copies records how far it is after so many messages that it has looked at."""
 
-NOT_READY = "it is not ready: it is unacknowledged, waits, or is not in the queue any more"
+NOT_READY = "it is not ready: it is unacknowledged, or is not in the queue any more"
 NOT_KEPT = "it is not there: it was too old or too much, or has never been there"
 
 ALARM_S = 0.5
@@ -390,7 +390,7 @@ class Job:
     async def _handle(self, found: Sequence[Found]) -> None:
         ways: dict[Place, Target | None] = {}
         for place, message, state in found:
-            assert state is MessageState.READY
+            assert state is not MessageState.UNACKED
             if self.plan.action is Action.DELETE:
                 ways[place] = None
             elif (target := await self._found(message)) is not None:

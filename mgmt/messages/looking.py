@@ -8,8 +8,9 @@ node may become the leader of the queue in between.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from warren.core.backing.backing_queue import MirroredLevel
@@ -34,8 +35,8 @@ SCAN_COUNT = 100_000
 """The most messages looked at in one call."""
 
 UNACKED_MAX = 20_000
-"""If more messages are unacknowledged or wait, only ready ones are looked at. The others are listed
-in one turn of the loop, because each turn changes them; that takes a few milliseconds."""
+"""If more messages than this are not ready, only ready ones are looked at. The others are listed in
+one turn of the loop, because each turn changes them; that takes a few milliseconds."""
 
 FOUND_BYTES = 8 << 20
 """Octets of bodies and headers at which one call ends: its whole answer is in memory."""
@@ -71,7 +72,7 @@ class Search:
     """Look for up to `limit` messages that pass the test, from the place `start` on.
 
     `ends` has a position for each level, at which a search of the oldest first ends; None means the
-    end of the queue at that moment. Without `unacked` only ready messages are looked at.
+    end of the queue at that moment. Without `unacked` the messages that clients hold are left out.
     """
 
     test: Test
@@ -110,14 +111,13 @@ async def look(node: Node, queue: Source, search: Search) -> Looked:
     levels = queue.levels
     held: list[list[_Held]] = [[] for _ in levels]
     # `unacked` of a stream is 0: messages that its readers have are still in the stream.
-    is_held = queue.unacked or queue.waiting
-    if (
-        search.unacked
-        and is_held
-        and isinstance(queue, LocalQueue)
-        and not leaves_out_unacked(queue)
-    ):
-        held = await _held(node, queue, len(levels))
+    unacked = queue.unacked if search.unacked else 0
+    if isinstance(queue, LocalQueue) and 0 < unacked + queue.waiting <= UNACKED_MAX:
+        held = await _held(
+            queue,
+            partial(node.unacked_of, queue) if unacked else queue.waiting_messages,
+            len(levels),
+        )
     found: list[Found] = []
     looked_at = octets = 0
     deadline = time.monotonic() + SCAN_S
@@ -154,13 +154,15 @@ def leaves_out_unacked(queue: Source) -> bool:
     return queue.unacked + queue.waiting > UNACKED_MAX
 
 
-async def _held(node: Node, queue: LocalQueue, levels: int) -> list[list[_Held]]:
-    """The messages of each level that are not ready, by position."""
+async def _held(
+    queue: LocalQueue, not_ready: Callable[[], Iterable[Message]], levels: int
+) -> list[list[_Held]]:
+    """The messages of each level that are `not_ready`, by position."""
     held: list[list[_Held]] = [[] for _ in range(levels)]
     breather = Breather()
     await breather.breathe()
     waiting = queue.waiting_messages()
-    for message in node.unacked_of(queue):
+    for message in not_ready():
         level = min(message.envelope.priority, levels - 1)
         state = MessageState.WAITING if message in waiting else MessageState.UNACKED
         if message not in queue.in_hand:

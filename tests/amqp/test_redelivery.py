@@ -311,5 +311,5 @@ def test_a_queue_with_neither_keeps_no_book(broker: Broker, client: Client) -> N
     client.publishes("q", b"m")
     assert returned(client) is None
     queue = broker.queue("q")
-    assert queue._redelivery is None and not queue._rules
+    assert queue.redelivery is None and not queue._rules
     assert counts_of(queue) == {}

@@ -14,6 +14,7 @@ from message_jobs import NUMBERS, begin, bodies, do, fill, over
 from warren import Broker
 from warren.core.exchanges import topic
 from warren.mgmt.messages import job as jobs
+from warren.mgmt.messages import looking
 from warren.mgmt.messages.jobs import JobKey, MessageJobs
 
 
@@ -85,6 +86,34 @@ def test_positions_that_are_not_ready_are_told(
     job = do(broker, api, "delete", positions=[places[0], places[4], "999"])
     assert job["done"] == 1
     assert job["left"] == [{"reason": jobs.NOT_READY, "messages": 2}]
+
+
+@pytest.mark.parametrize("priorities", [1, 3])
+def test_returned_messages_that_wait_are_moved_and_deleted_too(
+    broker: Broker, api: ApiClient, channel: Any, priorities: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"x_max_priority": priorities - 1} if priorities > 1 else {}
+    fill(channel, x_redelivery_delay=[600_000], x_delivery_limit=5, **more)
+    fill(channel, "target", [])
+    tags = [channel.basic_get("q")[0].delivery_tag for _ in range(5)]
+    for tag in tags[1:]:
+        channel.basic_nack(tag)
+    channel.queue_declare("q", passive=True)
+    assert broker.call(lambda node: node.vhosts["/"].queues["q"].waiting) == 4
+    job = do(broker, api, "move", to_queue="target", filter="body = '2' or body = '5'")
+    assert (job["done"], job["left"]) == (2, [])
+    assert bodies(api, "target") == ["2", "5"]
+    _, page = api.get("/queues/%2F/q/messages")
+    places = {row["payload"]: row["position"] for row in page["messages"]}
+    job = do(broker, api, "delete", positions=[places["0"], places["1"], places["6"]])
+    # A client has the first.
+    assert (job["done"], job["left"]) == (2, [{"reason": jobs.NOT_READY, "messages": 1}])
+    assert do(broker, api, "delete", filter="state = 'waiting'", limit=1)["done"] == 1
+    assert bodies(api) == ["0", "4", *NUMBERS[7:]]
+    monkeypatch.setattr(looking, "UNACKED_MAX", 0)
+    assert do(broker, api, "delete")["done"] == len(NUMBERS[7:])
+    queue = broker.call(lambda node: node.vhosts["/"].queues["q"].stock())
+    assert queue.messages == 2
 
 
 def test_an_exchange_gets_what_it_can_route(broker: Broker, api: ApiClient, channel: Any) -> None:

@@ -119,3 +119,24 @@ def test_an_acknowledged_message_has_no_count_anywhere(cluster: Cluster) -> None
         (copy,) = cluster[name].mirroring.copies.by_queue.values()
         assert copy.mirror.levels[0].backing.length == 0
         assert not getattr(copy.mirror.levels[0].backing, "delivery_counts", None)
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_what_an_operator_takes_out_while_it_waits_is_gone_when_it_is_settled(
+    cluster: Cluster, settled: bool
+) -> None:
+    client = prepare(cluster, ARGUMENTS)
+    assert returned(cluster, client) == (b"m", 0)
+    queue = cluster["a"].queue("q")
+    (waiting,) = queue.waiting_messages()
+    assert queue.in_hand.take(0, [waiting.position]) == [waiting]
+    assert queue.waiting == 0 and queue.stock().messages == 2
+    if settled:
+        queue.in_hand.settle([waiting])
+    cluster.clock.advance(1)
+    cluster.kill("a")
+    cluster.clock.advance(10)
+    expected = [b"other"] if settled else [b"m", b"other"]
+    other = client_of(cluster, leader(cluster))
+    assert len(cluster[leader(cluster)].queue("q")) == len(expected)
+    assert returned(cluster, other)[0] == expected[0]

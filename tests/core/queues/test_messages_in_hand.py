@@ -21,6 +21,7 @@ class Holder:
     """A queue of four messages, as far as messages are taken out of it."""
 
     described = "queue 'q' in vhost '/'"
+    redelivery = None
 
     def __init__(self, priorities: Sequence[int] = (0, 0, 0, 0)) -> None:
         pager = Pager(ManualClock(), lambda: 0.1)
