@@ -171,9 +171,9 @@ class Found {
       else this.selected.delete(message.position);
     });
     const tools =
-      message.state === "ready" || message.state === "retained"
-        ? el("p", {}, choose, el("label", { for: id }, ` Select message ${message.position}`))
-        : null;
+      message.state === "unacked"
+        ? null
+        : el("p", {}, choose, el("label", { for: id }, ` Select message ${message.position}`));
     return messageBox(message, {
       label: `Message ${message.position}`,
       shownBytes: SHOWN_BYTES,
@@ -194,7 +194,7 @@ function actionForm(where, found, jobs) {
         label: "Which messages",
         type: "select",
         options: [
-          { value: "filter", label: "all ready ones that the filter above finds" },
+          { value: "filter", label: "all that the filter above finds and no client has" },
           { value: "selected", label: "those that are selected above" },
         ],
       },
