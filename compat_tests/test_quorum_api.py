@@ -160,6 +160,33 @@ def test_message_got_over_http(api: Api, vhost: str, ch: RawChannel, names: Name
     assert message["redelivered"] is False
 
 
+@pytest.mark.parametrize(
+    ("ackmode", "left"),
+    [("ack_requeue_true", [b"0", b"1", b"2"]), ("reject_requeue_true", [b"2", b"0", b"1"])],
+)
+def test_where_messages_got_over_http_are_put_back(
+    api: Api, vhost: str, ch: RawChannel, names: Names, ackmode: str, left: list[bytes]
+) -> None:
+    """Without a verdict they come back when the API closes its channel."""
+    queue = quorum_queue(ch, names)
+    fill(ch, queue, 3)
+    assert len(api.got(vhost, queue, ackmode, 2)) == 2
+    assert contents(ch, queue, 3) == left
+
+
+def test_get_over_http_with_single_active_consumer(
+    api: Api, vhost: str, ch: RawChannel, names: Names
+) -> None:
+    queue = quorum_queue(ch, names, x_single_active_consumer=True)
+    body = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
+    answer = api.ask("POST", "queues", vhost, queue, "get", body=body)
+    assert answer.status == 400
+    assert answer.json["reason"] == (
+        f"405 RESOURCE_LOCKED - cannot obtain access to locked queue '{queue}' in vhost '{vhost}'. "
+        "basic.get operations are not supported by quorum queues with single active consumer"
+    )
+
+
 @pytest.mark.parametrize("path", ["replicas", "status"])
 def test_endpoints_of_later_versions(
     api: Api, vhost: str, ch: RawChannel, names: Names, path: str

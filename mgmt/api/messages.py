@@ -210,6 +210,19 @@ async def _got_one(queue: Queue, client: TracedClient) -> Fetched:
         return await through(queue.get_one(False, client))
     except Unsupported as error:
         raise BadRequest(f"540 {error.text}") from error
+    except ResourceLocked as error:
+        raise _as_told(error) from error
+
+
+def _settling(queue: Queue, mode: str) -> Callable[[list[Message]], None]:
+    """How messages are settled in this one of `ACK_MODES`. Those that are neither acknowledged nor
+    rejected come back as from a channel that is closed."""
+    return {
+        "ack_requeue_true": queue.abandoned,
+        "ack_requeue_false": queue.ack,
+        "reject_requeue_true": queue.requeue,
+        "reject_requeue_false": queue.reject,
+    }[mode]
 
 
 async def get(request: ApiRequest) -> Any:
@@ -244,7 +257,7 @@ async def get(request: ApiRequest) -> Any:
             return None
         return message
 
-    settle: Callable[[list[Message]], None] = queue.requeue
+    settle: Callable[[list[Message]], None] = queue.abandoned
     try:
         rows = await _fetched(
             got,
@@ -260,8 +273,7 @@ async def get(request: ApiRequest) -> Any:
             min(count, GET_MAX),
             truncate,
         )
-        if not mode.endswith("requeue_true"):
-            settle = queue.ack if mode.startswith("ack") else queue.reject
+        settle = _settling(queue, mode)
     finally:
         # Counted as for a channel that did the same and was closed.
         vhost.count_past(

@@ -55,7 +55,7 @@ LONG_FUNCTIONS: dict[str, int] = {
     "amqp/publish_stream.py:serve_publishes": 128,
     "core/node.py:Node.__init__": 63,
     "core/vhosts/vhost.py:VirtualHost.__init__": 64,
-    "mgmt/api/messages.py:get": 62,
+    "mgmt/api/messages.py:get": 61,
     "mgmt/api/overview.py:node_row": 70,
     "mgmt/perf/stream.py:Stream._read_frames": 71,
     "persist/index/queue_index.py:QueueIndex.emit": 79,
