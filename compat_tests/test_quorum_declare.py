@@ -157,6 +157,22 @@ def test_declared_again_as_another_type(ch: RawChannel, names: Names, vhost: str
     ch.refused(406, told, "queue.declare", queue=untyped, durable=True, arguments=QUORUM)
 
 
+@pytest.mark.parametrize(
+    ("key", "current", "shown"),
+    [("x-queue-type", "quorum", "'quorum'"), ("x-delivery-limit", 3, "'3'")],
+)
+def test_declared_again_with_void(
+    ch: RawChannel, names: Names, vhost: str, key: str, current: Any, shown: str
+) -> None:
+    queue = names.new()
+    arguments = {**QUORUM, key: current}
+    ch.declare(queue, durable=True, arguments=arguments)
+    told = inequivalent(key, queue, vhost, "none", shown)
+    ch.refused(
+        406, told, "queue.declare", queue=queue, durable=True, arguments={**arguments, key: None}
+    )
+
+
 def test_durability_is_compared_before_arguments(ch: RawChannel, names: Names, vhost: str) -> None:
     queue = quorum_queue(ch, names)
     told = inequivalent("durable", queue, vhost, "'false'", "'true'")

@@ -28,8 +28,8 @@ def octets_text(octets: bytes) -> str:
 
 def argument_text(argument: Field | None, both: bool) -> str:
     """An argument in the texts about two declarations that contradict each other: `none`; the value
-    with its type; or the value alone when both declarations have one."""
-    if argument is None:
+    with its type; or the value alone when both declarations have one, where void is `none` too."""
+    if argument is None or (both and argument.kind == "V"):
         return "none"
     is_text = argument.kind in "Sx"
     text = to_text(argument.value) if is_text else field_text(argument)
