@@ -441,8 +441,8 @@ class Cluster:
             return NotForgotten(409, str(error))
         except EtcdError as error:
             return NotForgotten(503, str(error))
+        await through(self.mirroring.queue_members.forget(name, self.membership.members()))
         await written(self.metadata, leftovers.of_forgotten(self.metadata, name))
-        await through(self.mirroring.queue_members.remove_everywhere(name))
         return None
 
     async def drain(self) -> None:

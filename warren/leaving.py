@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 from warren.clock import LoopClock
@@ -54,17 +54,19 @@ async def leave_for_good(config: ClusterConfig, name: str, directory: DataDirect
             prefix = config.etcd_prefix.rstrip("/").encode() + b"/"
             await etcd.txn(Txn(success=[delete(prefix, end_of(prefix))]))
             return
-        await _leave_queues(config, etcd, name)
+        await _leave_queues(config, etcd, name, members.keys() - {name})
         await _leave(config, etcd, name, directory, cluster_id)
 
 
-async def _leave_queues(config: ClusterConfig, etcd: EtcdClient, name: str) -> None:
+async def _leave_queues(
+    config: ClusterConfig, etcd: EtcdClient, name: str, left: Collection[str]
+) -> None:
     metadata = await ClusterMetadata.open(etcd, config.etcd_prefix, name, attempts=1)
     try:
-        await written(metadata, leftovers.of_forgotten(metadata, name))
         clock = LoopClock(asyncio.get_running_loop())
         members = QueueMembers(QueueDefinitions(metadata, clock))
-        await through(members.remove_everywhere(name))
+        await through(members.forget(name, left))
+        await written(metadata, leftovers.of_forgotten(metadata, name))
     finally:
         await metadata.aclose()
 

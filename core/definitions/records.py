@@ -51,11 +51,20 @@ class ExchangeRecord(msgspec.Struct, frozen=True):
     declared_by: str = ""
 
 
+_FORGOTTEN = " (forgotten)"
+
+
+def forgotten(leader: str) -> str:
+    """The name of a leader in definitions once its node was forgotten; no node can have it."""
+    return leader + _FORGOTTEN
+
+
 class QueueRecord(msgspec.Struct, frozen=True):
     """`queue_id` is what the storage knows the queue by, `declared_by` the name of the user, empty
     where that is not known.
 
-    `leader` is the node that has it; empty where there is but one. `mirrors` are the nodes that
+    `leader` is the node that has it; empty where there is but one, and `forgotten(node)` when the
+    cluster has forgotten it: a new node may have its name. `mirrors` are the nodes that
     have a copy, the oldest first, and `in_sync` those whose copy is whole. `epoch` counts how
     often it was given another leader, and `promoted` says why the last time, which was at
     `promoted_at`, in seconds since 1970. `down`: its leader has stopped in order, and only a mirror
@@ -87,6 +96,10 @@ class QueueRecord(msgspec.Struct, frozen=True):
     missing: int = 0
     members: list[str] = []
     declared_by: str = ""
+
+    @property
+    def leader_is_forgotten(self) -> bool:
+        return self.leader.endswith(_FORGOTTEN)
 
     @property
     def whole_copies(self) -> int:

@@ -44,12 +44,13 @@ def of_node(store: MetadataStore, node: str) -> list[Write]:
 
 
 def of_forgotten(store: MetadataStore, node: str) -> list[Write]:
-    """The deletions for a node that will not come back: all queues that only this node has."""
+    """The deletions for a node that will not come back: all queues that only this node has, or of
+    which no copy is left (`QueueMembers.forget`)."""
     gone = {
         stored.key
         for stored in store.records(("queue",))
         if isinstance(stored.record, QueueRecord)
-        and stored.record.leader == node
+        and (stored.record.leader == node or stored.record.leader_is_forgotten)
         and not stored.record.mirrors
     }
     return [Write(key, None) for key in (*sorted(gone), *_unbound(store, gone))]

@@ -257,6 +257,8 @@ class CopyHere:
             self.take_lead(epoch)
 
     def _leader_is_dead(self, record: QueueRecord) -> bool:
+        if record.leader_is_forgotten:
+            return True
         if self.mirror.from_disk is not None:
             may_come = self._clock.now() < self._found_at + LEADER_MAY_COME_S
             return not may_come and record.leader not in self._effects.present()

@@ -74,6 +74,13 @@ class Result(NamedTuple):
     electorate: Electorate = Electorate.ENOUGH
 
 
+def votes_wanted(record: QueueRecord) -> int:
+    """How many votes decide. When the leader is forgotten, those of all copies that are left do:
+    what they lack is lost."""
+    needed = votes_needed(record.acks, record.whole_copies)
+    return min(needed, max(1, len(record.in_sync))) if record.leader_is_forgotten else needed
+
+
 def can_be_elected(record: QueueRecord, mirrors: int) -> bool:
     """Whether the votes of so many mirrors are enough."""
     return mirrors >= votes_needed(record.acks, record.whole_copies)
@@ -88,7 +95,7 @@ def decide(record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int 
         return Result(None, "the leader lives")
     votes = {node: answer for node, answer in answers.items() if isinstance(answer, CandidateCopy)}
     following = {node: vote for node, vote in votes.items() if not vote.from_disk}
-    needed = votes_needed(record.acks, record.whole_copies)
+    needed = votes_wanted(record)
     if len(votes) + given_up < needed:
         return Result(None, f"{len(votes)} of {needed} votes")
     electorate = _electorate(record, len(votes), len(following))

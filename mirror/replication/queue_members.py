@@ -7,15 +7,16 @@ new members to have a copy, and lets go of those that are no members any more
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
-from warren.core.definitions.records import QueueRecord
+from warren.core.definitions.records import QueueRecord, forgotten
 from warren.core.field import from_plain
 from warren.core.ports import Key
 from warren.core.queues.queue_type import STREAM, type_of
 from warren.core.scheduling.waiting import Event
+from warren.mirror.replication.confirm_rule import ALL
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 
 
@@ -58,11 +59,40 @@ class QueueMembers:
 
         await self._change(key, queue_id, without_node)
 
-    async def remove_everywhere(self, node: str) -> None:
-        """The node will not come back: take it out of every queue of which it is a member."""
+    async def forget(self, node: str, left: Collection[str]) -> None:
+        """The node will not come back: take it out of every queue of which it is a member, and of
+        every queue that it leads. `left` are the nodes of the cluster that are left."""
         for key, record in list(self._definitions.items()):
+            if record.leader == node or record.leader_is_forgotten:
+                await self._forget_leader(key, record.queue_id, node, left)
             if node in record.members:
                 await self.remove(key, record.queue_id, node)
+
+    async def _forget_leader(
+        self, key: Key, queue_id: int, node: str, left: Collection[str]
+    ) -> None:
+        """Have the queue led by the copies that are left: they need not wait for forgotten ones,
+        and a new node that has the name of the leader is not taken for it."""
+        done = Event()
+
+        def change(record: QueueRecord) -> QueueRecord | None:
+            is_led = record.leader != node and not record.leader_is_forgotten
+            if is_led or not record.mirrors:
+                return None
+            in_sync = [mirror for mirror in record.in_sync if mirror in left]
+            # An election counts with forgotten copies: they may have had what the others lack.
+            lost = 0 if record.acks == ALL else len(record.in_sync) - len(in_sync)
+            changed = msgspec.structs.replace(
+                record,
+                leader=forgotten(node) if record.leader == node else record.leader,
+                mirrors=[mirror for mirror in record.mirrors if mirror in left],
+                in_sync=in_sync,
+                missing=record.missing + lost,
+            )
+            return None if changed == record else changed
+
+        self._definitions.write_record(key, queue_id, change, done.happen, done.happen)
+        await done
 
     async def _change(
         self, key: Key, queue_id: int, wanted: Callable[[QueueRecord], list[str]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.core.definitions.records import BindingRecord, ExchangeRecord, QueueRecord
+from warren.core.definitions.records import BindingRecord, ExchangeRecord, QueueRecord, forgotten
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.ports import Key, Write
 from warren.mirror.members import leftovers
@@ -45,3 +45,13 @@ def test_exchanges_stay_that_have_other_bindings_or_are_not_deleted_automaticall
     bound = [binding(name, "queue", "mine") for name in "xyz"]
     gone = deleted(mine, other, *kept, *bound, binding("x", "queue", "other's"))
     assert gone == {write.key for write in (mine, *bound)}
+
+
+def test_queues_go_of_which_forgotten_nodes_had_the_only_copies() -> None:
+    mine, lost = queue("mine", "a"), queue("lost", forgotten("b"))
+    awaited = QueueRecord(False, {}, 7, leader=forgotten("b"), mirrors=["c"])
+    store = VolatileMetadataStore()
+    left = [Write(("queue", "/", "awaited"), awaited), queue("other's", "c")]
+    store.transact([mine, lost, *left])
+    gone = {write.key for write in leftovers.of_forgotten(store, "a")}
+    assert gone == {mine.key, lost.key}

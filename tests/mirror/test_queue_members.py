@@ -23,7 +23,10 @@ QUORUM = {"x-queue-type": Field("S", b"quorum")}
 
 
 class QuorumCluster(Cluster):
-    """Node a leads queue `q`."""
+    """Node a leads queue `q`. `forgotten` are nodes that will not come back."""
+
+    disks: dict[str, Disk]
+    forgotten: set[str]
 
     def record(self, queue: str = "q") -> QueueRecord:
         node = next(node for node in self.alive)
@@ -41,10 +44,26 @@ class QuorumCluster(Cluster):
         client.selects_confirms()
         return client
 
-    def loses(self, node: str) -> None:
-        self.kill(node)
-        self.tidy_after(node)
+    def loses(self, *nodes: str) -> None:
+        for node in nodes:
+            self.kill(node)
+        for node in nodes:
+            self.tidy_after(node)
         self.clock.advance(15)
+
+    def forgets(self, node: str) -> None:
+        """A node that is lost is forgotten at another one."""
+        self.forgotten.add(node)
+        members = self[next(node for node in self.alive)].mirroring.queue_members
+        left = self.nodes.keys() - self.forgotten
+        run(members.forget(node, left), lambda result: result())
+        self.clock.advance(5)
+
+    def begins_anew(self, node: str) -> None:
+        """A node with the name of a forgotten one joins, with nothing on its disk."""
+        self.forgotten.discard(node)
+        del self.disks[node]
+        self.comes_back(node)
 
     def counts(self, node: str) -> list[dict[int, int]]:
         """The delivery counts of the copy that a node has."""
@@ -92,6 +111,7 @@ def declared(cluster: QuorumCluster, queue: str = "q", **more: Field) -> None:
 def cluster() -> QuorumCluster:
     disks: dict[str, Disk] = {}
     cluster = QuorumCluster("a", "b", "c", new_backing=backings_on(disks))
+    cluster.disks, cluster.forgotten = disks, set()
     declared(cluster)
     return cluster
 
@@ -252,9 +272,47 @@ def test_members_come_and_go(cluster: QuorumCluster) -> None:
 
 def test_a_forgotten_node_is_no_member_any_more(cluster: QuorumCluster) -> None:
     cluster.loses("c")
-    run(cluster["a"].mirroring.queue_members.remove_everywhere("c"), lambda result: result())
-    cluster.clock.advance(5)
+    cluster.forgets("c")
     assert sorted(cluster.record().members) == ["a", "b"]
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_the_copy_that_is_left_leads_when_the_others_are_forgotten(
+    cluster: QuorumCluster, order: str
+) -> None:
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one")
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    cluster.loses("a", "b")
+    for node in order:
+        # The other lost node may come back, and have what c lacks.
+        assert cluster.record().epoch == 0
+        cluster.forgets(node)
+    record = cluster.record()
+    assert (record.leader, record.mirrors, record.members) == ("c", [], ["c"])
+    publisher = cluster.publisher("c")
+    publisher.publishes("q", b"two")
+    cluster.clock.advance(5)
+    assert confirmed(publisher) == 1
+    assert bodies(cluster.client("c")) == [b"one", b"two"]
+
+
+def test_a_new_node_with_the_name_of_a_forgotten_leader_is_not_taken_for_it(
+    cluster: QuorumCluster,
+) -> None:
+    cluster.publisher().publishes("q", b"one")
+    cluster.clock.advance(1)
+    cluster.loses("a", "b")
+    cluster.forgets("a")
+    cluster.begins_anew("a")
+    cluster.clock.advance(20)
+    # Node b may have what c lacks.
+    assert (cluster.record().epoch, sorted(cluster.record().in_sync)) == (0, ["b", "c"])
+    cluster.comes_back("b")
+    cluster.clock.advance(30)
+    assert cluster.record().leader in ("b", "c")
+    assert bodies(cluster.client("c")) == [b"one"]
 
 
 def test_a_new_queue_needs_a_majority_of_its_members(cluster: QuorumCluster) -> None:
