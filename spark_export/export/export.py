@@ -7,6 +7,7 @@ again. A finished export is left as it is.
 
 from __future__ import annotations
 
+import builtins
 import fcntl
 import heapq
 import json
@@ -82,6 +83,9 @@ LATEST = "latest"
 
 OWN_ERROR = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.*)$", re.MULTILINE)
 """Finds an error of ours in the traceback of a task."""
+
+SYSTEM_ERROR = re.compile(r"^(\w+): (.*)$", re.MULTILINE)
+"""Finds an OSError in the traceback of a task, and other errors of Python itself."""
 
 OPTIONS = (
     "headers",
@@ -417,14 +421,16 @@ def export_share(tasks: Sequence[ExportTask]) -> list[ExportedFile]:
 
 
 def _cause(failure: BaseException) -> BaseException:
-    """The error of ours with which a task ended, made from Spark's text; or `failure`."""
-    told = OWN_ERROR.search(str(failure))
-    kind = getattr(errors, told[1], None) if told is not None else None
-    if told is None or kind is None:
-        return failure
-    cause: BaseException = kind(told[2])
-    cause.__cause__ = failure
-    return cause
+    """The error of ours, or the OSError, with which a task ended, made from Spark's text; or
+    `failure`."""
+    for pattern, module in ((OWN_ERROR, errors), (SYSTEM_ERROR, builtins)):
+        for told in pattern.finditer(str(failure)):
+            kind = getattr(module, told[1], None)
+            if isinstance(kind, type) and issubclass(kind, (errors.SparkExportError, OSError)):
+                cause = kind(told[2])
+                cause.__cause__ = failure
+                return cause
+    return failure
 
 
 def _finished(context: Any, group: str) -> int:

@@ -197,6 +197,14 @@ def test_only_files_of_manifests_are_read(
         read_export(spark, to)
 
 
+def test_an_export_is_read_from_a_directory_whose_name_looks_like_a_pattern(
+    spark: SparkSession, node: StoredNode, tmp_path: Path
+) -> None:
+    to = tmp_path / "of {a,b} [1]*?\\"
+    manifest = export(node.directory.path, to, "full", wish())
+    assert read_export(spark, to).count() == manifest.rows
+
+
 def test_an_export_of_nothing_has_the_columns_all_the_same(
     spark: SparkSession, tmp_path: Path
 ) -> None:
