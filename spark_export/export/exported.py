@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,12 @@ def read_export(spark: SparkSession, path: str | Path, export: str | None = None
                 " read them one by one"
             )
     schema = StructType.fromJson(schemas[0])
-    files = [f"{folder}/{file.path}" for link in links for file in link.files]
+    files = [_literal(f"{folder}/{file.path}") for link in links for file in link.files]
     if not files:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*files)
+
+
+def _literal(path: str) -> str:
+    """The path for Spark, which takes some characters of it for a pattern."""
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

@@ -226,6 +226,17 @@ def test_a_damaged_message_ends_a_strict_export_and_another_run_goes_on(
     node.die()
 
 
+def test_a_place_that_a_task_cannot_write_to_is_told_in_a_line(
+    spark: SparkSession, node: StoredNode, tmp_path: Path
+) -> None:
+    (tmp_path / "to").mkdir()
+    in_the_way = tmp_path / "to" / "vhost=%2F"
+    in_the_way.write_text("no directory")
+    output = call("run", node.directory.path, tmp_path / "to", code=2).output
+    assert output.startswith("Error: [Errno") and str(in_the_way) in output
+    assert output.count("\n") == 1
+
+
 def test_a_place_that_cannot_be_read_is_told(spark: SparkSession, tmp_path: Path) -> None:
     damage_journal(tmp_path / "node")
     export(tmp_path / "node", tmp_path / "to", "x", wish())
