@@ -29,7 +29,9 @@ def replay(
         .option("mode", "FAILFAST")
         .load(store)
     )
-    message_id = F.concat_ws("-", F.lit("replay"), "queue", F.col("seq").cast("string"))
+    # A queue with priorities counts the messages of each one by itself.
+    place = ("vhost", "queue", F.coalesce("priority", F.lit(0)), "seq")
+    message_id = F.concat_ws("-", F.lit("replay"), *place)
     (
         messages.where(condition)
         .withColumn("message_id", F.coalesce("message_id", message_id))

@@ -96,8 +96,33 @@ def test_what_meets_a_condition_is_replayed(
     assert method is not None and properties is not None
     assert (method.exchange, method.routing_key) == ("again", "orders")
     assert properties.headers == {"n": 7}
-    assert re.fullmatch(r"replay-orders-\d+", properties.message_id or "")
+    assert re.fullmatch(r"replay-/-orders-0-\d+", properties.message_id or "")
     assert channel.queue_declare("orders", passive=True).method.message_count == 3
+
+
+def test_each_message_that_is_replayed_has_an_id_of_its_own(
+    spark: SparkSession, store: str, broker: Broker, channel: BlockingChannel
+) -> None:
+    """Queues of two virtual hosts, and the priorities of a queue, count their messages alike."""
+    channel.exchange_declare("again", "topic")
+    channel.queue_declare("replayed")
+    channel.queue_bind("replayed", "again", "urgent")
+    broker.add_vhost("shop")
+    for vhost in ("/", "shop"):
+        with pika.BlockingConnection(pika.URLParameters(broker.url_for(vhost))) as connection:
+            there = connection.channel()
+            there.confirm_delivery()
+            there.queue_declare("urgent", durable=True, arguments={"x-max-priority": 2})
+            for priority in (None, 1, 2):
+                properties = pika.BasicProperties(delivery_mode=PERSISTENT, priority=priority)
+                there.basic_publish("", "urgent", b"x", properties)
+    example("replay").replay(spark, store, "urgent", "true", broker.url, "again")
+    ids = set()
+    for _ in range(6):
+        _, properties, _ = channel.basic_get("replayed", auto_ack=True)
+        assert properties is not None
+        ids.add(properties.message_id)
+    assert len(ids) == 6
 
 
 @pytest.fixture
