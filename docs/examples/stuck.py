@@ -13,7 +13,7 @@ import base64
 import json
 import sys
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import Request, urlopen
 
 from pyspark.sql import DataFrame, SparkSession
@@ -67,10 +67,12 @@ def reasons(spark: SparkSession, store: str, api: str) -> DataFrame:
 
 
 def ask_consumers(api: str) -> list[tuple[str, str, str, str, int]]:
-    """From the management API at this URL, which has the login in it."""
+    """From the management API at this URL. The login is in it, or is that of `guest`."""
     parts = urlsplit(api)
-    login = base64.b64encode(f"{parts.username}:{parts.password}".encode()).decode()
-    url = f"{parts.scheme}://{parts.hostname}:{parts.port}/api/consumers"
+    login_text, _, host = parts.netloc.rpartition("@")
+    user, _, password = (login_text or "guest:guest").partition(":")
+    login = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+    url = f"{parts.scheme}://{host}{parts.path.rstrip('/')}/api/consumers"
     with urlopen(Request(url, headers={"Authorization": f"Basic {login}"})) as answer:
         found: list[dict[str, Any]] = json.load(answer)
     return [

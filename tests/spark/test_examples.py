@@ -248,6 +248,18 @@ def test_what_is_stuck_and_why(
     }
 
 
+def test_who_consumes_is_asked_with_the_login_of_the_url(
+    broker: Broker, channel: BlockingChannel
+) -> None:
+    ask_consumers = example("stuck").ask_consumers
+    broker.add_user("it's me", "p@ss/w:rd", ("monitoring",))
+    broker.set_permissions("it's me")
+    channel.basic_consume("orders", lambda *_: None, consumer_tag="there")
+    for login in ("", "guest:guest@", "it%27s%20me:p%40ss%2Fw%3Ard@"):
+        (consumer,) = ask_consumers(broker.http_url.replace("://", f"://{login}"))
+        assert consumer[:3] == ("/", "orders", "there")
+
+
 def test_dead_letters_by_reason_and_origin(
     spark: SparkSession, store: str, channel: BlockingChannel
 ) -> None:
