@@ -22,6 +22,10 @@ class StoreRefused(SparkExportError):
     """There is no store, or it is of a later version, or the user may not read it."""
 
 
+class ExportRunning(StoreRefused):
+    """Another process writes this export."""
+
+
 class QueueUnknown(SparkExportError):
     """A queue was named that has no definition in the store."""
 

@@ -26,16 +26,24 @@ from warren.backup.shelf import Shelf
 from warren.backup.shelves import is_url
 from warren.spark_export import errors
 from warren.spark_export.decode.schema import arrow_schema, columns, spark_schema
-from warren.spark_export.errors import OptionRefused, SnapshotGone, StoreRefused
+from warren.spark_export.errors import (
+    ExportRunning,
+    OptionRefused,
+    SnapshotGone,
+    StoreRefused,
+)
 from warren.spark_export.export.lake_table import TableChoice, TableFile, check_columns
 from warren.spark_export.export.lake_tables import open_table
 from warren.spark_export.export.manifest import (
+    EXPORT_ID,
+    STAGING_DIRECTORY,
     SUCCESS_FILE,
     ExportedFile,
     Manifest,
     Where,
     check_export_id,
     find_manifest,
+    list_manifests,
     lock_name,
     manifest_name,
     read_manifest,
@@ -69,6 +77,10 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 PLAN_FILE = "plan.json"
+
+READY_FILE = "manifest.json"
+"""In the staging folder: the manifest of an export whose files are about to be appended to a table.
+With it the export can be finished without its snapshot."""
 
 TARGET_FILE_BYTES = 128 << 20
 """The size of a file in octets of uncompressed records: a task costs about 50 ms of its own."""
@@ -134,8 +146,12 @@ class Plan:
 
     @property
     def job(self) -> str:
-        """The id of this export in a table; a name stands for one export of a node."""
-        return f"warren-export/{self.snapshot.node_id}/{self.export}"
+        return _job(self.snapshot.node_id, self.export)
+
+
+def _job(node_id: str, export: str) -> str:
+    """The id of an export in a table; a name stands for one export of a node."""
+    return f"warren-export/{node_id}/{export}"
 
 
 @dataclass(frozen=True)
@@ -164,6 +180,8 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
         # The process that wrote it may have been killed right after.
         settle(destination, export)
         return read_manifest(destination, export)
+    if shelf.size(f"{staging_folder(export)}/{READY_FILE}") is not None:
+        return _append(destination, export)
     name = f"{staging_folder(export)}/{PLAN_FILE}"
     if shelf.size(name) is not None:
         return _read_plan(shelf, export, wish)
@@ -171,11 +189,14 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
         schema = arrow_schema(columns(wish.options))
         check_columns(schema)
         open_table(wish.table, destination).check(schema)
+        _finish_others(destination, wish)
     base = None
     if wish.since is not None:
         base = find_manifest(destination, None if wish.since == LATEST else wish.since)
         _check_base(base, wish)
         _check_same_table(base, wish)
+        if wish.table is not None:
+            _check_last(destination, base.export)
     snapshot = _snapshot(data_directory, wish)
     try:
         if base is not None:
@@ -225,15 +246,10 @@ def finish(
 ) -> Manifest:
     """Append the files to the table, if there is one, write the manifest, and clean up.
 
-    The manifest comes last: a process that was killed before it will find the files in the table
-    when it runs again. Raises `TableRefused`, OSError.
+    The manifest comes last. If this process is killed before it, the next export to the table
+    finishes this one first, whatever its name. Raises `OptionRefused`, `TableRefused`, OSError.
     """
     files = sorted(files, key=lambda file: file.path)
-    if plan.table is not None:
-        rows = arrow_schema(columns(plan.options))
-        open_table(plan.table, destination).append(
-            plan.job, ONLY_BATCH, [TableFile.of(file) for file in files], rows
-        )
     base = {} if plan.since is None else read_manifest(destination, plan.since).high_water
     manifest = Manifest(
         export=plan.export,
@@ -248,8 +264,31 @@ def finish(
         files=tuple(files),
         high_water=_high_water(base, _queues(plan)),
     )
+    if plan.table is None:
+        return _settled(destination, manifest)
+    if plan.since is not None:
+        _check_last(destination, plan.since)
+    write_manifest(destination, manifest, f"{staging_folder(plan.export)}/{READY_FILE}")
+    return _append(destination, plan.export)
+
+
+def _append(destination: Where, export: str) -> Manifest:
+    """Append the files of an export to its table, unless they are there, and finish the export.
+
+    Raises `StoreRefused`, `TableRefused`, OSError.
+    """
+    manifest = read_manifest(destination, export, f"{staging_folder(export)}/{READY_FILE}")
+    table = TableChoice(**manifest.options["table"])
+    schema = arrow_schema(columns(_options_from(manifest.options["read"])))
+    files = [TableFile.of(file) for file in manifest.files]
+    job = _job(manifest.node_id, export)
+    open_table(table, destination).append(job, ONLY_BATCH, files, schema)
+    return _settled(destination, manifest)
+
+
+def _settled(destination: Where, manifest: Manifest) -> Manifest:
     write_manifest(destination, manifest)
-    settle(destination, plan.export)
+    settle(destination, manifest.export)
     return manifest
 
 
@@ -330,7 +369,7 @@ class Renewal:
 @contextmanager
 def alone(destination: Where, export: str) -> Iterator[None]:
     """Be the only process that writes this export, in a directory of this machine; at a URL that is
-    not enforced. Raises `StoreRefused` if another process writes it, OSError."""
+    not enforced. Raises `ExportRunning` if another process writes it, OSError."""
     directory = shelf_of(destination).local
     if directory is None:
         yield
@@ -345,7 +384,7 @@ def alone(destination: Where, export: str) -> Iterator[None]:
         except (BlockingIOError, FileNotFoundError):
             mine = False
         if not mine:
-            raise StoreRefused(
+            raise ExportRunning(
                 f"export {export} is being written to {destination} by another process;"
                 " wait for it, or use another name"
             )
@@ -487,6 +526,42 @@ def _check_same_table(base: Manifest, wish: Wish) -> None:
         )
 
 
+def _check_last(destination: Where, base: str) -> None:
+    """Refuse a base that another export to the table went on from: messages would come twice.
+
+    Raises `OptionRefused`, `StoreRefused`, OSError.
+    """
+    for manifest in (*list_manifests(destination), *_ready(destination)):
+        if manifest.since == base and manifest.options.get("table") is not None:
+            raise OptionRefused(
+                f"export {manifest.export} went on from {base}, and its messages are in the table;"
+                f" go on from that one (--since {LATEST})"
+            )
+
+
+def _ready(destination: Where) -> list[Manifest]:
+    """The exports whose files may be in their table already, and that are not finished."""
+    pattern = re.compile(rf"{STAGING_DIRECTORY}/({EXPORT_ID.pattern})/{re.escape(READY_FILE)}")
+    names = map(pattern.fullmatch, shelf_of(destination).names(STAGING_DIRECTORY))
+    return [read_manifest(destination, name[1], name[0]) for name in names if name is not None]
+
+
+def _finish_others(destination: Where, wish: Wish) -> None:
+    """Finish the exports that were killed around their transaction: their messages may be in the
+    table, and must not come again.
+
+    Raises `OptionRefused`, `StoreRefused`, `TableRefused`, OSError.
+    """
+    for other in _ready(destination):
+        with suppress(ExportRunning), alone(destination, other.export):
+            _append(destination, other.export)
+            if wish.since is None:
+                raise OptionRefused(
+                    f"export {other.export} was not finished and is now: its messages are in the"
+                    f" table; go on from it with --since {LATEST}"
+                )
+
+
 def _table_text(table: dict[str, Any] | None) -> str:
     return "plain files" if table is None else " ".join(filter(None, table.values()))
 
@@ -539,6 +614,18 @@ def _options_fields(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _options_from(read: dict[str, Any]) -> ReadOptions:
+    """The options in a plan or a manifest. Raises KeyError, ValueError."""
+    return ReadOptions(
+        headers=Headers(read["headers"]),
+        body_format=BodyFormat(read["body_format"]),
+        mode=Mode(read["mode"]),
+        fail_on_data_loss=read["fail_on_data_loss"],
+        starting_timestamp_us=read["starting_timestamp_us"],
+        ending_timestamp_us=read["ending_timestamp_us"],
+    )
+
+
 def _read_plan(shelf: Shelf, export: str, wish: Wish) -> Plan:
     """The plan of an unfinished export. Raises `OptionRefused`, `SnapshotGone`, `StoreRefused`."""
     staging = f"{shelf.shown}/{staging_folder(export)}"
@@ -556,14 +643,7 @@ def _read_plan(shelf: Shelf, export: str, wish: Wish) -> Plan:
             _open(directory, staging),
             fields["owns_snapshot"],
             fields["since"],
-            ReadOptions(
-                headers=Headers(read["headers"]),
-                body_format=BodyFormat(read["body_format"]),
-                mode=Mode(read["mode"]),
-                fail_on_data_loss=read["fail_on_data_loss"],
-                starting_timestamp_us=read["starting_timestamp_us"],
-                ending_timestamp_us=read["ending_timestamp_us"],
-            ),
+            _options_from(read),
             fields["codec"],
             fields["target_file_bytes"],
             QueueSelector(

@@ -198,21 +198,26 @@ def file_name(queue_id: int, first_seq: int, last_seq: int, node_id: str, export
 # Writing and reading
 
 
-def write_manifest(destination: Where, manifest: Manifest) -> None:
-    """Write the manifest durably; from then on the export exists. Raises OSError."""
+def write_manifest(destination: Where, manifest: Manifest, name: str | None = None) -> None:
+    """Write the manifest durably; from then on the export exists, unless the file has another name
+    than a manifest. Raises OSError."""
     fields = {"format": FORMAT, **asdict(manifest)}
     fields["queues"] = [asdict(queue) for queue in manifest.queues()]
     fields |= {"rows": manifest.rows, "bytes": manifest.bytes, "corrupt": manifest.corrupt}
     octets = json.dumps(fields, indent=1).encode()
-    shelf_of(destination).write(manifest_name(manifest.export), octets)
+    shelf_of(destination).write(name or manifest_name(manifest.export), octets)
 
 
-def read_manifest(destination: Where, export: str) -> Manifest:
-    """The manifest of an export. Raises `StoreRefused` if it is missing or unreadable, OSError."""
+def read_manifest(destination: Where, export: str, name: str | None = None) -> Manifest:
+    """The manifest of an export, in a file of its usual name or of this one.
+
+    Raises `StoreRefused` if it is missing or unreadable, OSError.
+    """
     shelf = shelf_of(destination)
-    shown = f"{shelf.shown}/{manifest_name(export)}"
+    name = name or manifest_name(export)
+    shown = f"{shelf.shown}/{name}"
     try:
-        fields = json.loads(shelf.read(manifest_name(export)).decode("utf-8"))
+        fields = json.loads(shelf.read(name).decode("utf-8"))
     except FileNotFoundError:
         raise StoreRefused(f"{shelf.shown} has no export {export!r}") from None
     except ValueError as error:

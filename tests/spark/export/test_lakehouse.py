@@ -32,8 +32,9 @@ from warren.mgmt.command_line import warren
 from warren.spark_export import cli
 from warren.spark_export.decode.schema import arrow_schema, columns
 from warren.spark_export.errors import OptionRefused, TableRefused
+from warren.spark_export.export import export as export_module
 from warren.spark_export.export.delta_table import DeltaLakeTable, address
-from warren.spark_export.export.export import begin, finish, tasks
+from warren.spark_export.export.export import Plan, alone, begin, finish, tasks
 from warren.spark_export.export.lake_table import (
     DELTA,
     ICEBERG,
@@ -145,6 +146,69 @@ def test_increments_are_appended_and_nothing_twice(
     assert export_to(kind, node, place, "3", since="2").rows == 0
     found = copies(read_table(kind, place))
     assert len(found) == 208 and set(found.values()) == {1}
+
+
+def killed_around_the_transaction(kind: str, node: StoredNode, place: Path, name: str) -> None:
+    """An increment that has appended its files, and does not come to write that it is finished."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export_module, "_settled", lambda *_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception, match="killed"):
+            export_to(kind, node, place, name, since="latest", lease_s=0.001)
+
+
+@both
+def test_an_increment_of_another_name_finishes_the_one_that_was_killed(
+    kind: str, node: StoredNode, place: Path
+) -> None:
+    """As from cron, where each run has a name of its own; the lease of the killed one is over."""
+    export_to(kind, node, place, "1")
+    node.publish(b"later", ORDERS)
+    node.flush()
+    killed_around_the_transaction(kind, node, place, "2")
+    node.publish(b"latest", ORDERS)
+    node.flush()
+    assert export_to(kind, node, place, "3", since="latest").since == "2"
+    found = copies(read_table(kind, place))
+    assert len(found) == 207 and set(found.values()) == {1}
+    assert export_to(kind, node, place, "2", since="latest").rows == 1
+    assert read_table(kind, place).num_rows == 207
+
+
+def test_a_full_export_is_not_repeated_after_one_that_was_killed(
+    node: StoredNode, place: Path
+) -> None:
+    export_to(DELTA, node, place, "1")
+    killed_around_the_transaction(DELTA, node, place, "2")
+    with pytest.raises(OptionRefused, match="export 2 was not finished and is now"):
+        export_to(DELTA, node, place, "3")
+    assert export_to(DELTA, node, place, "3", since="latest").since == "2"
+
+
+def test_two_increments_of_one_export_do_not_both_go_to_the_table(
+    node: StoredNode, place: Path
+) -> None:
+    wanted = wish(table=choice_of(DELTA), since="1")
+    export_to(DELTA, node, place, "1")
+    node.publish(b"later", ORDERS)
+    node.flush()
+    plan = begin(node.directory.path, place, "2", wanted)
+    assert isinstance(plan, Plan)
+    files = [file for task in tasks(place, plan) for file in export_unit(task)]
+    export_to(DELTA, node, place, "3", since="1")
+    with pytest.raises(OptionRefused, match="export 3 went on from 1"):
+        finish(place, plan, files, {})
+    with pytest.raises(OptionRefused, match="export 3 went on from 1"):
+        export_to(DELTA, node, place, "4", since="1")
+    assert read_table(DELTA, place).num_rows == 206
+
+
+def test_no_increment_goes_on_while_another_one_is_being_appended(
+    node: StoredNode, place: Path
+) -> None:
+    export_to(DELTA, node, place, "1")
+    killed_around_the_transaction(DELTA, node, place, "2")
+    with alone(place, "2"), pytest.raises(OptionRefused, match="export 2 went on from 1"):
+        export_to(DELTA, node, place, "3", since="1")
 
 
 @pytest.fixture
