@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 PARQUET = "parquet"
 DAMAGED = 1
 REFUSED = 2
+
+MASTER = re.compile(r"local(-cluster)?(\[.+\])?|yarn|[a-z0-9]+://.+")
+"""A URL that Spark may know; Spark would need seconds to refuse another one."""
 
 BAR_WIDTH = 30
 
@@ -220,6 +224,11 @@ def run(
         )
         # Before Spark is started, which takes seconds.
         name = export_id or exports.default_export_id()
+        if not MASTER.fullmatch(master):
+            raise OptionRefused(
+                f"--master is {master!r}, and may be local[*], local[4], spark://host:7077, yarn or"
+                " k8s://host:443"
+            )
         check_java()
         with ExitStack() as session:
             manifest = exports.run(
@@ -501,6 +510,8 @@ def check_java() -> None:
 def _spark(master: str) -> Iterator[SparkSession]:
     """Spark for one export; its workers use this Python. An existing session is used, and not
     stopped."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -514,12 +525,23 @@ def _spark(master: str) -> Iterator[SparkSession]:
         builder = builder.config("spark.driver.host", "127.0.0.1")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
         builder = builder.config("spark.ui.enabled", "false")
-    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    try:
+        spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise Refused(
+            f"Spark, which needs Java 17 or later, could not be started: {_first_reason(error)}"
+        ) from error
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark
     finally:
         spark.stop()
+
+
+def _first_reason(error: Exception) -> str:
+    """The first line of an error of Spark's that gives a reason."""
+    lines = (line.removeprefix(": ") for line in str(error).splitlines())
+    return next((line for line in lines if not line.startswith("An error occurred")), repr(error))
 
 
 class ProgressBar:

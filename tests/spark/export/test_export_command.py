@@ -292,6 +292,23 @@ def test_without_java_it_says_so_before_anything_is_done(
     assert list_snapshots(node.directory.path) == []
 
 
+def test_a_java_that_ends_at_once_is_told_in_a_line(
+    node: StoredNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    # In a process that has no Spark yet.
+    command = [sys.executable, "-P", "-m", "warren", "export", "run"]
+    command += [str(node.directory.path), str(tmp_path / "to")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr
+    (line,) = (line for line in ended.stderr.splitlines() if line.startswith("Error"))
+    assert "Java 17 or later, could not be started" in line
+
+
 @pytest.mark.parametrize("table", [(), ("--format", "delta")])
 def test_an_export_to_a_url_without_both_slashes_writes_nothing(
     node: StoredNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: tuple[str, ...]
@@ -312,6 +329,7 @@ def test_an_export_to_a_url_without_both_slashes_writes_nothing(
     [
         (("--queue", "orderz"), "near names: 'orders'"),
         (("--since", "never"), "never"),
+        (("--master", "bogus"), "--master is 'bogus'"),
         (("--snapshot", "20260131T120000Z-89abcdef"), "there is no snapshot"),
     ],
 )
