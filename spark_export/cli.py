@@ -9,9 +9,6 @@ The packages of the extra `spark` are imported by the commands that need them.
 from __future__ import annotations
 
 import json
-import os
-import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,13 +24,12 @@ from warren.extras import install_command
 from warren.spark_export.duration import Seconds
 from warren.spark_export.errors import DataLost, OptionRefused, RecordDamaged, SparkExportError
 from warren.spark_export.snapshot.snapshot_file import utc_text
+from warren.spark_export.spark_start import Master, check_java, started_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from warren.spark_export.export.export import ExportProgress
     from warren.spark_export.export.lake_table import TableChoice
     from warren.spark_export.export.manifest import Manifest
+    from warren.spark_export.export.spark_job import ExportProgress
     from warren.spark_export.snapshot.cursor import ListedCursor
     from warren.spark_export.snapshot.options import ReadOptions
     from warren.spark_export.snapshot.plan import QueueSelector
@@ -42,9 +38,6 @@ if TYPE_CHECKING:
 PARQUET = "parquet"
 DAMAGED = 1
 REFUSED = 2
-
-MASTER = re.compile(r"local(-cluster)?(\[.+\])?|yarn|[a-z0-9]+://.+")
-"""A URL that Spark may know; Spark would need seconds to refuse another one."""
 
 BAR_WIDTH = 30
 
@@ -160,7 +153,7 @@ def export() -> None:
     help="Append the files to a table at DEST, exactly once.",
 )
 @click.option("--table", metavar="CATALOG.NAMESPACE.TABLE", help="Of Iceberg.")
-@click.option("--master", default="local[*]", show_default=True, help="Of Spark.")
+@click.option("--master", default="local[*]", show_default=True, type=Master(), help="Of Spark.")
 @click.option("--parallelism", type=click.IntRange(min=1), help="Tasks at once, at most.")
 @click.option("--progress", is_flag=True, help="Show how far it is.")
 @AS_JSON
@@ -224,15 +217,10 @@ def run(
         )
         # Before Spark is started, which takes seconds.
         name = export_id or exports.default_export_id()
-        if not MASTER.fullmatch(master):
-            raise OptionRefused(
-                f"--master is {master!r}, and may be local[*], local[4], spark://host:7077, yarn or"
-                " k8s://host:443"
-            )
         check_java()
         with ExitStack() as session:
             manifest = exports.run(
-                lambda: session.enter_context(_spark(master)),
+                lambda: session.enter_context(started_spark(master)),
                 directory,
                 destination,
                 name,
@@ -492,56 +480,6 @@ def _wanted(snapshot: Snapshot) -> str:
         return f"of cursor {snapshot.cursor}"
     over = " (over)" if snapshot.expires_us <= time.time() * 1e6 else ""
     return f"until {utc_text(snapshot.expires_us)}{over}"
-
-
-def check_java() -> None:
-    """Raise `Refused` if Spark could not be started."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java") if home is None else shutil.which("java", path=f"{home}/bin")
-    if java is None:
-        where = "on the path" if home is None else f"in JAVA_HOME={home}"
-        raise Refused(
-            f"there is no Java {where}, which Spark needs, from 17 on (Debian: apt-get install"
-            " openjdk-17-jre-headless)"
-        )
-
-
-@contextmanager
-def _spark(master: str) -> Iterator[SparkSession]:
-    """Spark for one export; its workers use this Python. An existing session is used, and not
-    stopped."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        yield active
-        return
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("warren export").master(master)
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = builder.config("spark.driver.host", "127.0.0.1")
-        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-        builder = builder.config("spark.ui.enabled", "false")
-    try:
-        spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    except (PySparkException, Py4JError) as error:
-        raise Refused(
-            f"Spark, which needs Java 17 or later, could not be started: {_first_reason(error)}"
-        ) from error
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-def _first_reason(error: Exception) -> str:
-    """The first line of an error of Spark's that gives a reason."""
-    lines = (line.removeprefix(": ") for line in str(error).splitlines())
-    return next((line for line in lines if not line.startswith("An error occurred")), repr(error))
 
 
 class ProgressBar:

@@ -73,5 +73,9 @@ class RecordDamaged(SparkExportError):
     """A record is not as it was written (mode FAILFAST)."""
 
 
+class SparkRefused(SparkExportError):
+    """Spark cannot be started."""
+
+
 class PublishFailed(SparkExportError):
     """A message was returned, refused or never confirmed."""

@@ -7,24 +7,19 @@ again. A finished export is left as it is.
 
 from __future__ import annotations
 
-import builtins
 import fcntl
-import heapq
 import json
 import os
 import re
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from warren.backup.shelf import Shelf
 from warren.backup.shelves import is_url
-from warren.spark_export import errors
 from warren.spark_export.decode.schema import arrow_schema, columns, spark_schema
 from warren.spark_export.errors import (
     ExportRunning,
@@ -51,13 +46,12 @@ from warren.spark_export.export.manifest import (
     staging_folder,
     write_manifest,
 )
-from warren.spark_export.export.parquet import ExportTask, export_unit
+from warren.spark_export.export.parquet import ExportTask
+from warren.spark_export.export.spark_job import TARGET_FILE_BYTES, ExportProgress, write_tasks
 from warren.spark_export.snapshot.filters import Interval
 from warren.spark_export.snapshot.options import BodyFormat, Headers, Mode, ReadOptions
 from warren.spark_export.snapshot.plan import (
-    UNIT_COST_BYTES,
     QueueSelector,
-    group_units,
     plan_units,
     select_queues,
 )
@@ -82,22 +76,10 @@ READY_FILE = "manifest.json"
 """In the staging folder: the manifest of an export whose files are about to be appended to a table.
 With it the export can be finished without its snapshot."""
 
-TARGET_FILE_BYTES = 128 << 20
-"""The size of a file in octets of uncompressed records: a task costs about 50 ms of its own."""
-
 ONLY_BATCH = 0
 """The only batch of an export, which is one transaction of a table."""
 
-POLL_S = 0.25
-"""The time between two looks at the progress of the tasks."""
-
 LATEST = "latest"
-
-OWN_ERROR = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.*)$", re.MULTILINE)
-"""Finds an error of ours in the traceback of a task."""
-
-SYSTEM_ERROR = re.compile(r"^(\w+): (.*)$", re.MULTILINE)
-"""Finds an OSError in the traceback of a task, and other errors of Python itself."""
 
 OPTIONS = (
     "headers",
@@ -152,15 +134,6 @@ class Plan:
 def _job(node_id: str, export: str) -> str:
     """The id of an export in a table; a name stands for one export of a node."""
     return f"warren-export/{node_id}/{export}"
-
-
-@dataclass(frozen=True)
-class ExportProgress:
-    """Progress in shares of the units, one for each task; and the octets of all their records."""
-
-    units: int
-    units_total: int
-    octets_total: int
 
 
 def default_export_id() -> str:
@@ -347,7 +320,7 @@ def run(
                 renewal.look(time.monotonic())
             tell(progress)
 
-        files = _write(start(), work, parallelism, look) if work else []
+        files = write_tasks(start(), work, parallelism, look) if work else []
         return finish(destination, plan, files, schema)
 
 
@@ -394,94 +367,6 @@ def alone(destination: Where, export: str) -> Iterator[None]:
             path.unlink(missing_ok=True)
     finally:
         os.close(fd)
-
-
-def _write(
-    spark: SparkSession,
-    work: list[ExportTask],
-    parallelism: int | None,
-    tell: Callable[[ExportProgress], None],
-) -> list[ExportedFile]:
-    context = spark.sparkContext
-    # A group of this run only: the same Spark session may have run an export of this name before.
-    group = f"warren-export-{uuid4().hex}"
-    wanted = len(
-        group_units(
-            [task.unit for task in work],
-            max_bytes=TARGET_FILE_BYTES,
-            min_groups=context.defaultParallelism,
-        )
-    )
-    shares = deal(work, wanted if parallelism is None else min(wanted, parallelism))
-    octets = sum(task.unit.octets for task in work)
-    written: list[list[ExportedFile]] = []
-    failures: list[BaseException] = []
-
-    def collect() -> None:
-        try:
-            context.setJobGroup(group, f"warren export {work[0].export}", interruptOnCancel=True)
-            written.extend(context.parallelize(shares, len(shares)).map(export_share).collect())
-        except BaseException as failure:
-            failures.append(failure)
-
-    thread = threading.Thread(target=collect, name="warren-export")
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(POLL_S)
-            tell(ExportProgress(_finished(context, group), len(shares), octets))
-    except BaseException:
-        context.cancelJobGroup(group)
-        raise
-    finally:
-        thread.join()
-    if failures:
-        raise _cause(failures[0])
-    return [file for files in written for file in files]
-
-
-def deal(work: Iterable[ExportTask], count: int) -> list[list[ExportTask]]:
-    """Divide the tasks into `count` shares of about the same size, or fewer; the largest first.
-
-    A task of Spark's costs about 50 ms, so small units share one.
-    """
-    least = [(0, number) for number in range(count)]
-    shares: list[list[ExportTask]] = [[] for _ in range(count)]
-    for task in sorted(work, key=lambda task: -task.unit.octets):
-        octets, number = least[0]
-        shares[number].append(task)
-        heapq.heapreplace(least, (octets + task.unit.octets + UNIT_COST_BYTES, number))
-    return [share for share in shares if share]
-
-
-def export_share(tasks: Sequence[ExportTask]) -> list[ExportedFile]:
-    """The work of a task of Spark's. Raises what `export_unit` does."""
-    return [file for task in tasks for file in export_unit(task)]
-
-
-def _cause(failure: BaseException) -> BaseException:
-    """The error of ours, or the OSError, with which a task ended, made from Spark's text; or
-    `failure`."""
-    for pattern, module in ((OWN_ERROR, errors), (SYSTEM_ERROR, builtins)):
-        for told in pattern.finditer(str(failure)):
-            kind = getattr(module, told[1], None)
-            if isinstance(kind, type) and issubclass(kind, (errors.SparkExportError, OSError)):
-                cause = kind(told[2])
-                cause.__cause__ = failure
-                return cause
-    return failure
-
-
-def _finished(context: Any, group: str) -> int:
-    """The number of finished tasks of the group."""
-    tracker = context.statusTracker()
-    done = 0
-    for job in tracker.getJobIdsForGroup(group):
-        info = tracker.getJobInfo(job)
-        for stage in info.stageIds if info is not None else ():
-            found = tracker.getStageInfo(stage)
-            done += found.numCompletedTasks if found is not None else 0
-    return done
 
 
 # Snapshots and plans

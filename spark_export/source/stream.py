@@ -196,7 +196,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Does nothing: `latestOffset` shows that a batch is finished, and is called earlier."""
 
     def stop(self) -> None:
-        """Called when the query has ended and its process ends."""
+        """Called when the query has ended, unless Spark kills the process of this reader first, as
+        Spark (4.3) mostly does: then the lock of a cursor ends with it, or the node notices."""
         if self._cursor is not None:
             self._cursor.close()
             self._cursor = None

@@ -27,7 +27,7 @@ from warren.spark_export.errors import (
     StoreRefused,
 )
 from warren.spark_export.export import parquet
-from warren.spark_export.export.export import alone, begin, deal, export_share, finish, tasks
+from warren.spark_export.export.export import alone, begin, finish, tasks
 from warren.spark_export.export.manifest import (
     ExportedFile,
     Manifest,
@@ -40,6 +40,7 @@ from warren.spark_export.export.manifest import (
     verify,
     write_manifest,
 )
+from warren.spark_export.export.spark_job import deal, export_share
 from warren.spark_export.snapshot import creation
 from warren.spark_export.snapshot.options import parse_options
 from warren.spark_export.snapshot.plan import QueueSelector

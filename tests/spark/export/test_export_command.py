@@ -23,8 +23,9 @@ from warren.mgmt.command_line import warren
 from warren.persist.snapshots.pins import measure
 from warren.spark_export import cli, read_export
 from warren.spark_export.errors import SnapshotGone, StoreRefused
-from warren.spark_export.export.export import ExportProgress, Renewal, absolute, begin, run
+from warren.spark_export.export.export import Renewal, absolute, begin, run
 from warren.spark_export.export.manifest import Manifest, find_manifest
+from warren.spark_export.export.spark_job import ExportProgress
 from warren.spark_export.snapshot.options import parse_options
 from warren.spark_export.snapshot.plan import QueueSelector
 from warren.spark_export.snapshot.snapshot import Snapshot, create, list_snapshots, pins_directory
@@ -316,7 +317,7 @@ def test_an_export_to_a_url_without_both_slashes_writes_nothing(
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    monkeypatch.setattr(cli, "_spark", lambda master: pytest.fail("Spark was started"))
+    monkeypatch.setattr(cli, "started_spark", lambda master: pytest.fail("Spark was started"))
     output = call("run", node.directory.path, "s3:bucket/x", *table, code=2).output
     assert "write s3://... for a URL" in output
     assert list(here.iterdir()) == [] and list_snapshots(node.directory.path) == []
@@ -329,7 +330,7 @@ def test_an_export_to_a_url_without_both_slashes_writes_nothing(
     [
         (("--queue", "orderz"), "near names: 'orders'"),
         (("--since", "never"), "never"),
-        (("--master", "bogus"), "--master is 'bogus'"),
+        (("--master", "bogus"), "'bogus' is no master"),
         (("--snapshot", "20260131T120000Z-89abcdef"), "there is no snapshot"),
     ],
 )
@@ -341,5 +342,5 @@ def test_mistakes_are_told_before_spark_is_started(
     text: str,
 ) -> None:
     (node.directory.path / "store" / "pins").mkdir(exist_ok=True)
-    monkeypatch.setattr(cli, "_spark", lambda master: pytest.fail("Spark was started"))
+    monkeypatch.setattr(cli, "started_spark", lambda master: pytest.fail("Spark was started"))
     assert text in call("run", node.directory.path, tmp_path / "to", *arguments, code=2).output

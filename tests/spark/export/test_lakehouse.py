@@ -342,7 +342,7 @@ def test_mistakes_are_told_before_spark_is_started(
     arguments: tuple[str, ...],
     text: str,
 ) -> None:
-    monkeypatch.setattr(cli, "_spark", lambda master: pytest.fail("Spark was started"))
+    monkeypatch.setattr(cli, "started_spark", lambda master: pytest.fail("Spark was started"))
     monkeypatch.setattr(cli, "check_java", lambda: None)
     command = ["export", "run", str(node.directory.path), str(place), *arguments]
     result = CliRunner().invoke(warren, command)
