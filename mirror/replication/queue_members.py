@@ -59,6 +59,13 @@ class QueueMembers:
 
         await self._change(key, queue_id, without_node)
 
+    def any_has(self, node: str) -> bool:
+        """Whether there is a queue that this node leads or is a member of."""
+        return any(
+            record.leader == node or node in record.members
+            for _, record in self._definitions.items()
+        )
+
     async def forget(self, node: str, left: Collection[str]) -> None:
         """The node will not come back: take it out of every queue of which it is a member, and of
         every queue that it leads. `left` are the nodes of the cluster that are left."""

@@ -89,13 +89,13 @@ class MessageStoreSource(DataSource):
         from warren.spark_export.source.stream import StreamReader
 
         options = parse_options(self.options)
-        if "endingOffsets" in self.options:
-            raise OptionRefused("option endingOffsets is for batches; a stream has no end")
         if self._place is not None and options.snapshot is None:
             # This snapshot was for a batch: `schema()` does not know whether it is called for a
             # stream.
             with suppress(SnapshotGone):
                 self._place.open().release()
+        if "endingOffsets" in self.options:
+            raise OptionRefused("option endingOffsets is for batches; a stream has no end")
         return StreamReader(options, columns_of(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
+from base64 import b64encode
 from collections.abc import Callable, Iterator
+from urllib.request import Request, urlopen
 
 import pytest
 from pika.exceptions import AMQPConnectionError
 from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
 from warren_command import run_warren
+
+from warren.config import ClusterConfig
+from warren.mirror.members.directory import member_key
 
 
 @pytest.fixture(scope="module")
@@ -222,5 +227,29 @@ def test_a_node_that_is_forgotten_may_not_come_back_as_it_was(cluster: RunningCl
         code, error = refused(a, *command)
         assert code == 69 and "is not needed here" in error
     b.data_directory.rename(b.data_directory.with_name("b-before"))
+    b.start()
+    cluster.wait_until_linked("a", "b")
+
+
+def test_forgetting_is_repeated_when_the_node_that_did_it_was_killed_in_between(
+    cluster: RunningCluster,
+) -> None:
+    a, b = cluster["a"], cluster["b"]
+    channel = b.connect().channel()
+    channel.queue_declare("of-b", durable=True)
+    channel.queue_declare("shared", durable=True, arguments={"x-queue-type": "quorum"})
+    wait_until(lambda: len(a.asks("queues", "/", "shared")["members"]) == 2)
+    b.stop()
+    cluster.wait_until_linked("a")
+    # The first step alone: b is no member any more.
+    key = member_key(ClusterConfig((), b"").etcd_prefix, b.name)
+    body = json.dumps({"key": b64encode(key).decode()}).encode()
+    with urlopen(Request(f"{cluster.etcd.url}/v3/kv/deleterange", body)) as answer:
+        assert json.load(answer)["deleted"] == "1"
+    assert f"Removing node {b.name} from the cluster" in ctl(a, "forget_cluster_node", b.name)
+    assert [(row["name"], row["members"]) for row in a.asks("queues")] == [("shared", [a.name])]
+    assert refused(a, "forget_cluster_node", b.name)[0] == 69
+    a.does("DELETE", "queues", "/", "shared")
+    b.data_directory.rename(b.data_directory.with_name("b-interrupted"))
     b.start()
     cluster.wait_until_linked("a", "b")
