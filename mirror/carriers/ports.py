@@ -59,13 +59,13 @@ class StopReason(Enum):
     """Why a member has stopped. A node that still wants a member joins under a new id."""
 
     LEFT = "left"
-    """It was asked to leave."""
+    """The member was asked to leave."""
     DRAINED = "drained"
-    """It was asked to stop once all its messages had gone round the ring, and they have."""
+    """The member was asked to stop once all its messages had gone round the ring, and they have."""
     LOST_MEMBERSHIP = "lost membership"
     """Other members declared it dead."""
     JOIN_LOST = "join lost"
-    """The member that let it in died before it had sent its catchup."""
+    """The member that let this one in died before it had sent its catchup."""
     GROUP_DELETED = "group deleted"
     INCONSISTENT = "inconsistent"
     """It was told something that contradicts what it knows; see `gm.errors.Inconsistent`."""
@@ -92,7 +92,7 @@ class UpperLayer(Protocol):
         ...
 
     def congestion(self, congested: bool) -> None:
-        """Whether too much is on its way."""
+        """`congested`: so much is on its way that broadcasts should stop; False: not any more."""
         ...
 
     def disputed(self) -> None:
