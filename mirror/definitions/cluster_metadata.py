@@ -62,7 +62,8 @@ SLICE_CHANGES = 300
 """Definitions compared before other tasks get their turn."""
 CLOSE_PATIENCE_S = 2.0
 VERSIONS_ARE = "revisions"
-"""What the versions of definitions in a replica are. Replicas that do not say have write counts."""
+"""The kind of versions that definitions in a replica have. Replicas that do not say have write
+counts."""
 REPLICA_LAG_MAX = 1000
 """Revisions without a change of definitions, such as those of membership, after which the replica
 notes that they have passed. Otherwise a compaction would force a reload at the next start."""
@@ -172,9 +173,9 @@ class ClusterMetadata(SharedDefinitions):
         return super().transact(writes, preconditions)
 
     def close(self) -> int:
-        """Stop at once; 0, for no transaction is known to be lost.
+        """Stop at once. Return 0: no transaction is known to be lost.
 
-        Undecided ones may still be taken; their commits stay open.
+        Undecided transactions may still be taken; their commits stay open.
         """
         if self._closed:
             return 0
@@ -271,7 +272,8 @@ class ClusterMetadata(SharedDefinitions):
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Log the error that ended a task. Only that of a superseded writer ends without one."""
+        """Log the error that ended a task. The task of a superseded writer ends without an
+        error."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("cluster_metadata_failed", exc_info=error)
             self._reachability.lost("fault", error)
@@ -395,7 +397,7 @@ class ClusterMetadata(SharedDefinitions):
             if place % SLICE_CHANGES == 0:
                 await asyncio.sleep(0)
         changes += [Change(key, None) for key in self._stored if key not in present]
-        # A node that was away long, and missed nothing, is no reason to worry.
+        # Without changes this is no reason to worry: the node was away long, and missed nothing.
         log_event(
             logger,
             logging.WARNING if changes else logging.INFO,

@@ -162,8 +162,8 @@ class SharedDefinitions(DefinitionTable):
         self._revision = 0
         # The revision that all other nodes have come to; None if no node is waited for.
         self._others_at: int | None = None
-        # Called with its revision when a batch is decided that others are to come to, and when
-        # `revision` has changed.
+        # `on_decided` is called with the revision of a decided batch that other nodes are to come
+        # to, `on_advanced` when `revision` has changed.
         self.on_decided: Callable[[int], None] = lambda revision: None
         self.on_advanced: Callable[[], None] = lambda: None
         self._unsent: deque[Transaction] = deque()
@@ -239,7 +239,8 @@ class SharedDefinitions(DefinitionTable):
         return batch
 
     def batch_decided(self, taken: Sequence[bool], revision: int) -> None:
-        """The batch was decided at `revision`; `taken` says for each piece whether it was taken."""
+        """Note the decision on the batch at `revision`; `taken` says for each piece whether it
+        was."""
         everywhere = False
         for was_taken in taken:
             transaction = self._unsent[0]
@@ -255,13 +256,13 @@ class SharedDefinitions(DefinitionTable):
         self._settle()
 
     def others_reached(self, revision: int) -> None:
-        """All other nodes that are waited for have come to a revision. From the first call on,
-        what clients see is done only when others have come to it."""
+        """Note that all other nodes that are waited for have come to a revision. From the first
+        call on, what clients see is done only when others have come to it."""
         self._others_at = max(revision, self._others_at or 0)
         self._settle()
 
     def pass_over(self, path: bytes, key: Key | None, version: int, reason: str) -> None:
-        """A definition was put that cannot be read: the one before counts until it can be read.
+        """Pass over a definition that cannot be read: the one before counts until it can be read.
 
         Call this before `advance` to its revision. The definition gets the shared store's version,
         so that it can be overwritten.
@@ -302,7 +303,8 @@ class SharedDefinitions(DefinitionTable):
         raise NotImplementedError
 
     def _is_seen_by_clients(self, write: Write) -> bool:
-        """Who leads a queue that is there already, and where its copies are, is between nodes."""
+        """Whether clients see what the write changes. They do not see groups, nor a change of a
+        queue that is there already: its leader and its copies are between nodes."""
         kind = write.key[0]
         is_change = write.record is not None and write.key in self._stored
         return kind != "group" and not (kind == "queue" and is_change)
