@@ -1,4 +1,4 @@
-"""What one member knows of the messages in the ring: publishes, acks, confirms, its own buffer.
+"""One member's knowledge of the messages in the ring: publishes, acks, confirms, its own buffer.
 
 Theory (reference section 1.6). A publish goes round the ring once: each member notes it, passes it
 on and delivers it, until it is back at its owner. Then its ack goes round, and each member forgets
@@ -62,7 +62,7 @@ class Circulation:
         self.buffer_bytes += cost(payload)
 
     def confirm_last(self, token: object) -> None:
-        """The token is confirmed when the last broadcast has gone round."""
+        """Have the token confirmed when the last broadcast has gone round."""
         self._confirms.append((self.last_broadcast, token))
 
     def flush(self) -> MemberNews:
@@ -101,7 +101,7 @@ class Circulation:
         self.states = {member: self.states.get(member) or MemberState() for member in members}
 
     def settled(self, members: Iterable[MemberId]) -> list[MemberId]:
-        """Those of the members whose publishes and acks have all gone round."""
+        """Return the members among these whose publishes and acks have all gone round."""
         return [member for member in members if self.states[member].is_settled]
 
     # Messages from the left neighbour

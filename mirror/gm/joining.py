@@ -84,8 +84,8 @@ class JoiningMember(RingMember):
             super()._follow_hint(version)
 
     def _enter_as_founder(self, record: GroupRecord) -> None:
-        """Begin with nothing, as a member since the group was made. The left neighbour has what was
-        sent meanwhile."""
+        """Enter with nothing, as a member since the group was made. The left neighbour has what was
+        sent since then, and is asked for it."""
         self.phase = JOINED
         self._effects.append(Joined(view_of(record, self.me).members))
         self._see(View(0, self.me, self.me, frozenset(), (self.me,)), record, tell=False)

@@ -1,4 +1,4 @@
-"""What a member knows of the publishes of one member of its group, which may be itself.
+"""A member's knowledge of the publishes of one member of its group, which may be itself.
 
     0 ............ acked | acked + 1 ............ last_pub
     forgotten            | pending: seen, not known to have gone round

@@ -32,7 +32,7 @@ NONE = -1
 """Stands for no number: publishes of a member are numbered from 0, versions of a group from 1."""
 
 ANY = (1 << 62) - 1
-"""As `catchup_above`: no catchup sent so far will do."""
+"""A value of `catchup_above`: no catchup sent so far is enough."""
 
 FRAME_BYTES_MAX = 256 << 20
 """A catchup contains all that its sender holds; `GmLimits` keeps that well below this."""

@@ -51,7 +51,7 @@ class RingMember(MemberBase):
         if relinked.right and not self._is_alone:
             self._send_catchup()
         if relinked.right and new.right in self._links.suspects:
-            # It was only the left neighbour before, whose suspicion takes longer.
+            # The new right neighbour was only the left one until now, whose suspicion takes longer.
             self._set_timer(
                 partial(self._suspicion_of_right_ends, new.right), self._limits.suspicion_s
             )
@@ -153,7 +153,7 @@ class RingMember(MemberBase):
             self._progress(self._circulation.receive(message.entries, self._owned))
 
     def _progress(self, progress: ActivityEffects) -> None:
-        """Pass on before delivering, so that a message survives a member that dies delivering."""
+        """Pass messages on before delivering them: they survive a member that dies delivering."""
         if progress.entries:
             self._send_activity(progress.entries)
         self._confirm(progress.confirmed)
