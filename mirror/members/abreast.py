@@ -62,11 +62,11 @@ class Abreast:
         self._clock = clock
         self._others = others
         self._decided_at = 0
-        # The nodes that are asked; those of them that have not answered in time have no timer.
+        # The nodes that are asked, each with its timer; None once a node has not answered in time.
         self._asked: dict[str, Timer | None] = {}
-        # What each node is known to have applied; nodes that are not asked have all of it.
+        # The newest revision that each asked node is known to have applied; others have all.
         self._reached: dict[str, int] = {}
-        # What other nodes wait for here.
+        # Happen when `revision` has changed: answers to other nodes wait for that.
         self._waiting: list[Event] = []
         metadata.on_advanced = self._advanced
         metadata.on_decided = self._decided
@@ -74,8 +74,8 @@ class Abreast:
         calls.serve(REACHED, self._answer)
 
     async def linked(self, running: Callable[[], Collection[str]]) -> None:
-        """Return when all the other nodes that are running can be reached, as clients expect, or
-        when that takes too long."""
+        """Return when all other running nodes can be reached, as clients expect, or after
+        `LINKED_S` seconds at the latest."""
         deadline = self._clock.now() + LINKED_S
         while set(running()) - set(self._others()) and self._clock.now() < deadline:
             await asyncio.sleep(LINKED_POLL_S)
@@ -98,7 +98,8 @@ class Abreast:
         run(self._reach(node, revision), lambda result: self._answered(node, revision, result()))
 
     async def _reach(self, node: str, revision: int) -> bool:
-        """Whether the node has applied the revision; False if it is gone, or has only begun."""
+        """Return True when the node has applied the revision; False if it is gone, or was only just
+        started."""
         try:
             await self._calls.ask(node, REACHED, revision)
         except BrokerError:
@@ -121,7 +122,7 @@ class Abreast:
         self._tell()
 
     def _tell(self) -> None:
-        """Tell the definitions what all the nodes have that are waited for."""
+        """Tell the definitions the revision that all awaited nodes have applied."""
         awaited = (node for node, timer in self._asked.items() if timer is not None)
         reached = (self._reached.get(node, 0) for node in awaited)
         self._metadata.others_reached(min(reached, default=self._decided_at))

@@ -12,7 +12,8 @@ BEGINS = "clients.all_opened"
 
 
 class ClientNews:
-    """Tells the nodes that can be reached of our clients, and the limits here of their clients."""
+    """Tells the nodes that can be reached what our clients have open, and takes note of what theirs
+    have."""
 
     def __init__(self, clients: ClientsElsewhere, post: Post, calls: Calls) -> None:
         self._clients = clients

@@ -59,7 +59,7 @@ class ForgottenMember(MembershipRefused):
 
 
 class IncompatibleCluster(MembershipRefused):
-    """It is another cluster than expected, or one that this version of Warren cannot join."""
+    """The cluster is another one than expected, or this version of Warren cannot join it."""
 
 
 class MemberIsUp(MembershipRefused):
@@ -298,7 +298,8 @@ class Membership:
                 await self._keep_alive()
                 found = await self._directory.look()
             except EtcdError:
-                # The node notices when the lease is lost, or earlier by its definitions.
+                # Only try again: the node learns from its lease that etcd is lost, or earlier from
+                # its definitions.
                 await asyncio.sleep(RETRY_S)
             except UnreadableMembership as error:
                 log_event(logger, logging.ERROR, "cluster_members_unreadable", error=error)
@@ -351,7 +352,7 @@ class Membership:
                 self._see(await self._directory.look())
 
     def _see(self, found: Found) -> bool:
-        """Take over a newer state and report what has changed; whether any presence has."""
+        """Take over a newer state and report what has changed; return whether any presence has."""
         if found.revision < self._found.revision:
             return False
         before, self._found = self._found, found

@@ -28,8 +28,8 @@ OWNERS: dict[str, tuple[tuple[str, int], ...]] = {
     "operator_policy": (("vhost", 1),),
     "parameter": (("vhost", 2),),
 }
-"""By kind: what a definition belongs to, and at which place of its key the name of that is.
-Bindings belong to their queue, too."""
+"""By kind of a definition: the kind of each owner, and the place of the owner's name in the
+definition's key. A binding belongs to its queue, too."""
 
 BindingsTo: TypeAlias = Callable[[str, str], Iterable[Key]]
 """The keys of the bindings to a queue, by its virtual host and name."""
@@ -78,7 +78,7 @@ class Ownerless:
                     yield from (one.key for one in found if one.key[place] == name)
 
     def _missing(self, key: Key) -> Key | None:
-        """An owner of the definition that is not there; None if all are."""
+        """Return an owner of the definition that does not exist; None if all exist."""
         owners: list[Key] = [(kind, key[place]) for kind, place in OWNERS[key[0]]]
         if key[0] == "binding" and key[3] == "queue":
             owners.append(("queue", key[1], key[4]))
@@ -90,6 +90,7 @@ class Ownerless:
             if stored is None or owner is None:
                 continue
             log_event(log, logging.INFO, "ownerless_definition_deleted", key=key, missing=owner)
-            # A client may make the owner anew, and this for it.
+            # Only if both are as they were: a client may make the owner anew, and this definition
+            # for it.
             unchanged = [Precondition(key, stored.version), Precondition(owner, 0)]
             self._store.transact([Write(key, None)], unchanged)
