@@ -139,7 +139,8 @@ class Unpacker:
         self._last: Envelope | None = None
         self._begin = b""
         self._header_octets = 0
-        # Exchange, routing key and address of it; whether it is persistent, priority, expiration.
+        # The last envelope's exchange, routing key and address; then whether it is persistent, its
+        # priority and its expiration.
         self._names = ("", "", b"")
         self._facts: tuple[bool, int, int | None] = (False, 0, None)
 
