@@ -116,8 +116,8 @@ class QueueHost:
 
     def _serve(self, node: str, session: RemoteClient, kind: Kind, payload: bytes) -> None:
         if kind is Kind.PUBLISH and self._is_stale(session.queue, payload):
-            # Its node sends it again when it hears of the present epoch, and may have sent it to
-            # another leader meanwhile.
+            # The publisher's node sends it again when it hears of the present epoch, and may have
+            # sent it to another leader meanwhile.
             return
         if kind is Kind.PUBLISH and session.queue.is_held:
             self._held.setdefault(session.queue.queue_id, []).append((node, payload))
@@ -149,7 +149,8 @@ class QueueHost:
     def _stays(self, queue: LocalQueue) -> None:
         for node, payload in self._held.pop(queue.queue_id, ()):
             if node not in self._post.peers():
-                # The node's link is down, which is about to be reported: it sends them again.
+                # The link to the node is down, which is reported next: the node sends its publishes
+                # again.
                 continue
             self._serve(node, self._session(node, queue.queue_id), Kind.PUBLISH, payload)
 
@@ -280,7 +281,7 @@ class QueueHost:
                 self._post.send(node, Kind.PUBLISHED, _QUEUE.pack(queue_id), pack_report(report))
 
     def _queue_gone(self, queue: LocalQueue) -> None:
-        """The queue was deleted; the nodes that used it learn so from the definitions."""
+        """End the sessions of a deleted queue; their nodes learn so from the definitions."""
         self._held.pop(queue.queue_id, None)
         for sessions in self._sessions.values():
             session = sessions.pop(queue.queue_id, None)
@@ -363,7 +364,7 @@ class QueueHost:
         if session is not None:
             held = self._held.get(queue_id)
             if held is not None:
-                # The node sends its publishes again.
+                # The node sends its publishes again: drop those that are here.
                 held[:] = [one for one in held if one[0] != node]
             self._to_flush.pop(session, None)
             session.end()

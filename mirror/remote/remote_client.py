@@ -249,9 +249,9 @@ class RemoteClient(PublishConfirms):
     # Consuming
 
     def subscribe(self, one: Subscription) -> int | None:
-        """Returns the offset at which a reader of a stream begins; None for other consumers, and
-        while it is not known. Raises `AccessRefused` when another consumer has the queue
-        exclusively."""
+        """Add a consumer. Return the offset at which a reader of a stream begins; None for other
+        consumers, and while it is not known. Raises `AccessRefused` when another consumer has the
+        queue exclusively."""
         consumer = RemoteConsumer(self, one)
         if one.blocked:
             consumer.blocked |= Blocked.CHANNEL_LIMIT
@@ -387,7 +387,7 @@ class RemoteClient(PublishConfirms):
         self._unacked.clear()
 
     def end(self) -> None:
-        """The other node is gone: its consumers leave, and the messages they had go back.
+        """End the session: the other node is gone. Its consumers leave, and their messages go back.
 
         No more publishes are reported. If the node comes back, it asks for them itself; and a later
         start of it has other publishes with the same numbers.

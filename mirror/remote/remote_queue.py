@@ -122,10 +122,10 @@ class RemoteQueue(Queue):
         # Whether the queue waits for a leader that it can talk to.
         self._waiting = False
         self._give_up_timer: Timer | None = None
-        # Happens when the wait is over: there is a leader, or a successor, or it was given up.
+        # Happens when the wait is over: there is a leader or a successor, or the wait was given up.
         self._waited = Event()
         self._successor: Queue | None = None
-        # As the leader last reported them, for management.
+        # Both as the leader last reported them, for management.
         self.ready = 0
         self.consumer_count = 0
         self._publishes = PublishesUnderWay(queues)
@@ -451,7 +451,7 @@ class RemoteQueue(Queue):
 
     def _end_here(self) -> None:
         self._queues.forget(self)
-        # The ring knows this object, which could not be freed otherwise.
+        # The former ring refers to this object, which could not be freed otherwise.
         self.ring = UNHEARD
 
     def leader_down(self) -> None:
@@ -674,7 +674,7 @@ class RemoteQueue(Queue):
         return number
 
     def _end_consumers(self, some: Collection[Consumer] | None = None) -> None:
-        """End these, or all; those that are still subscribing hear of it by the answer."""
+        """End `some` consumers, or all; those still subscribing learn it from their answer."""
         ending = {**dict.fromkeys(self.consumers), **self._numbers} if some is None else some
         subscribed = [consumer for consumer in self.consumers if consumer in ending]
         self.consumers = [consumer for consumer in self.consumers if consumer not in ending]

@@ -1,4 +1,5 @@
-"""What the leader of a queue is told of a consumer of another node, and where readers are."""
+"""How a node describes a consumer to the leader of its queue, and how far readers of streams
+are."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ class Subscription(NamedTuple):
         )
 
     def plain(self) -> Sequence[Any]:
-        """As an earlier version expects it where there is no offset."""
+        """Return the values to send: without an offset, in the form that earlier versions know."""
         return self if self.goes_on_at is not None else self[:-1]
 
 
@@ -70,12 +71,12 @@ class LastRead:
         self._envelopes.pop(reader, None)
 
     def begins(self, reader: Consumer, offset: int | None) -> None:
-        """The leader has said at which offset a reader begins; None if it does not know yet."""
+        """Note at which offset a reader begins, as its leader says; None if not known yet."""
         if reader not in self._envelopes:
             reader.goes_on_at = offset
 
     def end(self, readers: Iterable[Consumer], codec: ContentCodec) -> None:
-        """The queue gets another leader, at which these readers go on where they are."""
+        """The queue gets another leader: note at which offset these readers go on there."""
         for reader in readers:
             if reader in self._envelopes:
                 last = codec.headers(self._envelopes[reader].header)[STREAM_OFFSET]

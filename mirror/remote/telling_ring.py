@@ -8,7 +8,7 @@ from warren.core.queues.consumers import Consumer, ConsumerRing
 
 
 class TellingRing(ConsumerRing):
-    """Tells which consumers can be served, or no longer; it serves none itself."""
+    """Reports each consumer that can be served, or no longer can; it serves none itself."""
 
     __slots__ = ("_changed",)
 
@@ -24,4 +24,4 @@ class TellingRing(ConsumerRing):
 
 
 UNHEARD = TellingRing(lambda consumer: None)
-"""The ring of every queue that has ended here."""
+"""The ring of every queue that has ended here: it reports to nothing."""
