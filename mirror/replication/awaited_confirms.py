@@ -10,8 +10,8 @@ from warren.mirror.replication.numbered_groups import NumberedGroups
 
 
 class _Group:
-    """Publishes of one batch that are answered together: when mirrors have the batch, and the store
-    has them all."""
+    """Publishes of one batch that are answered together: when enough mirrors have the batch, and
+    the store has them all."""
 
     __slots__ = ("confirms", "count", "first_seq", "in_mirrors", "in_store", "refused")
 
@@ -26,7 +26,7 @@ class _Group:
 
 
 class _Barrier(PublishConfirms):
-    """Waits like a publish, and stands for the moment at which it was added."""
+    """A barrier: waits in the place of a publish, for the moment at which it was added."""
 
     def __init__(self, done: Callable[[bool], None]) -> None:
         self._done = done
@@ -39,7 +39,7 @@ class _Barrier(PublishConfirms):
 
 
 class AwaitedConfirms(PublishConfirms):
-    """The unconfirmed publishes of a queue. The store answers to it, by numbers it has given."""
+    """The unconfirmed publishes of a queue. The store answers this object, by numbers of `add`."""
 
     def __init__(self) -> None:
         self._by_batch: deque[tuple[int, _Group]] = deque()
@@ -53,7 +53,8 @@ class AwaitedConfirms(PublishConfirms):
         """Have `count` publishes of one batch, numbered from `first_seq` on, wait for the mirrors;
         if `local`, for the store, too.
 
-        Returns the object the store is to answer to, and the number of the first publish there.
+        Return the object that the store is to answer, and the number of the first publish there;
+        None and 0 if it is not to answer.
         """
         group = _Group(confirms, first_seq, count, local)
         self._by_batch.append((batch, group))

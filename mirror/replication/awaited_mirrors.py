@@ -1,4 +1,4 @@
-"""What the declaration of a mirrored queue waits for: mirrors at the nodes that answer."""
+"""The mirrors that the declaration of a mirrored queue waits for: those at nodes that answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AwaitedMirrors:
         del self._waiting[event]
 
     def wait_no_more_for(self, nodes: Collection[str]) -> None:
-        """The mirrors at these nodes have begun, or the nodes cannot be reached any more."""
+        """Wait no more for these nodes: their mirrors have begun, or they cannot be reached."""
         for event, awaited in list(self._waiting.items()):
             awaited.difference_update(nodes)
             if not awaited:

@@ -17,11 +17,11 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 ALL = 0
-"""As the number of acknowledgements: all copies that are whole."""
+"""As a number of acknowledgements: every whole copy has to have a publish."""
 
 
 class MirrorProgress(Protocol):
-    """What a leader knows of a mirror. It has everything up to `has_batch`."""
+    """A mirror as its leader knows it: the mirror has everything up to the batch `has_batch`."""
 
     has_batch: int
     in_sync: bool
@@ -30,29 +30,29 @@ class MirrorProgress(Protocol):
 
 
 def copies_needed(acks: int, copies: int) -> int:
-    """How many of so many whole copies must have a publish; the leader's is one of them."""
+    """Return how many of `copies` whole copies must have a publish; the leader's is one of them."""
     return copies if acks == ALL else min(acks, copies)
 
 
 def votes_needed(acks: int, copies: int) -> int:
-    """How many copies an election must hear of.
+    """Return how many copies an election must hear of.
 
-    Where the leader confirms alone, no number of them is sure to have everything: one is enough.
+    Where the leader confirms alone, no number of copies is sure to have everything: one is enough.
     """
     return 1 if acks == 1 else copies - copies_needed(acks, copies) + 1
 
 
 def stricter(one: int, other: int) -> int:
-    """The one of two numbers of acknowledgements that asks for more copies."""
+    """Return the number of acknowledgements that asks for more copies."""
     return ALL if ALL in (one, other) else max(one, other)
 
 
 def confirmed_upto(
     acks: int, mirrors: Collection[MirrorProgress], missing: int, last: int, least: int = 1
 ) -> int:
-    """The batch up to which everything is confirmed; `last` is the leader's last one.
+    """Return the batch up to which everything is confirmed; `last` is the leader's last one.
 
-    `least`: so many copies must have a batch even if fewer are whole.
+    At least `least` copies must have a batch, even if fewer are whole.
     """
     named = [mirror for mirror in mirrors if mirror.is_named]
     upto = _reached(acks, named, missing, last, least)
@@ -73,7 +73,7 @@ def _reached(
 
 
 def can_shrink(acks: int, mirrors: Collection[MirrorProgress], copies: int, confirmed: int) -> bool:
-    """Whether an election among so many copies would hear of all batches up to `confirmed`."""
+    """Whether an election among `copies` copies would hear of all batches up to `confirmed`."""
     if acks == ALL:
         return True
     have_all = [

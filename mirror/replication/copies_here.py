@@ -159,17 +159,17 @@ class CopiesHere:
     # The node stops
 
     def leave(self) -> None:
-        """The node stops in order: its copies are found again when it is started."""
+        """Leave all groups: the node stops in order, and finds its copies at the next start."""
         for copy in self:
             if not copy.mirror.has_card:
-                # The copy became whole a moment ago.
+                # The copy became whole a moment ago, and has no card yet.
                 self.write_card(copy)
             for level in copy.mirror.levels:
                 level.is_about_to_stop()
             copy.member.leave()
 
     def stop(self) -> None:
-        """The node has stopped: the storage is told which messages of copies count as delivered."""
+        """Tell the storage which messages of copies count as delivered: the node has stopped."""
         for copy in self:
             for level in copy.mirror.levels:
                 level.backing.stop()
@@ -207,7 +207,7 @@ class CopiesHere:
             copy.mirror.is_flushed = self._wanted_of(copy.key).is_flushed
 
     def report_again(self, copy: CopyHere, node: str) -> None:
-        """The link to a node is up again: a report of this copy may have got lost with it."""
+        """Repeat this copy's report, which may be lost: the link to a node is up again."""
         record = self._definitions.record_of(copy.key, copy.queue_id)
         if self.is_here(copy) and record is not None and record.leader == node:
             copy.mirror.report_again()
@@ -219,7 +219,7 @@ class CopiesHere:
         if record is None or self._nodes.name not in record.in_sync or record.epoch != mirror.epoch:
             return
         if not (mirror.started and copy.has_begun_by(record)):
-            # It is an earlier copy of this node that the definition calls in sync.
+            # The definition calls an earlier copy of this node in sync, and not yet this one.
             return
         self.forget_former(mirror)
         mirror.grows_from = None
@@ -262,7 +262,8 @@ class CopiesHere:
         key: Key = ("queue", vhost, name)
         record = await self._definitions.record_as_seen_by(node, key, queue_id)
         if record is None or (record.epoch, record.ballot) < election:
-            # By a definition that is still on its way, the copy that is here may be one to drop.
+            # The definition is still on its way here, and may say that the copy here is to be
+            # dropped.
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
         if asked != invitation_to(record):
             raise NotFound(f"an earlier version leads stream '{name}' in vhost '{vhost}'")
@@ -327,9 +328,9 @@ class CopiesHere:
         return _levels(settings, backings, self._node)
 
     def have_copy_of_disk(self, key: Key, record: QueueRecord) -> None:
-        """Make a mirror of what the disk has, if the definition calls that in sync.
+        """Make a mirror of the copy on disk, if the definition calls that in sync.
 
-        Not by a policy that lets copies report messages which are not on disk.
+        Do nothing if the policy lets copies report messages which are not on disk.
         """
         if not self._wanted_of(key).is_flushed:
             return
@@ -371,7 +372,7 @@ class CopiesHere:
     # Copies that go
 
     def drop_copy(self, copy: CopyHere, reason: str, *, keep: bool = False) -> None:
-        """`keep`: what the copy has is good, and the next one may want it."""
+        """Drop a copy. With `keep`, make what it has a former copy, for the next mirror here."""
         if not self.is_here(copy):
             return
         self._forget(copy)
@@ -394,7 +395,7 @@ class CopiesHere:
         copy.mirror.discard()
 
     def forget_former(self, mirror: Mirror) -> None:
-        """The former copy of a mirror is of no use any more."""
+        """Discard the former copy of a mirror: it is of no use any more."""
         former, mirror.former = mirror.former, None
         if former is not None:
             self._formers.discard_copy(former)
@@ -421,7 +422,7 @@ class CopiesHere:
             copy.promoting = False
             self._come_over(copy, record)
         elif copy.listed and self._nodes.name not in record.mirrors and copy.has_begun_by(record):
-            # If the leader only could not reach this copy, it asks for it again.
+            # If the leader only could not reach this copy, it asks this node for a copy again.
             self.drop_copy(copy, "it is not wanted any more", keep=True)
         else:
             copy.listed = self._nodes.name in record.mirrors
@@ -437,7 +438,7 @@ class CopiesHere:
         start. It asks nodes that have no copy.
         """
         is_stored_so = record.storage_id(self._nodes.name) == copy.storage_id
-        # Where a former copy grows, it is the former one that the definition names.
+        # If this copy grows from a former one, the definition names the former one.
         is_named = is_stored_so and copy.mirror.grows_from is None
         return not copy.mirror.started and record.epoch != copy.mirror.epoch and not is_named
 
@@ -496,11 +497,12 @@ class CopiesHere:
         """
         copy = self.by_queue.get(queue_id)
         if copy is None or not copy.mirror.started or copy.mirror.from_disk is not None:
-            # What is on disk here, the leader has on its disk, too.
+            # The leader has on its own disk what is on disk here.
             return False
         record = self._definitions.record_of(copy.key, queue_id)
         if copy.carrier is CarrierKind.LOG and record is not None and not copy.may_vote(record):
-            # Only a mirror in sync is asked.
+            # The leader asks only mirrors in sync: a definition that says so may be on its way
+            # here.
             is_known = self._nodes.name in record.in_sync
             if not is_known and (record.epoch, record.ballot) <= (epoch, ballot):
                 raise NotFound(f"the definition of queue {queue_id} is not known here yet")
@@ -518,13 +520,13 @@ class CopiesHere:
             # A copy that was on disk when this node started may lack what the leader has.
             return False
         if copy.is_outside:
-            # The group goes on without this copy, and mirrors there would not hear of this leader.
+            # Mirrors in the group, which goes on without this copy, would not hear of this leader.
             return False
         return await copy.take_over(node, epoch, ballot)
 
 
 def settings_of(node: Node, key: Key, record: QueueRecord) -> QueueSettings:
-    """What the arguments and the policy of a queue come to."""
+    """Return the settings that follow from the arguments and the policy of a queue."""
     _, vhost, name = key
     declared = queue_arguments.parse(name, vhost, from_plain(record.arguments))
     return node.policies.queue_settings(vhost, name, declared)

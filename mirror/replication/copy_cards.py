@@ -29,7 +29,8 @@ def is_copy(storage_id: int) -> bool:
 
 
 class Card(msgspec.Struct, frozen=True):
-    """A position in the storage is that at the leader of `epoch` plus the level's one of `deltas`.
+    """The card of a storage: a message's position there is its position at the leader of `epoch`,
+    plus the entry of its level in `deltas`.
 
     `first_epoch` and `steps` are what is known of other epochs (`renumbering.py`). `led`: the node
     led the queue. `searched`: messages that only this copy had have been found and put elsewhere.
@@ -123,7 +124,7 @@ class CopyCards:
             del self._commits[storage_id]
 
     def note_searched(self, storage_id: int) -> None:
-        """Messages that only this copy had have been found and put elsewhere."""
+        """Note on the card that the messages only this copy had are found and put elsewhere."""
         card = self._cards.get(storage_id)
         if card is not None and not card.searched:
             self.write(storage_id, msgspec.structs.replace(card, led=False, searched=True))

@@ -44,7 +44,7 @@ starting."""
 
 
 class CopyEffects(Protocol):
-    """What a copy asks of `Mirroring`, which has the links and the policies."""
+    """The calls of a copy to `CopiesHere`, which has the links and the policies."""
 
     @property
     def elections(self) -> ElectionCalls:
@@ -53,7 +53,7 @@ class CopyEffects(Protocol):
 
     @property
     def retained(self) -> RetainedCopies:
-        """What this node has retained of queues that it mirrors."""
+        """Acknowledged messages that this node retains, of queues that it mirrors."""
         ...
 
     def promote_when(self, key: Key) -> str:
@@ -103,10 +103,10 @@ class CopyHere:
         self.listed = False
         # Whether the last look at it found nothing to wait for.
         self.at_rest = False
-        # When the leader asked for it the last time.
+        # When the leader last asked for this mirror.
         self.wanted_at = clock.now()
         self.promoting = False
-        # The epoch whose leader it is about to replace, if no better candidate does.
+        # The epoch whose leader this copy is about to replace, if no better candidate does.
         self._turn: int | None = None
         self._node = node
         self._clock = clock
@@ -118,13 +118,13 @@ class CopyHere:
         self._found_at = clock.now()
         self._others = WholeCopies(effects.present)
         self._told_epoch = -1
-        # What those who elected this copy know together.
+        # The common knowledge of the copies that elected this one.
         self.electorate = Electorate.ENOUGH
         # The election that this node has called, by epoch and ballot.
         self._election: tuple[int, int] | None = None
 
     def comes_over(self, carrier: CarrierKind, member: CarrierMember) -> None:
-        """Another carrier brings batches from now on."""
+        """Get batches by another carrier from now on."""
         self.carrier = carrier
         self.member = member
         self.at_rest = False
@@ -133,7 +133,7 @@ class CopyHere:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the definition names this mirror, or a later one may that is on its way here."""
+        """Whether the definition names this mirror, or a later one on its way here may name it."""
         record = self._definitions.record_of(self.key, self.queue_id)
         is_ahead = record is not None and not self.has_begun_by(record)
         return self.listed or (self.mirror.started and is_ahead)
@@ -211,7 +211,7 @@ class CopyHere:
     # When the leader is gone
 
     def leader_was_away(self, leader: str) -> None:
-        """The leader has been restarted, and may lack what is here.
+        """Look whether to lead: the leader has been restarted, and may lack what is here.
 
         A leader in the ring counts as dead only when the group says so: until then other mirrors
         may have got more of its former life than this one.
@@ -344,8 +344,8 @@ class CopyHere:
             )
 
     def _given_up(self, record: QueueRecord) -> int:
-        """How many whole copies are down or missing, and not waited for: the policy allows losing
-        what only they have."""
+        """Return how many whole copies are down or missing, and not waited for: the policy allows
+        losing what only they have."""
         if record.down or self._effects.promote_when(self.key) == WHEN_SYNCED:
             return 0
         present = self._effects.present()
@@ -454,9 +454,10 @@ class CopyHere:
         return (record.leader, record.epoch) == (leader, epoch) and self._node in record.in_sync
 
     def _may_lead_without_all(self, record: QueueRecord) -> bool:
-        """Whether the policy allows that, and no live node can have a whole copy.
+        """Whether the policy lets this copy lead though it may lack messages, and no live node can
+        have a whole copy.
 
-        A leader that is up for the cluster leads on, or will in a moment.
+        It may not while the leader is up for the cluster: that leads on, or will in a moment.
         """
         if self._node not in self._candidates(record):
             return False

@@ -53,7 +53,7 @@ Answer = CandidateCopy | Vote
 
 
 class Electorate(IntEnum):
-    """What those who voted know together. Nodes send each other these numbers."""
+    """The common knowledge of the copies that voted. Nodes send each other these numbers."""
 
     ENOUGH = 0
     """They have all that was confirmed, and have heard of all that was handed out."""
@@ -75,14 +75,14 @@ class Result(NamedTuple):
 
 
 def votes_wanted(record: QueueRecord) -> int:
-    """How many votes decide. When the leader is forgotten, those of all copies that are left do:
-    what they lack is lost."""
+    """Return how many votes decide an election. If the leader is forgotten, those of all copies
+    that are left do: what they lack is lost."""
     needed = votes_needed(record.acks, record.whole_copies)
     return min(needed, max(1, len(record.in_sync))) if record.leader_is_forgotten else needed
 
 
 def can_be_elected(record: QueueRecord, mirrors: int) -> bool:
-    """Whether the votes of so many mirrors are enough."""
+    """Whether the votes of this many mirrors are enough."""
     return mirrors >= votes_needed(record.acks, record.whole_copies)
 
 
@@ -121,7 +121,7 @@ def _electorate(record: QueueRecord, votes: int, following: int) -> Electorate:
 
 
 def _fullest(record: QueueRecord, votes: Mapping[str, CandidateCopy]) -> str | None:
-    """The oldest copy that has all that any of the others has; None if that cannot be told."""
+    """Return the oldest copy that has all that any other has; None if that cannot be told."""
     latest = max(vote.end[0] for vote in votes.values())
     there = [node for node in record.in_sync if node in votes and votes[node].end[0] == latest]
     if record.acks == ALL:

@@ -17,14 +17,14 @@ from warren.mirror.replication.promotion import Promotion
 
 
 class Lag(NamedTuple):
-    """What a mirror has not reported yet, in batches and in their octets."""
+    """The batches that a mirror has not reported yet, and their octets."""
 
     batches: int
     octets: int
 
 
 class MirrorState(NamedTuple):
-    """What is known of the mirrors of a queue.
+    """The mirrors of a queue, as far as this node knows.
 
     `progress` says how far synchronisations are, `lag` how far a mirror is behind. Only the leader
     knows them; at other nodes they are empty.
@@ -63,7 +63,7 @@ class MirrorFigures:
         return self._record_of(queue.key, queue.queue_id)
 
     def state(self, queue: Queue) -> MirrorState | None:
-        """What is known of the mirrors of a queue; None if it has none."""
+        """Return what this node knows of the mirrors of a queue; None if it has none."""
         record = self._record(queue)
         led = self._led.get(queue.queue_id)
         if record is None or (led is None and not record.mirrors and not record.epoch):

@@ -40,7 +40,7 @@ class FormerCopies:
         self._unwanted: list[tuple[int, FormerCopy]] = []
         # Acknowledged messages of queues that this node does not lead.
         self.retained = RetainedCopies(clock)
-        # What cards say of queues that this node leads.
+        # The cards of queues that this node leads.
         self._led: dict[int, Card] = {}
 
     # At start
@@ -112,8 +112,8 @@ class FormerCopies:
         )
 
     def known_of_led(self, queue_id: int, epoch: int) -> Renumbering | None:
-        """How positions had changed, by the card of a queue that this node led in this epoch before
-        it was restarted; None without such a card."""
+        """Return the steps on the card of a queue that this node led in this epoch before it was
+        restarted; None without such a card."""
         card = self._led.pop(queue_id, None)
         if card is None or card.epoch != epoch:
             return None
@@ -143,7 +143,7 @@ class FormerCopies:
         return found
 
     def searched(self, former: FormerCopy) -> None:
-        """Messages that only this copy had have been found and put elsewhere."""
+        """Search a copy no more: the messages that only it had are found and put elsewhere."""
         former.to_be_searched = False
         if former.is_wanted:
             self._cards.note_searched(former.storage_id)

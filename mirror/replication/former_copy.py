@@ -1,4 +1,4 @@
-"""What a node still has of a queue from the last time it had a copy, or led it.
+"""Messages that a node still has of a queue from the last time it had a copy, or led it.
 
 A mirror that comes back need not be sent what it has. It says which positions it has, of which
 epoch; the leader, which knows what has become of these (`renumbering.py`), names the messages that
@@ -28,7 +28,8 @@ KEEP_IN_PLACE = 8192
 
 
 class Kept(NamedTuple):
-    """What a node says it has of a queue: in each level the positions [start, end) of an epoch.
+    """The messages that a node says it has of a queue: in each level the positions [start, end) of
+    an epoch.
 
     `safe_only`: it has only messages that outlive a restart of the node. `in_place`: they stay
     where they are, as the beginning of the new copy.
@@ -45,7 +46,8 @@ class Kept(NamedTuple):
         return KEEP_IN_PLACE if self.in_place else KEEP_COUNT
 
     def plain(self) -> Sequence[Any]:
-        """As an earlier version expects it: of its queues no copy stays in place."""
+        """Return the values to send: if the copy does not stay in place, in the form that an
+        earlier version expects."""
         return self if self.in_place else self[:-1]
 
 
@@ -54,7 +56,7 @@ Runs = Sequence[tuple[int, int]]
 
 
 class Tail(NamedTuple):
-    """What a leader knew of those of its messages that some mirror may not have got.
+    """A leader's knowledge of those of its messages that some mirror may not have got.
 
     `unasked`, per level, are messages that will not be sent again, as their publishers wait for no
     confirm. `has_confirmed`: some of the others were confirmed, and will not be sent again either.
@@ -90,7 +92,7 @@ class FormerCopy:
         self.led = led
         self.to_be_searched = led
         self.is_wanted = True
-        # Whether it was found to have messages in the places of others.
+        # Whether the copy was found to have other messages than the leader at the same positions.
         self.is_outgrown = False
         self._tail = tail
         self._deltas = deltas
@@ -111,8 +113,8 @@ class FormerCopy:
 
     @property
     def can_grow(self) -> bool:
-        """Whether the next copy can go on where this one ends, without being made anew: that of a
-        stream, whose messages have their positions for good."""
+        """Whether the next copy can go on where this one ends, without being made anew. Only the
+        copy of a stream can, as its messages have their positions for good."""
         is_stream = all([isinstance(level, StreamLog) for level in self.levels])
         return is_stream and not (self.to_be_searched or self.is_outgrown or any(self._deltas))
 
@@ -151,8 +153,8 @@ class FormerCopy:
         return log.arrived_at(position) if isinstance(log, StreamLog) else None
 
     def epochs(self) -> Iterator[tuple[int, list[int]]]:
-        """The epochs from which this copy can be compared, the last one first, each with how far
-        the positions of a level have moved since then. Today's leader may know one of them."""
+        """Yield the epochs from which this copy can be compared, the last one first, and by how
+        much the positions of each level have moved since. Today's leader may know one of them."""
         levels = len(self.levels)
         yield self.epoch, [0] * levels
         known = self._renumbering.earlier(levels) if self._renumbering is not None else ()
@@ -228,9 +230,10 @@ def _joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _extent(level: MirroredLevel) -> tuple[int, int]:
-    """The position of the first message, and the end behind the last.
+    """Return the position of the first message, and the end behind the last.
 
-    Positions that were never used may follow: a storage that is opened again leaves a gap.
+    Behind the last there may be positions that were never used: a storage that is opened again
+    leaves a gap.
     """
     start = _first_from(level, 0)
     if start is None:

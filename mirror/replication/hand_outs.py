@@ -27,7 +27,7 @@ messages a second need while mirrors take 40 ms to answer."""
 
 
 class HandOutJournal(Protocol):
-    """What `HandOuts` has the leader tell its mirrors and its queue."""
+    """The calls of `HandOuts` to the leader, which tells its mirrors and its queue."""
 
     def hand_out(self, level: int, below: int) -> None:
         """Announce it to the mirrors; call `HandOuts.noted_by_all` when all know of it."""

@@ -105,7 +105,7 @@ class Standstill:
         if not leads or self._is_over:
             return
         if not self._led.queue.all_buried().happened:
-            # Clients have rejected more meanwhile.
+            # Clients have rejected more messages meanwhile: wait for their dead letters, too.
             self.begin()
         else:
             self._led.leader.tell_handed_out()
@@ -115,7 +115,7 @@ class Standstill:
     def _go_on(self, leads: bool) -> None:
         if leads and not self._is_over:
             if self.target is None:
-                # `then` ends by itself.
+                # `then` ends by itself, and needs no limit of time.
                 self._timer.cancel()
             self._is_asked = self.target is not None
             run(self._then(), self._answered)
@@ -185,7 +185,7 @@ class HandOvers:
         self._stand_still(led, target, ask)
 
     def switch(self, led: LedQueue, then: Callable[[], Waiting[None]]) -> None:
-        """Run `then` while a queue is held and every mirror in sync has the same; it stays here."""
+        """Hold a queue, run `then` once every mirror in sync has everything, and go on here."""
 
         async def switched() -> bool:
             await then()
@@ -218,7 +218,7 @@ class HandOvers:
         return standstill is not None and standstill.target is None
 
     def mirrors_changed(self, queue_id: int, mirrors: Collection[str]) -> None:
-        """A queue that is led here has these mirrors now: only they can take the lead."""
+        """End a hand-over whose target is not among the mirrors that a queue led here has now."""
         hand_over = self._under_way.get(queue_id)
         if hand_over is None or hand_over.target is None:
             return
@@ -226,7 +226,7 @@ class HandOvers:
             hand_over.stay()
 
     def drop(self, queue_id: int) -> None:
-        """The queue was deleted, or another node leads it, or may lead it."""
+        """Forget a queue: it was deleted, or another node leads it, or may lead it."""
         self._again_at.pop(queue_id, None)
         hand_over = self._under_way.pop(queue_id, None)
         if hand_over is not None:

@@ -22,22 +22,22 @@ class SyncProgress(NamedTuple):
 
 
 class KnownCopy:
-    """What the leader knows of one mirror."""
+    """A mirror and its copy, as the leader knows them."""
 
     def __init__(self, has_batch: int) -> None:
         self.has_batch = has_batch
-        # It has everything from these positions on; None before it was told to start.
+        # The mirror has everything from these positions on; None before it was told to start.
         self.firsts: list[int] | None = None
         self.in_sync = False
         # Whether the definition says that it is in sync, and whether it is being removed there.
         self.is_named = False
         self.is_leaving = False
-        # The batch that tells it to start.
+        # The batch that tells the mirror to start.
         self.begins_with = 0
-        # During a synchronisation: the position up to which it was sent everything, per level.
+        # During a synchronisation: up to which position the mirror was sent everything, per level.
         self.sync: list[int] | None = None
         self.awaits_batch = 0
-        # The last slice it was sent, until it has the batch with its marker.
+        # The last slice that the mirror was sent, until it has the batch with the slice's marker.
         self.slice = b""
         self.slice_batch = 0
         self.slice_bytes = 0
@@ -45,7 +45,7 @@ class KnownCopy:
         self.used = 0
         self.sent = 0
         self.began_at = 0.0
-        # What its node has in a former copy; and per level the range of today's positions in which
-        # the former copy may have messages of the queue.
+        # What the mirror's node has in a former copy; and per level the range of today's positions
+        # in which the former copy may have messages of the queue.
         self.has_kept: Kept | None = None
         self.kept: list[tuple[int, int]] = []

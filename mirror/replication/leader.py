@@ -43,7 +43,7 @@ BATCH_BYTES_MAX = 128 << 10
 
 SLICE_COUNT = 128
 SLICE_BYTES = 64 << 10
-"""What a mirror is sent at a time while it is synchronised: less than a millisecond of work."""
+"""Messages and octets sent to a mirror at a time in a sync: less than a millisecond of work."""
 
 SLICE_PAUSE_S = 0.003
 BUSY_PAUSE_S = 0.012
@@ -113,7 +113,7 @@ class Leader:
         self._slice_rate = 0
 
     def goes_on_in(self, epoch: int) -> None:
-        """The definition has another epoch, and still the same leader."""
+        """Go on in another epoch, in which the definition has still the same leader."""
         if epoch != self.epoch:
             self.epoch = epoch
             self._left_with_all.clear()
@@ -163,7 +163,7 @@ class Leader:
 
     @contextmanager
     def publishing_again(self) -> Iterator[None]:
-        """What is published meanwhile may have been delivered by another leader."""
+        """While this lasts, what is published may have been delivered by another leader."""
         self.again = True
         try:
             yield
@@ -172,9 +172,9 @@ class Leader:
 
     @contextmanager
     def publishing_from_afar(self, origin: str) -> Iterator[None]:
-        """What is published meanwhile is kept by another node until it is answered.
+        """While this lasts, what is published is kept by another node until it is answered.
 
-        That node sends it again to the next leader, unless this cannot say what it has.
+        That node sends it again to the next leader, unless the next leader cannot say what it has.
         """
         is_told = origin in self.origins and origin not in self._new_origins
         self._is_sent_again = is_told or SOME_ORIGINS not in self.origins
@@ -185,7 +185,7 @@ class Leader:
             self._is_sent_again = self._is_from_afar = False
 
     def nobody_asks(self, level: int, position: int, batch: int, count: int = 1) -> None:
-        """The publishers of these messages wait for no confirm."""
+        """Note that the publishers of these messages wait for no confirm."""
         if not self._is_sent_again:
             self.unasked.published(batch, level, position, count)
 
@@ -242,7 +242,7 @@ class Leader:
                 level.hand_outs.begin_anew(level.inner.delivered_below)
 
     def origin(self, name: str, number: int) -> None:
-        """All that another node has published up to this number has been written down."""
+        """Note that all that another node has published up to this number has been written down."""
         if name not in self.origins:
             self._new_origins[name] = self._batch
         self.origins[name] = number
@@ -250,12 +250,12 @@ class Leader:
         self._written()
 
     def refused(self, name: str, number: int) -> None:
-        """A publish of another node is not in the queue, and never will be."""
+        """Note that a publish of another node is not in the queue, and never will be."""
         self._refused.setdefault(name, []).append(number)
         self._wake()
 
     def heard(self, name: str, upto: int) -> None:
-        """Another node knows which of its publishes were refused, up to this number."""
+        """Note that another node knows which of its publishes were refused, up to this number."""
         self._write_refused()
         self._script.control(Op.HEARD, name, upto)
         self._wake()
@@ -340,7 +340,7 @@ class Leader:
         self._effects = NoEffects()
 
     def has(self, mirror: str, batch: int) -> None:
-        """A mirror has everything up to this batch."""
+        """Note that a mirror has everything up to this batch."""
         copy = self._copies.get(mirror)
         if copy is None or batch <= copy.has_batch:
             return
@@ -394,7 +394,7 @@ class Leader:
             self._effects.hand_out()
 
     def whole_copies_are(self, named: Collection[str], missing: int) -> None:
-        """The definition names these mirrors as whole, and counts `missing` others.
+        """Note that the definition names these mirrors as whole, and counts `missing` others.
 
         None of these is about to leave: changes of an earlier definition are void.
         """
@@ -428,7 +428,7 @@ class Leader:
         return can_shrink(self.written_acks, copies, count, self._confirmed)
 
     def tail(self) -> Tail:
-        """What another leader may lack of this one's messages."""
+        """Return what is known of the messages that another leader may lack."""
         unasked = [self.unasked.runs(level) for level in range(len(self.levels))]
         return Tail(unasked, has_confirmed=not self.have_all_confirmed(self._copies))
 
@@ -444,7 +444,7 @@ class Leader:
         return self._copies.keys()
 
     def add_mirror(self, mirror: str, kept: Kept | None = None) -> None:
-        """The mirror counts from the next batch on; a new one has nothing until `start`.
+        """Add a mirror, which counts from the next batch on; a new one has nothing until `start`.
 
         `kept` is what its node has from a former copy.
         """
@@ -454,7 +454,7 @@ class Leader:
         self._left_with_all.pop(mirror, None)
 
     def remove_mirror(self, mirror: str) -> None:
-        """The definition of the queue does not name this mirror any more."""
+        """Remove a mirror that the definition of the queue does not name any more."""
         copy = self._copies.pop(mirror, None)
         if copy is None:
             return
@@ -512,7 +512,7 @@ class Leader:
             copy.awaits_batch = copy.begins_with
 
     def _find_kept(self, copy: KnownCopy) -> list[int]:
-        """Note what a mirror has in its former copy; returns by what its positions have moved."""
+        """Note what a mirror has in its former copy; return how far positions have moved."""
         copy.kept = []
         kept = copy.has_kept
         if kept is None or len(kept.ranges) != len(self.levels):
@@ -532,7 +532,7 @@ class Leader:
         return any(start < end for start, end in self._copies[mirror].kept)
 
     def follows(self, mirror: str) -> None:
-        """A mirror of the former leader has all that this one has, and counts from the start."""
+        """Count a mirror of the former leader from the start: it has all that this leader has."""
         self._copies[mirror] = copy = KnownCopy(0)
         copy.in_sync = True
         copy.firsts = [0] * len(self.levels)
@@ -540,7 +540,7 @@ class Leader:
     def barrier(self, done: Callable[[bool], None], *, everywhere: bool = False) -> None:
         """Call `done` when what was written down so far is as safe as what is confirmed.
 
-        If `everywhere`, when every mirror in sync has it. With False when another node leads.
+        If `everywhere`, when every mirror in sync has it. `done` gets False if another node leads.
         """
         self.flush()
         self._awaited.add_barrier(done, self._last_batch(), everywhere=everywhere)
@@ -606,7 +606,7 @@ class Leader:
         return copy is not None and copy.sync is not None
 
     def look_for_synced(self) -> None:
-        """Find mirrors that have become whole because all that was older is gone."""
+        """Find mirrors that have become whole: the queue has no older messages than they."""
         waiting = [
             (mirror, copy)
             for mirror, copy in self._copies.items()
@@ -668,7 +668,7 @@ class Leader:
         copy.slice = pack_slice(self.queue_id, self.epoch, self._slices, script.take(self.epoch, 0))
         copy.slice_bytes = len(copy.slice)
         self._effects.send_slice(mirror, copy.slice)
-        # Behind the last message there may have been others, which are gone.
+        # Messages behind the last one may have been here, and are gone.
         behind = level.next_position
         self._script.control(Op.SLICE, mirror, self._slices, number, copy.sync[number], behind)
         copy.awaits_batch = copy.slice_batch = self._batch

@@ -1,4 +1,4 @@
-"""What the leader of a queue asks for, and what becomes of that when it leads no more."""
+"""The calls of a leader to its queue; those of a leader that leads no more do nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class LeaderEffects(Protocol):
-    """What a leader asks of its `LedQueue`."""
+    """The calls of a leader to its `LedQueue`."""
 
     def flush_soon(self) -> None:
         """Call `flush` when the turn is over."""
@@ -34,7 +34,7 @@ class LeaderEffects(Protocol):
 
 
 class NoEffects:
-    """Implements `LeaderEffects` for a leader that leads no more: nothing is done."""
+    """Does nothing: the `LeaderEffects` of a leader that leads no more."""
 
     def flush_soon(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The backing queue of a mirrored queue at its leader: does what it is told, and writes it down."""
+"""The backing queue of a mirrored queue at its leader: acts, and writes its actions down."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class InstructionLog(Protocol):
     """Whether what is published now may have been delivered by another leader."""
 
     def publishing_again(self) -> AbstractContextManager[None]:
-        """What is published meanwhile may have been delivered by another leader."""
+        """While this lasts, what is published may have been delivered by another leader."""
         ...
 
     def publish(
@@ -42,7 +42,7 @@ class InstructionLog(Protocol):
         expires_at: float | None,
         delivered: bool,
     ) -> int:
-        """Returns the number of the batch the message is in."""
+        """Write down a publish; return the number of the batch that it is in."""
         ...
 
     def publish_many(
@@ -57,7 +57,7 @@ class InstructionLog(Protocol):
         ...
 
     def nobody_asks(self, level: int, position: int, batch: int, count: int = 1) -> None:
-        """The publishers of these messages, from this position on, wait for no confirm."""
+        """Note that the publishers of messages from this position on wait for no confirm."""
         ...
 
     def hand_out(self, level: int, below: int) -> None: ...
@@ -248,7 +248,8 @@ class LeaderLevel(OneByOne, Followed):
         first_seq: int,
         delivered: bool,
     ) -> tuple[PublishConfirms | None, int]:
-        """Returns what the store is to answer to, and the number of the first publish there."""
+        """Write down publishes. Return the object that the store is to answer, and the number of
+        the first publish there; None and 0 if it is not to answer."""
         inner, journal = self.inner, self._journal
         first = inner.next_position
         batch = journal.publish_many(self.level, first, envelopes, bodies, delivered)
@@ -395,12 +396,13 @@ class LeaderLevel(OneByOne, Followed):
         """The backing queue itself, as it goes on without mirrors or after a restart."""
         again = self.again - self.pending.keys()
         if again:
-            # It can only count all below a position as delivered: better too many than too few.
+            # The backing queue can only count all below a position as delivered: better too many
+            # than too few.
             self.inner.count_as_delivered(max(again) + 1)
         return self.inner
 
     def is_out(self, message: Message, *, taken: bool) -> None:
-        """A client has this message, which came from the queue before it had mirrors; or it was
+        """Note that a message is out: a client has it from before the queue had mirrors, or it was
         `taken` from the middle."""
         self.pending[message.position] = message
         if taken:
@@ -431,24 +433,24 @@ class LeaderLevel(OneByOne, Followed):
 
     @property
     def is_durable(self) -> bool:
-        """Whether its persistent messages outlive a restart."""
+        """Whether persistent messages of this level outlive a restart."""
         return self.inner.defers_confirms
 
     def was_fetched(self, position: int) -> bool:
-        """Whether mirrors, when they get the message at this position, are to have it pending."""
+        """Whether a mirror that gets the message at this position is to have it pending."""
         return position in self.pending and position not in self.taken
 
     def notes(self, positions: Iterable[int]) -> list[tuple[Op, int, int]]:
-        """What mirrors have to know of the messages with these positions, besides the messages:
-        the instruction, the position and the number."""
+        """Return what mirrors have to know of the messages with these positions, besides the
+        messages: instructions, with position and number."""
         counts = self.delivery_counts
         if not counts:
             return []
         return [(Op.COUNTED, at, counts[at]) for at in positions if at in counts]
 
     def ages_s(self, positions: Sequence[int], wall_time: float) -> dict[int, int]:
-        """How many seconds ago messages of a stream arrived, by position: each that differs from
-        the one before. Nothing of other queues."""
+        """Return how many seconds ago messages of a stream arrived, by position, where that differs
+        from the message before. Empty for other queues."""
         return {}
 
     @property

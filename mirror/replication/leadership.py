@@ -60,7 +60,7 @@ log = logging.getLogger("warren.queue")
 
 
 class LeadershipEffects(LedEffects, Protocol):
-    """What `Leadership` asks of `Mirroring`."""
+    """The calls of `Leadership` to `Mirroring`."""
 
     def wanted(self, queue: LocalQueue) -> Wanted:
         """Which nodes are to have mirrors of a queue."""
@@ -109,7 +109,7 @@ class Leadership:
         self._formers = formers
         self._copies = copies
         self._effects = effects
-        # What is known of earlier epochs, for queues led here that have no mirrors any more.
+        # The steps of earlier epochs, for queues led here that have no mirrors any more.
         self._renumberings: dict[int, Renumbering] = {}
         self._node: Node
 
@@ -118,7 +118,7 @@ class Leadership:
         self.hand_overs.serve()
 
     def is_led(self, led: LedQueue) -> bool:
-        """Whether this queue is still led here, in this way."""
+        """Whether this object still stands for a queue that this node leads."""
         return self.led.get(led.queue.queue_id) is led
 
     def renumbering_of(self, queue_id: int) -> tuple[int, Renumbering] | None:
@@ -137,18 +137,18 @@ class Leadership:
     # It begins
 
     def is_new(self, queue: LocalQueue) -> None:
-        """The queue was declared at this node just now."""
+        """Note that the queue was declared just now: no node has published to it before."""
         self.from_afar.origins[queue.queue_id] = {}
 
     def has_no_mirrors(self, queue: LocalQueue, record: QueueRecord) -> None:
-        """The queue is here, and is to have no mirrors: keep what is known of earlier epochs."""
+        """Keep what is known of earlier epochs of a queue here that is to have no mirrors."""
         self.from_afar.origins.pop(queue.queue_id, None)
         known = self._formers.known_of_led(queue.queue_id, record.epoch)
         if known is not None:
             self._renumberings[queue.queue_id] = known
 
     def take_over(self, queue: LocalQueue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
-        """The mirror of this node leads now: its group, its positions and what it knew go on."""
+        """Lead with the mirror of this node: its group, its positions and what it knew go on."""
         self.from_afar.refusals[queue.queue_id] = copy.mirror.refusals
         led = self._new_led(queue, key, record, copy.carrier)
         self._hold_until_noted(led)
@@ -364,8 +364,8 @@ class Leadership:
     # It ends
 
     def fence(self, led: LedQueue) -> None:
-        """Another node leads, or may soon: nothing is confirmed, and nothing is handed out that it
-        may hand out too."""
+        """Confirm nothing, and hand out nothing that another node may hand out too: it leads, or
+        may soon."""
         led.leader.fenced = True
         led.at_rest = False
         self.hand_overs.drop(led.queue.queue_id)
@@ -399,7 +399,7 @@ class Leadership:
         queue.hand_out()
 
     def end(self, queue: LocalQueue) -> None:
-        """A queue of this node was deleted, or another node leads it now."""
+        """End the lead of a queue that was deleted, or that another node leads now."""
         key = queue.key
         self.from_afar.forget(queue.queue_id)
         self.promoted.pop(queue.queue_id, None)
@@ -416,14 +416,14 @@ class Leadership:
         if deleted:
             self._carriers[led.carrier].delete_group(queue.queue_id)
             self._formers.remove_card(led.storage_id)
-            # The queue object deletes its messages before that.
+            # Not at once: the queue object deletes its messages before that.
             self._clock.call_soon(lambda: _part(queue, led))
         else:
             self._keep_what_was_led(led)
             _part(queue, led)
 
     def _keep_what_was_led(self, led: LedQueue) -> None:
-        """Make it a former copy: another node leads now, and may want a mirror here."""
+        """Make a former copy of the queue: another node leads now, and may want a mirror here."""
         for level in led.leader.levels:
             level.inner.requeue(list(level.pending.values()))
             level.pending.clear()
@@ -461,7 +461,7 @@ class Leadership:
 
 
 def _replace_levels(queue: LocalQueue, levels: list[BackingQueue]) -> None:
-    """Put these in the place of the backing queue, or of its levels."""
+    """Put these levels in the place of the queue's backing queue, or of the levels of that."""
     if isinstance(queue.backing, PriorityQueue):
         queue.backing.replace_levels(levels)
     else:
@@ -469,6 +469,6 @@ def _replace_levels(queue: LocalQueue, levels: list[BackingQueue]) -> None:
 
 
 def _part(queue: LocalQueue, led: LedQueue) -> None:
-    """A queue object that has ended and its leader let go of each other: both can be freed."""
+    """Part a queue object that has ended from its leader, so that both can be freed."""
     queue.backing = MemoryQueue()
     led.leader.let_go()

@@ -64,7 +64,7 @@ KEPT_TICKS = 3
 
 
 class LedEffects(Protocol):
-    """What a led queue asks of `Mirroring`, which has the links."""
+    """The calls of a led queue to `Mirroring`, which has the links."""
 
     def flush_soon(self, led: LedQueue) -> None: ...
 
@@ -179,17 +179,17 @@ class LedQueue:
     # Another carrier
 
     def is_about_to_come_over(self) -> None:
-        """Put births and deaths off: mirrors may hear of another carrier before this node does."""
+        """Put births and deaths off: mirrors may hear of the new carrier before this node does."""
         self._put_off = []
 
     def does_not_come_over(self) -> None:
-        """The carrier stays: births and deaths that were put off count now."""
+        """Stay with the carrier: births and deaths that were put off count now."""
         put_off, self._put_off = self._put_off or [], None
         for births, deaths in put_off:
             self.members_changed(births, deaths)
 
     def comes_over(self, carrier: CarrierKind, member: CarrierMember) -> None:
-        """Another carrier brings batches from now on; its members come one by one."""
+        """Use another carrier from now on; its members come one by one."""
         self._put_off = None
         self.carrier = carrier
         self._begin_with(member)
@@ -198,14 +198,14 @@ class LedQueue:
         self.queue.set_lacks_copies(False)
 
     def await_mirrors(self, mirrors: Collection[str]) -> Event:
-        """The event that each of these mirrors has come, or is not named any more."""
+        """Return an event: each of these mirrors has come, or is not named any more."""
         self._awaited = list(mirrors)
         self._all_came = Event()
         self._look_for_awaited()
         return self._all_came
 
     def adopt(self, member: MemberId, storage_id: int) -> None:
-        """This life of a member is the mirror that has come over."""
+        """Note that this life of a member is the mirror that has come over."""
         self._named[member.node] = member
         self._storages[member] = storage_id
         self._look_for_awaited()
@@ -246,7 +246,7 @@ class LedQueue:
         record = self._definitions.record_of(self.key, self.queue.queue_id)
         for mirror in record.mirrors if record is not None else ():
             if mirror not in self._members:
-                # This node heard of its death as a mirror, when it did not lead yet.
+                # The mirror died before this node led, and was then reported to this node's mirror.
                 self._named[mirror] = MemberId(mirror, PRESUMED)
                 self._dismiss(mirror, life=self._named[mirror])
 
@@ -346,7 +346,7 @@ class LedQueue:
         return self._members.keys()
 
     def will_found(self) -> None:
-        """There is no group yet: it is to be founded with the mirrors as members."""
+        """Have the group founded later, with the mirrors as members: there is none yet."""
         self._founding = Founding.NOT_YET
 
     def may_found(self) -> None:
@@ -409,7 +409,7 @@ class LedQueue:
             self._admit(mirror)
 
     def not_begun(self, nodes: Collection[str]) -> list[str]:
-        """Those of the nodes that are to have a mirror, and have none yet."""
+        """Return the nodes among these that are to have a mirror, and have none yet."""
         there = self.leader.mirrors
         return [node for node in self.wanted_mirrors if node in nodes and node not in there]
 
@@ -584,7 +584,7 @@ class LedQueue:
             and node in record.mirrors
             and record.storage_id(node) == storage_id
         ):
-            # The mirror was only out of reach, and known by its node alone.
+            # This is the mirror that is named: it was only out of reach, and known by its node.
             self._named[node] = birth
             return
         self._admitting.add(birth)
@@ -604,7 +604,7 @@ class LedQueue:
             self._admitting.discard(birth)
             record = self._definitions.record_of(self.key, self.queue.queue_id)
             if record is None or node not in record.mirrors:
-                # The same write has dropped it: if it is back, it is admitted at the next tick.
+                # The same write has dropped the mirror: if it is back, the next tick admits it.
                 return
             self._named[node] = birth
             if self._members.get(node) == birth:

@@ -50,11 +50,11 @@ HEADER: Final = "x-lost-and-found"
 
 COUNT_MAX = 128
 BYTES_MAX = 64 << 10
-"""What is read and published at a time: less than a millisecond of work."""
+"""Messages and octets that are read and published at a time: less than a millisecond of work."""
 
 PAUSE_S = 0.003
 AGAIN_S = 1.0
-"""How long a search waits before it tries again what was not possible."""
+"""How long a search waits before it tries a step again that has failed."""
 
 LATE_S = 600.0
 """How long a copy that may be out of date waits for a better one: a machine may have to restart."""
@@ -64,8 +64,8 @@ WAIT_S = 10.0
 
 
 class Lacking(NamedTuple):
-    """What a queue lacks of a former copy: messages that the leader which began with `step` never
-    got, behind `found_upto`.
+    """The messages of a former copy that a queue lacks: the leader which began with `step` never
+    got them, and they are behind `found_upto`.
 
     `is_next`: that leader came right after the epoch of the copy. `wait`: a better copy may come.
     """
@@ -77,8 +77,8 @@ class Lacking(NamedTuple):
 
 
 class _Found:
-    """How much has been found of what a leader lacked when it took over, and `by` which node more
-    is searched for.
+    """How much has been found of what a leader lacked when it took over; the node `by` searches for
+    more.
 
     `upto`, in positions of that leader: by copies with all messages (False), and by copies with
     safe ones only (True).
@@ -90,13 +90,14 @@ class _Found:
 
 
 class _Search:
-    """The search of a former copy. It goes on where it was after something was not possible."""
+    """The search of a former copy. After a step that has failed it goes on where it was."""
 
     def __init__(self, key: Key, queue_id: int, former: FormerCopy) -> None:
         self.key = key
         self.queue_id = queue_id
         self.former = former
-        # Levels, with positions and ends of what no other copy has; None before that is known.
+        # Level, first position and end of each run that no other copy has; None before they are
+        # known.
         self.runs: deque[tuple[int, int, int]] | None = None
         self.kept = 0
         self.late_at = 0.0
@@ -124,7 +125,8 @@ class LostAndFound:
         self._renumbering_of = renumbering_of
         self._definitions = definitions
         self._searched = searched
-        # What was found, by queue that is led here, and by the epoch of the leader that lacked it.
+        # How much was found, by queue that is led here, and by the epoch of the leader that lacked
+        # it.
         self._found_of: dict[int, dict[int, _Found]] = {}
         self._node: Node
 
@@ -141,7 +143,7 @@ class LostAndFound:
         self._go_on(search)
 
     def forget(self, queue_id: int) -> None:
-        """The queue is not led here any more."""
+        """Forget what was found of a queue that is not led here any more."""
         self._found_of.pop(queue_id, None)
 
     def _go_on(self, search: _Search) -> None:
@@ -189,11 +191,11 @@ class LostAndFound:
             )
 
     def _is_there(self, search: _Search) -> bool:
-        """Whether the queue is not deleted."""
+        """Whether the queue still exists."""
         return self._definitions.record_of(search.key, search.queue_id) is not None
 
     async def _runs(self, search: _Search) -> list[tuple[int, int, int]]:
-        """The positions of messages that the next leader never got: levels, firsts and ends."""
+        """Return the runs that the next leader never got: level, first position and end."""
         former, waits = search.former, False
         _, vhost, name = search.key
         while True:
@@ -285,8 +287,8 @@ class LostAndFound:
     def _what_is_lacking(
         self, node: str, queue_id: int, epoch: int, led: bool, safe_only: bool, is_late: bool
     ) -> Lacking | None:
-        """What the queue lacks of what there was in this epoch; None if that is not known. The node
-        searches for it from now on, unless it is to wait.
+        """Return which messages of this epoch the queue lacks; None if that is not known. The node
+        searches for them from now on, unless it is to wait.
 
         Raises `NotFound` to be asked again.
         """

@@ -39,7 +39,7 @@ BATCH_BITS = 40
 
 
 class Retains:
-    """Hears what the leader says of messages that are to be retained. This one retains nothing."""
+    """Does nothing with messages that are to be retained: the base of `RetainedCopy`."""
 
     def next_is(self, position: int) -> None:
         """The message that is retained next gets this position."""
@@ -52,7 +52,8 @@ class Retains:
 
 
 class Mirror(PublishConfirms):
-    """`report(mirror, batch)` is called when everything up to that batch is here, and on disk."""
+    """A mirror of a queue. It calls `report(mirror, batch)` when it has everything up to that
+    batch, and on disk what has to be there."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Mirror(PublishConfirms):
         self.from_disk: FormerCopy | None = None
         # Whether this copy has a card, so that it is found again after a restart.
         self.has_card = False
-        # Whether it has a persistent message only when that is on disk; if not, at once.
+        # Whether a persistent message counts as here only when it is on disk; if not, at once.
         self.is_flushed = True
         # Returns the observer of messages that come; None if there is none.
         self.observed: Callable[[], Observe | None] = no_observer
@@ -156,8 +157,8 @@ class Mirror(PublishConfirms):
         return self._awaited_slice > 0
 
     def _do_without_slice(self) -> None:
-        """Another node leads, and the former leader does not send the awaited slice any more: the
-        copy stays as short as it is, until it begins anew."""
+        """Go on without the awaited slice: another node leads, and the former leader does not send
+        it any more. The copy stays as short as it is, until it begins anew."""
         while self._awaited_slice or self._waiting:
             self._awaited_slice = 0
             if self._waiting:
@@ -268,7 +269,7 @@ class Mirror(PublishConfirms):
         out = {at + there: m for at, m in level.out(start, start + count).items()}
         self._retain_at += count
         self.retains.retain(level, out)
-        # Some of these messages may not be here.
+        # Some of these messages may not be here: the next position is named in any case.
         self.retains.next_is(self._retain_at)
 
     def _keep(self, level: int, start: int, count: int, delivered: bool) -> None:
@@ -296,7 +297,7 @@ class Mirror(PublishConfirms):
         if op is Op.EPOCH:
             deltas, tails, firsts, carried_out, *retained = arguments
             if self.started and self._carried_out > tuple(carried_out):
-                # The copy stays what it was: perhaps no other node has what it did.
+                # Keep the copy as it is: perhaps no other node has done what this one did.
                 self.epoch, self._batch = self._carried_out
                 raise BeginAnew("it has done more than who leads now")
             self.renumbering.step(Step(self.epoch, deltas, tails, firsts, *retained))
@@ -410,7 +411,8 @@ class Mirror(PublishConfirms):
             upto = min(upto, self._whole_at - 1)
         live = min([mark for mark in self._unsafe if mark != IN_SLICE], default=None)
         if live is not None:
-            # What still waits from an earlier epoch comes before the first batch of this one.
+            # While messages of an earlier epoch wait, not even the first batch of this one is
+            # reported.
             upto = min(upto, max(live - (self.epoch << BATCH_BITS) - 1, 0))
         if upto > self._reported:
             self._reported = upto
@@ -429,7 +431,7 @@ class Mirror(PublishConfirms):
         return self.epoch, self._batch
 
     def goes_on_in(self, epoch: int) -> None:
-        """The same leader goes on in another epoch; all batches of the epoch before have come."""
+        """Follow the same leader in another epoch; all batches of the epoch before have come."""
         if epoch <= self.epoch:
             return
         tails = [level.backing.next_position - level.delta for level in self.levels]

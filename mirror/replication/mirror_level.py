@@ -30,7 +30,7 @@ class BeginAnew(CopyLost):
 
 
 class MirrorLevel:
-    """`first` and `upto` are positions of the leader."""
+    """A mirror's copy of one level. `first` and `upto` are positions of the leader."""
 
     def __init__(self, backing: MirroredLevel) -> None:
         self.backing = backing
@@ -38,7 +38,7 @@ class MirrorLevel:
         self.upto = NOWHERE
         self.delta = 0
         self.pending: dict[int, Message] = {}
-        # What counts as delivered: all below a position, and single messages.
+        # The messages that count as delivered: all below a position, and single ones.
         self.handed_out_below = 0
         self.again: set[int] = set()
         self.taken: set[int] = set()
@@ -94,8 +94,8 @@ class MirrorLevel:
         self.backing.count_as_delivered(below)
 
     def is_about_to_stop(self) -> None:
-        """Have the next start know what clients may have had. That can only count all messages
-        below a position as delivered: better too many than too few."""
+        """Have the next start know what clients may have had. The backing queue can only count all
+        messages below a position as delivered: better too many than too few."""
         again = self.again - self.pending.keys()
         self.handed_out_below = max(self.handed_out_below, max(again, default=-1) + 1)
         self.count_handed_out()
@@ -136,7 +136,7 @@ class MirrorLevel:
         return True
 
     def takes_together(self, position: int, count: int, delivered: bool) -> bool:
-        """Whether `publish_many` may take so many messages from this position on."""
+        """Whether `publish_many` may take `count` messages from this position on."""
         return (
             self.first <= position
             and position + count <= self.upto

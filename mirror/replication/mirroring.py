@@ -186,13 +186,13 @@ class Mirroring:
         self.copies.leave()
 
     def stop(self) -> None:
-        """The node has stopped: the storage is told which messages of copies count as delivered."""
+        """Tell the storage which messages of copies count as delivered: the node has stopped."""
         self._definitions.stop()
         self.copies.stop()
         self._formers.stop()
 
     def led(self, queue_id: int) -> LedQueue | None:
-        """What is known of the mirrors of a queue of this node; None if it has none."""
+        """Return the object that has the mirrors of a queue of this node; None if it has none."""
         return self._led.get(queue_id)
 
     def epoch_of(self, queue: Queue) -> int:
@@ -294,7 +294,7 @@ class Mirroring:
             self._leadership.has_no_mirrors(queue, record)
 
     def _queue_gone(self, queue: LocalQueue) -> None:
-        """A queue of this node was deleted, or another node leads it now."""
+        """Forget a queue of this node that was deleted, or that another node leads now."""
         key = queue.key
         if self._by_key.get(key) == queue.queue_id:
             del self._by_key[key]
@@ -351,7 +351,7 @@ class Mirroring:
             self._leadership.unlead(led)
             return
         leader = wanted_leader(wanted, copies, self.hand_overs.can_take_over())
-        # A mirror that is named, and away, is to be here first: all in sync have to stand still.
+        # All mirrors in sync have to be here first: a hand-over needs each of them to stand still.
         if leader != self._nodes.name and set(record.in_sync) <= set(led.members()):
             self.hand_overs.begin(led, leader)
             return
@@ -455,7 +455,7 @@ class Mirroring:
         self._definitions.changed(key)
         self._new_queues.changed(key, record)
         if self._leadership.is_stopping:
-            # What is here is kept for the next start.
+            # The copies here are kept for the next start.
             return
         self.copies.definition_changed(key, record)
         queue_id = self._by_key.get(key)

@@ -33,7 +33,7 @@ class NewQueues:
         self._queues: dict[Key, int] = {}
 
     def changed(self, key: Key, record: object | None) -> None:
-        """This is the definition of a queue now; None if it was deleted."""
+        """Note the present definition of a queue; None if it was deleted."""
         if isinstance(record, QueueRecord) and self._is_new_elsewhere(record):
             self._queues[key] = record.queue_id
         else:
@@ -44,14 +44,15 @@ class NewQueues:
         return is_new(record) and own in record.members and record.leader != own
 
     def look(self) -> None:
-        """Lead the queues whose leader is gone, if this node is the one to do so."""
+        """Take the lead of queues whose leader is gone, if this node is the next one to lead."""
         for key, queue_id in list(self._queues.items()):
             record = self._definitions.record_of(key, queue_id)
             if record is not None and self._next_leader(record) == self._nodes.name:
                 self._lead(key, queue_id)
 
     def _next_leader(self, record: QueueRecord) -> str | None:
-        """The first member that is up, if a majority is."""
+        """Return the first member that is up and may lead; None while the leader is up, or no
+        majority is."""
         present = self._nodes.present()
         up = [member for member in record.members if member in present]
         if record.leader in present or len(up) < majority_of(record.members):

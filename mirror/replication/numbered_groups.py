@@ -17,8 +17,8 @@ TIDY_AT = 64
 
 
 class CrossedOut(NamedTuple, Generic[Group]):
-    """Numbers in a row of one group that were crossed out: the first, counted from the group's own
-    first, how many they are, and whether no other of that group is left."""
+    """A run of numbers of one group that were crossed out. `offset` counts from the group's own
+    first number; `is_last`: no other number of the group is left."""
 
     group: Group
     offset: int
@@ -36,7 +36,7 @@ class _Open(Generic[Group]):
 
 
 class NumberedGroups(Generic[Group]):
-    """Numbers begin with 1 and are given once."""
+    """Groups of numbers. Numbers begin with 1, and each is given once."""
 
     def __init__(self) -> None:
         self._next = 1

@@ -12,7 +12,7 @@ from warren.core.ports import Key
 from warren.mirror.replication.instructions import Performer
 
 Observe: TypeAlias = Callable[[Envelope], None]
-"""Told of a message that has come."""
+"""Called with the envelope of each message that comes."""
 
 
 def no_observer() -> Observe | None:

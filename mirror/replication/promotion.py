@@ -1,4 +1,5 @@
-"""Why a queue was given another leader: as its definition tells people, and as it is counted."""
+"""Why queues were given other leaders: the reasons, as definitions tell them and as they are
+counted."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ FAILOVERS = (Promotion.LEADER_DOWN, Promotion.LEADER_DOWN_NOT_IN_SYNC)
 
 
 def leader_down(leader: str, *, whole: bool) -> str:
-    """`whole`: the mirror that leads now had everything."""
+    """Return the text for a leader that is down; `whole`: the next leader had everything."""
     return leader + (_DOWN if whole else _NOT_IN_SYNC)
 
 
@@ -33,7 +34,7 @@ def handed_over(leader: str) -> str:
 
 
 def promotion(told: str) -> Promotion:
-    """The reason that a definition tells, in the words of the functions above."""
+    """Return the reason in a definition's text, which a function above has made."""
     if told == LEADER_BACK:
         return Promotion.LEADER_BACK
     if told.endswith(_HANDED_OVER):

@@ -1,4 +1,4 @@
-"""What queues of this node have of the publishes of other nodes.
+"""The publishes of other nodes that queues of this node have, and those that they have refused.
 
 A node whose client publishes to a queue that another node leads numbers its publishes, and keeps
 each until it is answered. The leader notes up to which number it has all of them (the *origin* is
@@ -17,8 +17,8 @@ from warren.mirror.replication.refusals import Refusals
 
 
 class PublishesFromAfar:
-    """Per queue of this node: up to which number it has the publishes of each origin (mirrored
-    queues only), and which publishes it has refused."""
+    """For each queue of this node: the number up to which it has all publishes of each origin
+    (mirrored queues only), and the publishes that it has refused."""
 
     def __init__(self, led: Mapping[int, LedQueue]) -> None:
         self.origins: dict[int, dict[str, int]] = {}
@@ -26,34 +26,34 @@ class PublishesFromAfar:
         self._led = led
 
     def forget(self, queue_id: int) -> None:
-        """The queue is deleted, or another node leads it."""
+        """Forget a queue: it is deleted, or another node leads it."""
         self.origins.pop(queue_id, None)
         self.refusals.pop(queue_id, None)
 
     def received_from(self, queue_id: int, origin: str) -> int | None:
-        """Up to which number the queue has all publishes of a node; None if that is not known."""
+        """Return up to which number the queue has all publishes of a node; None if not known."""
         origins = self.origins.get(queue_id)
         if origins is None:
             return None
         return origins.get(origin, None if SOME_ORIGINS in origins else 0)
 
     def note_origin(self, queue_id: int, origin: str, number: int) -> None:
-        """The queue has everything that another node has published up to this number."""
+        """Note that the queue has everything that another node has published up to this number."""
         led = self._led.get(queue_id)
         if led is not None:
             self.origins[queue_id][origin] = number
             led.leader.origin(origin, number)
 
     def note_refused(self, queue_id: int, origin: str, number: int) -> None:
-        """The queue has refused a publish of another node. That node is told, also by a later
-        leader."""
+        """Note that the queue has refused a publish of another node. This leader or a later one
+        tells that node."""
         self.refusals.setdefault(queue_id, Refusals()).note(origin, (number,))
         led = self._led.get(queue_id)
         if led is not None:
             led.leader.refused(origin, number)
 
     def note_heard(self, queue_id: int, origin: str, upto: int) -> None:
-        """Another node knows of refusals up to this number."""
+        """Note that another node knows of refusals up to this number."""
         refusals = self.refusals.get(queue_id)
         if refusals is None or not refusals.of(origin):
             return
@@ -68,6 +68,6 @@ class PublishesFromAfar:
         return refusals.of(origin) if refusals is not None else ()
 
     def publishing(self, queue_id: int, origin: str) -> AbstractContextManager[None]:
-        """What is published meanwhile is kept by another node until it is answered."""
+        """While this lasts, what is published is kept by another node until it is answered."""
         led = self._led.get(queue_id)
         return nullcontext() if led is None else led.leader.publishing_from_afar(origin)

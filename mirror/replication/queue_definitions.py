@@ -10,7 +10,7 @@ from warren.core.scheduling.waiting import Event
 from warren.mirror.definitions.putting_off import when_written
 
 NEWS_S = 0.5
-"""How much later than another node this one may hear of a definition. The other then asks again."""
+"""How long a question of another node waits for news of a definition. Then that node asks again."""
 
 
 class QueueDefinitions:
@@ -19,12 +19,12 @@ class QueueDefinitions:
     def __init__(self, metadata: MetadataStore, clock: Clock) -> None:
         self._metadata = metadata
         self._clock = clock
-        # Definitions that are waited for.
+        # Events that happen when a definition has changed.
         self._news: dict[Key, list[Event]] = {}
         self._stopped = False
 
     def stop(self) -> None:
-        """The node has stopped: what is written from now on has no consequences here."""
+        """Have writes end without consequences here: the node has stopped."""
         self._stopped = True
 
     def items(self) -> Iterator[tuple[Key, QueueRecord]]:
@@ -75,8 +75,8 @@ class QueueDefinitions:
         commit.then(decided)
 
     async def record_as_seen_by(self, leader: str, key: Key, queue_id: int) -> QueueRecord | None:
-        """The definition by which this node leads the queue. It may still be on its way here: it is
-        waited for, `NEWS_S` at least. None if it does not come."""
+        """Return the definition in which the node `leader` leads the queue. It may still be on its
+        way here: wait for it, `NEWS_S` at least, and return None if it does not come."""
         too_late = False
         while True:
             record = self.record_of(key, queue_id)
@@ -97,6 +97,6 @@ class QueueDefinitions:
                     del self._news[key]
 
     def changed(self, key: Key) -> None:
-        """A definition has changed: those that wait for it look after all others have seen it."""
+        """A definition has changed: wake its waiters after all watchers have seen it."""
         for news in self._news.pop(key, ()):
             self._clock.call_soon(news.happen)

@@ -79,7 +79,7 @@ class QuorumMirrorLevel(MirrorLevel):
         if op is Op.FETCH:
             self._fetch_new(start, stop)
         elif op is Op.TAKE:
-            # What was fetched before is pending already, and stays so.
+            # Messages that were fetched before are pending already, and stay so.
             self._take(start, stop)
         elif op is Op.RETURN:
             there = [position for position in range(start, stop) if position in self.pending]

@@ -28,7 +28,7 @@ class Refusals:
         self._numbers[origin].update(numbers)
 
     def heard(self, origin: str, upto: int) -> None:
-        """The other node knows of its refusals up to this number."""
+        """Forget the refusals up to this number: the other node knows of them."""
         left = {number for number in self._numbers.get(origin, ()) if number > upto}
         if left:
             self._numbers[origin] = left

@@ -35,7 +35,7 @@ PlainStep: TypeAlias = tuple[int | list[int], ...]
 
 
 class Since(NamedTuple):
-    """What has become of the positions of one level: they moved by `shift`.
+    """The change of the positions of one level: they moved by `shift`.
 
     From `limit` on, in the old positions, they name something else today.
     """
@@ -88,7 +88,7 @@ class Renumbering:
         return None if self.first_epoch else 0
 
     def retains_anew(self, superseded: Sequence[int]) -> None:
-        """The leader of the last step goes on with other positions for retained messages."""
+        """Note that the leader of the last step retains messages at other positions from now on."""
         if self.steps:
             self.steps[-1] = self.steps[-1]._replace(retained=superseded)
 
@@ -143,7 +143,7 @@ class Renumbering:
         yield self.first_epoch, shifts
 
     def since(self, epoch: int, levels: int) -> list[Since] | None:
-        """What has become of the positions of that epoch, per level; None if that is not known."""
+        """Return how the positions of that epoch have changed, per level; None if not known."""
         if not self._is_known(epoch):
             return None
         shifts, limits = [0] * levels, [NO_LIMIT] * levels

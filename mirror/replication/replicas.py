@@ -72,7 +72,7 @@ class Wanted(NamedTuple):
 
     @classmethod
     def of(cls, definition: Mapping[str, Any], limits: SyncLimits = NO_LIMITS) -> Wanted:
-        """What the definition of the effective policy says; `limits` where it says nothing."""
+        """Read the definition of the effective policy; `limits` count where it says nothing."""
         batch = definition.get("ha-sync-batch-size", 1)
         return cls(
             definition.get("ha-mode"),
@@ -90,8 +90,9 @@ class Wanted(NamedTuple):
     def of_members(
         cls, members: Sequence[str], leader: str, limits: SyncLimits = NO_LIMITS
     ) -> Wanted:
-        """What the members of a quorum queue want: a majority of them has each publish on disk, and
-        only a member that has everything confirmed leads. A single member wants no mirrors."""
+        """Return what a quorum queue with these members wants: a majority of them has each publish
+        on disk, and only a member that has everything confirmed leads. A single member wants no
+        mirrors."""
         return cls(
             None if list(members) == [leader] else "nodes",
             list(members),
@@ -104,8 +105,8 @@ class Wanted(NamedTuple):
         )
 
     def acks_of(self, copies: int) -> int:
-        """How many of so many copies are to have a publish before it is confirmed; 0: all that are
-        whole."""
+        """Return how many of `copies` copies are to have a publish before it is confirmed; 0: all
+        that are whole."""
         match self.acks:
             case "async":
                 return 1
@@ -168,7 +169,7 @@ def wanted_mirrors(
 def _one_a_machine(
     nodes: Sequence[str], now: Copies, rng: Random, machine_of: Callable[[str], str]
 ) -> list[str]:
-    """One node of each machine: one with a copy, in-sync ones before others, or else any."""
+    """Return one node of each machine: one with a copy, in-sync ones before others, or else any."""
     machines = {machine_of(node) for node in nodes}
     if len(machines) == len(nodes):
         return list(nodes)

@@ -48,7 +48,7 @@ class _Mirrored:
 
 
 class RetainedCopy(Retains):
-    """Does what the mirror of one queue is told with the messages that this node has retained."""
+    """Carries out what the mirror of one queue is told of messages that are to be retained."""
 
     def __init__(self, copies: RetainedCopies, queue_id: int) -> None:
         self._copies = copies

@@ -40,7 +40,7 @@ LISTED_MAX: Final = 4096
 """Positions that are compared at a time: a millisecond or two at either node."""
 
 LIST_US: Final = 1000
-"""What that costs, as `core/scheduling/turns.py` counts it."""
+"""The cost of comparing these positions, as `core/scheduling/turns.py` counts it."""
 
 AGAIN_S: Final = 1.0
 """How long a node waits before it asks again one that does not answer."""
@@ -72,7 +72,7 @@ class _Sync:
 
 
 class RetainedSync:
-    """What this node asks other nodes for, by the ids of queues, and what it answers them."""
+    """The questions of this node to others, by the ids of queues, and its answers to theirs."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class RetainedSync:
         calls.serve(ASK_AGAIN, self._asked_to_ask_again)
 
     def is_in_sync(self, record: QueueRecord, storage_id: int) -> None:
-        """The definition says that the copy of this node has all there is in the queue."""
+        """Ask for older retained messages: the definition says that the copy here is in sync."""
         known = self._syncs.get(record.queue_id)
         retention = self._retained.of_mirror(record.queue_id)
         if retention is None or retention.deleted:
@@ -213,7 +213,7 @@ class RetainedSync:
         await self._turns.pause()
         retention = self._retained.of(queue_id)
         if retention is not None and upto > retention.log.committed:
-            # What is on its way to the disk is not listed.
+            # Messages on their way to the disk are not listed.
             await retention.written()
         if retention is None or retention.deleted:
             raise NotFound(f"queue {queue_id} retains nothing here")

@@ -30,7 +30,7 @@ class ReturnedLeader:
         ask: Ask,
         can_lead: Callable[[QueueRecord, int], bool] = lambda record, mirrors: True,
     ) -> None:
-        """`can_lead`: whether so many of the mirrors in sync are enough for one of them to lead."""
+        """`can_lead`: whether this many mirrors in sync are enough for one of them to lead."""
         self._clock = clock
         self._until = clock.now() + RECLAIM_S
         self._there = there

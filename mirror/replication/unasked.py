@@ -27,7 +27,7 @@ class Unasked:
         self._runs.append([batch, level, position, position + count])
 
     def reported_by_all(self, upto: int) -> None:
-        """Every mirror has all up to this batch."""
+        """Forget the runs up to this batch: every mirror has them."""
         while self._runs and self._runs[0][0] <= upto:
             self._runs.popleft()
 

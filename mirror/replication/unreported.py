@@ -15,7 +15,7 @@ class Unreported:
         self._batches.append((batch, octets))
 
     def reported_by_all(self, upto: int) -> None:
-        """Every mirror has all up to this batch."""
+        """Forget the sizes up to this batch: every mirror has reported it."""
         while self._batches and self._batches[0][0] <= upto:
             self._batches.popleft()
 

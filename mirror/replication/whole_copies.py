@@ -16,7 +16,7 @@ Ask: TypeAlias = Callable[[str, Callable[[bool], None]], None]
 
 
 class WholeCopies:
-    """What nodes have said of one queue in one epoch."""
+    """The answers of nodes about their copies of one queue, in one epoch."""
 
     def __init__(self, present: Callable[[], Collection[str]]) -> None:
         self._present = present
@@ -46,6 +46,6 @@ class WholeCopies:
         return self._without if epoch == self._epoch else ()
 
     def may_have(self, nodes: Iterable[str], epoch: int) -> list[str]:
-        """Those of the nodes that may have a copy."""
+        """Return the nodes among these that may have a copy."""
         present, without = self._present(), self.without(epoch)
         return [node for node in nodes if node in present and node not in without]
