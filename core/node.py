@@ -118,7 +118,7 @@ class Node:
         self.clients: dict[Client, None] = {}
         # Channels that have ended, and have not given back yet what they had.
         self.giving_back: dict[Holding, None] = {}
-        # Who knows what clients of other nodes have got from a queue.
+        # Callbacks that tell what clients of other nodes have got from a queue.
         self.other_clients: list[Callable[[LocalQueue], Iterable[Message]]] = []
         self.counts = NodeCounts()
         self._throttle = LoginThrottle()
@@ -157,7 +157,7 @@ class Node:
     # Virtual hosts
 
     def add_vhost(self, name: str, record: VirtualHostRecord | None = None) -> Commit:
-        """Make a virtual host, or change what is said about one."""
+        """Make a virtual host, or change the record of one."""
         return self.metadata.transact([Write(("vhost", name), record or VirtualHostRecord())])
 
     async def end_vhost(self, name: str) -> None:
@@ -168,7 +168,7 @@ class Node:
         await taken(lambda: self.delete_vhost(name))
 
     def delete_vhost(self, name: str) -> Commit:
-        """Delete a virtual host, all that is in it and all that is said about it."""
+        """Delete a virtual host, all that is in it, and all definitions that belong to it."""
         writes = [Write(("vhost", name), None)]
         for kind in ("exchange", "queue", "binding"):
             writes += [Write(stored.key, None) for stored in self.metadata.records((kind, name))]
@@ -182,12 +182,14 @@ class Node:
         return all(vhost.burials.idle for vhost in self.vhosts.values())
 
     def hold_burials(self) -> None:
-        """The node is about to stop: what dies from now on is buried after its next start."""
+        """Bury nothing any more: the node is about to stop, and buries the rest after its next
+        start."""
         for vhost in self.vhosts.values():
             vhost.burials.hold()
 
     def stop_following(self) -> None:
-        """The node is about to stop: what becomes of queues from now on is for its next start.
+        """Follow definitions no more: the node is about to stop, and sees changes at its next
+        start.
 
         Else it could be given the lead of queues for which its storage is closed.
         """
@@ -196,7 +198,7 @@ class Node:
             vhost.stop_following()
 
     def stop(self) -> None:
-        """The node stops; its clients are gone already."""
+        """Stop the virtual hosts of a node that stops, whose clients are gone already."""
         for vhost in self.vhosts.values():
             vhost.stop()
 
@@ -299,7 +301,7 @@ class Node:
         loopback: bool,
         protocol: str = AMQP,
     ) -> User:
-        """The user with this password, or proved by a certificate where it is None.
+        """Return the user, who has this password, or is proved by a certificate if it is None.
 
         Raises `LoginRefused`; `LoginThrottled` where the address has failed too often.
         """
@@ -317,7 +319,7 @@ class Node:
         return admitted
 
     def is_one_of(self, processes: int) -> None:
-        """The broker has so many processes, and this node is one of them."""
+        """Note that the broker has `processes` processes, of which this node is one."""
         self._throttle = LoginThrottle(processes)
 
     def _check_password(self, user: str, password: str, address: str, loopback: bool) -> User:
@@ -335,7 +337,7 @@ class Node:
             raise
 
     def login_refused(self, peer: str, refusal: LoginRefused) -> None:
-        """A login failed, over AMQP or HTTP; the peer is not told the reason."""
+        """Log that a login failed, over AMQP or HTTP; the peer is not told the reason."""
         if isinstance(refusal, LoginThrottled):
             # There can be thousands a second, and the log has said that they are refused.
             return
@@ -413,7 +415,7 @@ class Node:
         log_event(log, logging.WARNING, "heartbeats_missed", peer=peer, heartbeat_s=heartbeat_s)
 
     def close_all(self, reason: str) -> None:
-        """An operator closes every connection."""
+        """Close every connection, as an operator wants."""
         self._close_clients(lambda client: True, reason)
 
     def server_properties(self) -> Table:

@@ -75,12 +75,12 @@ class ContentCodec(Protocol):
         ...
 
     def added_header(self, name: str) -> AddedHeader:
-        """What puts one more header of this name into many content headers."""
+        """Return an object that puts one more header of this name into many content headers."""
         ...
 
     def message_name(self, header: bytes) -> str | None:
-        """What a message is known by: its `message_id`, else its `correlation_id`, else its header
-        `traceparent`."""
+        """Return the name of a message: its `message_id`, else its `correlation_id`, else its
+        header `traceparent`."""
         ...
 
     def trace_context(self, header: bytes) -> tuple[str, str]:
