@@ -40,7 +40,7 @@ Permission: TypeAlias = Literal["configure", "write", "read"]
 TopicPermission: TypeAlias = Literal["write", "read"]
 
 DEFAULT_LOOPBACK_USERS = frozenset({"guest"})
-# What the default exchange, whose name is empty, is called where permissions are concerned.
+# The name that stands for the default exchange, whose name is empty, in permissions.
 DEFAULT_EXCHANGE_SHOWN = "amq.default"
 
 NAME_MAX = 255
@@ -150,7 +150,8 @@ class AccessControl:
             )
 
     def has_topic_permission(self, user: User, vhost: str, exchange: str) -> bool:
-        """Whether there is one for the exchange, so that `check_topic` may refuse a key."""
+        """Whether the user has a topic permission for the exchange, so that `check_topic` may
+        refuse a key."""
         return not user.unrestricted and (user.name, vhost, exchange) in self._topic_permissions
 
     def check_topic(
@@ -271,7 +272,7 @@ class AccessControl:
         return self._update_user(name, limits=kept)
 
     def delete_user(self, name: str) -> Commit:
-        """Delete the user and its permissions. Closing its connections is the caller's."""
+        """Delete the user and its permissions. The caller closes the user's connections."""
         self.user(name)
         writes = [Write(("user", name), None)]
         for kind in ("permission", "topic_permission"):
@@ -303,7 +304,7 @@ class AccessControl:
         return self._store.transact([Write(("topic_permission", user, vhost, exchange), record)])
 
     def clear_topic_permissions(self, user: str, vhost: str, exchange: str | None = None) -> Commit:
-        """Clear those for one exchange, or for all of the virtual host."""
+        """Clear the user's topic permissions for one exchange, or for all of the virtual host."""
         self._expect_both(user, vhost)
         prefix: Key = ("topic_permission", user, vhost)
         if exchange is not None:
@@ -342,7 +343,7 @@ class AccessControl:
         self.user(user)
 
     def _changed(self, key: Key, record: object | None) -> None:
-        """Keep the records where they are found at once."""
+        """Keep the records of permissions in tables, where checks find them at once."""
         match key:
             case ("permission", user, vhost):
                 self._permissions.pop((user, vhost), None)
@@ -384,7 +385,7 @@ def create_defaults(
             Write(("user", user), UserRecord(hashed, tags=list(tags))),
             Write(("permission", user, vhost), PermissionRecord(*permissions)),
         ],
-        # Of several nodes that start at once, one is the first.
+        # If several nodes start at once, only the first of them writes.
         [Precondition(("vhost", vhost), 0), Precondition(("user", user), 0)],
     )
 

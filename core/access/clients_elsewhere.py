@@ -14,7 +14,7 @@ Place = tuple[str, str]
 
 
 class OpenCounts(NamedTuple):
-    """How many are open, or how many more: less than 0 when some were closed."""
+    """Counts of what is open, or by how much they change: below 0 when some were closed."""
 
     connections: int
     channels: int
@@ -30,7 +30,8 @@ Tell = Callable[[Place, OpenCounts], None]
 
 
 class ClientsElsewhere:
-    """`tell` sends what changes at this node to the others; a node by itself has none."""
+    """The open connections and channels of clients, here and at other nodes. `tell` sends changes
+    here to the others; a node by itself has none."""
 
     def __init__(self) -> None:
         self.tell: Tell | None = None
@@ -48,7 +49,7 @@ class ClientsElsewhere:
             self.tell(place, OpenCounts(1, 0))
 
     def channels(self, client: object, more: int) -> None:
-        """A client that has not closed its connection opens (1) or closes (-1) a channel."""
+        """Count a channel that a client with an open connection opens (1) or closes (-1)."""
         if (known := self._here.get(client)) is not None and self.tell is not None:
             place, opened = known
             self._here[client] = (place, opened.plus(OpenCounts(0, more)))
@@ -73,7 +74,7 @@ class ClientsElsewhere:
         _add(self._there.setdefault(node, {}), place, more)
 
     def begins(self, node: str, opened: Mapping[Place, OpenCounts]) -> None:
-        """All that is open at a node now."""
+        """Note all that is open at a node now."""
         self._there[node] = dict(opened)
 
     def ended(self, node: str) -> None:

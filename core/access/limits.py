@@ -46,7 +46,7 @@ def validate_user_limits(limits: Any) -> dict[str, int]:
 
 
 def effective(limits: Mapping[str, int], name: str) -> int | None:
-    """How many are allowed; None for any number."""
+    """Return the limit of this name; None if any number is allowed."""
     limit = limits.get(name)
     return None if limit is None or limit < 0 else limit
 

@@ -58,7 +58,8 @@ class LoginThrottled(LoginRefused):
 
 @dataclass(slots=True)
 class _Failures:
-    """`count` was at the moment `at`. `told`: the log has said that there is a wait."""
+    """The count of failures was `count` at the moment `at`. `told`: the log has said that there is
+    a wait."""
 
     count: float
     at: float
@@ -66,7 +67,8 @@ class _Failures:
 
 
 class LoginThrottle:
-    """Times are seconds on the node's clock. A name that is None stands for all of an address.
+    """The failed logins. Times are seconds on the node's clock. A name that is None stands for all
+    names of an address.
 
     `processes` is the number of processes of the broker; `forgiven_s` the seconds in which a count
     falls by one.

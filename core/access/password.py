@@ -16,7 +16,7 @@ from warren.core.patterns.pattern import compile_permission
 
 SALT_BYTES = 4
 DEFAULT_ALGORITHM = "rabbit_password_hashing_sha256"
-# What an export older than 3.6 means when it does not say.
+# The algorithm of exports older than 3.6, which do not name one.
 OLDEST_ALGORITHM = "rabbit_password_hashing_md5"
 ALGORITHMS: dict[str, Callable[[bytes], Any]] = {
     "rabbit_password_hashing_sha256": hashlib.sha256,

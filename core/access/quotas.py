@@ -27,7 +27,7 @@ from warren.core.ports import Clock
 from warren.core.scheduling.turns import Turns
 
 COUNT_S = 0.3e-6
-"""What it takes to count one queue."""
+"""Seconds that it takes to count one queue."""
 
 COUNTED_AT_ONCE = 500
 COUNTED_US = 150
@@ -62,7 +62,7 @@ Q = TypeVar("Q", bound=Counted)
 
 
 def name_of(queue: Counted) -> str:
-    """Under which name nodes tell each other what a queue holds."""
+    """Return the name by which nodes tell each other what a queue holds."""
     return f"queue '{queue.name}' in vhost '{queue.vhost_name}'"
 
 
@@ -79,7 +79,7 @@ class Ceiling:
         return self.messages is not None or self.octets is not None
 
     def reached_by(self, held: Stock) -> str | None:
-        """Which limit so much would exceed, and its value; None if neither."""
+        """Return which limit `held` exceeds, and its value; None if neither."""
         if self.messages is not None and held.messages > self.messages:
             return f"message limit ({self.messages})"
         if self.octets is not None and held.octets > self.octets:
@@ -106,12 +106,12 @@ class Quota:
         self.queues = queues
         self._elsewhere = elsewhere
         self._clock = clock
-        # As counted last, with what was published since then; None until the first time.
+        # What the queues held when last counted, with what was published since; None before that.
         self._held: Stock | None = None
         self._count_from = 0.0
 
     def reached_by(self, more: Stock) -> str | None:
-        """The limit that so much more would exceed, in words; None if there is room."""
+        """Return in words the limit that `more` would exceed; None if there is room."""
         if self._held is None:
             self.count()
         reached = self._ceiling.reached_by(self._with(more))
@@ -121,7 +121,7 @@ class Quota:
         return None if reached is None else f"{reached} of {self.name} is reached"
 
     def add(self, more: Stock) -> None:
-        """So much was published."""
+        """Note that `more` was published."""
         if self._held is not None:
             self._held = self._held.plus(more)
 
@@ -163,7 +163,8 @@ class VhostQuotas:
         self._elsewhere = elsewhere
 
     def has_room(self, wanted: Mapping[Q, Stock]) -> bool:
-        """Whether so much may be published to each of these queues."""
+        """Whether the quotas have room for what is `wanted` to be published to each of these
+        queues."""
         return self._reached(wanted) is None
 
     def take(self, wanted: Mapping[Q, Stock]) -> None:
@@ -197,7 +198,7 @@ class VhostQuotas:
         return queue.stock() if queue.is_here else self._elsewhere(name_of(queue))
 
     def _shares(self, wanted: Mapping[Q, Stock]) -> Iterator[tuple[Quota, Stock]]:
-        """How much more each quota would have to hold."""
+        """Yield each quota with what it would have to hold in addition."""
         if self.whole is not None:
             yield self.whole, reduce(Stock.plus, wanted.values(), NOTHING)
         if self._users:
@@ -229,8 +230,8 @@ class Quotas:
         self._of_queues: dict[str, Ceiling] = {}
 
     def set_user_limits(self, user: str, limits: Mapping[str, int]) -> None:
-        """The limits of a user, who may have none. Afterwards `of_vhost` may have another answer
-        for every virtual host."""
+        """Set the limits of a user, who may have none. Afterwards `of_vhost` may have another
+        answer for every virtual host."""
         self.of_users.pop(user, None)
         ceiling = Ceiling(limits, *USER_QUOTAS)
         if ceiling:
@@ -238,8 +239,8 @@ class Quotas:
             self.of_users[user] = self._quota(f"user '{user}'", ceiling, queues)
 
     def of_vhost(self, vhost: str, limits: Mapping[str, int]) -> VhostQuotas | None:
-        """What publishes in the virtual host, which has these limits, have to keep; None if
-        nothing."""
+        """Make the quotas that publishes in the virtual host, which has these limits, have to keep;
+        None if there are none."""
         self.forget_vhost(vhost)
         ceiling = Ceiling(limits, *VHOST_QUOTAS)
         each = Ceiling(limits, *QUEUE_QUOTAS)
@@ -255,13 +256,13 @@ class Quotas:
         return VhostQuotas(whole, each, self.of_users, self._elsewhere)
 
     def forget_vhost(self, vhost: str) -> None:
-        """The virtual host is deleted."""
+        """Forget the limits of a virtual host."""
         self._of_vhosts.pop(vhost, None)
         self._of_queues.pop(vhost, None)
 
     async def held_here(self, turns: Turns) -> dict[str, Stock]:
-        """What the queues led here hold, by the names of quotas; of single queues that have a
-        limit, those that hold half of it or more. Counted in turns."""
+        """Return what the queues led here hold, by the names of quotas, counted in turns. Single
+        queues that have a limit are named if they hold half of it or more."""
         held: dict[str, Stock] = {}
         for quota in [*self._of_vhosts.values(), *self.of_users.values()]:
             held[quota.name] = NOTHING
@@ -275,7 +276,8 @@ class Quotas:
         return {name: stock for name, stock in held.items() if stock != NOTHING}
 
     def told(self, node: str, held: Mapping[str, Stock]) -> None:
-        """What queues led at another node hold, by the names of quotas; nothing when it is gone."""
+        """Note what queues led at another node hold, by the names of quotas; nothing when it is
+        gone."""
         if held:
             self._told[node] = held
         else:
