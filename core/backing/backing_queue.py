@@ -40,8 +40,8 @@ class BackingSpec(NamedTuple):
     retained: bool = False
 
     def of_level(self, level: int, remembers_ids: bool) -> BackingSpec:
-        """What a level is to be made for, if this is for the first one; the second one of a queue
-        that remembers ids has these."""
+        """Return the spec of a level of the queue, whose first level has this spec. The second
+        level of a queue that `remembers_ids` is for the ids."""
         beside = remembers_ids and level == 1
         return self._replace(queue_id=self.queue_id + level, beside=beside)
 
@@ -126,7 +126,7 @@ class BackingQueue(Protocol):
 
     @property
     def defers_transient(self) -> bool:
-        """Whether that is so for every publish with a `confirms`, persistent or not."""
+        """Whether every publish with a `confirms` is settled later, persistent or not."""
         ...
 
     @property
@@ -209,7 +209,7 @@ class BackingQueue(Protocol):
         ...
 
     def fetch_many(self, limit: int) -> list[Message]:
-        """`fetch` up to so many times."""
+        """`fetch` up to `limit` times."""
         ...
 
     def fetch_to_drop(self) -> Message | None:
@@ -261,7 +261,7 @@ class BackingQueue(Protocol):
 
 
 class OneByOne(ABC):
-    """Many publishes for a backing queue to which each is one of its own."""
+    """Publishes many messages one by one, for a backing queue that has no shorter way."""
 
     __slots__ = ()
 
@@ -324,7 +324,7 @@ class ReturningQueue(BackingQueue, Protocol):
 class MirroredLevel(BackingQueue, Protocol):
     """A backing queue of which other nodes may have copies; of a priority queue, each level.
 
-    `expiring` is set by who fills it before a queue has it.
+    Code that fills the level before a queue has it sets `expiring`.
     """
 
     expiring: bool

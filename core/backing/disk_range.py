@@ -47,14 +47,14 @@ class DiskRange:
     # Growing and shrinking
 
     def append(self, messages: Sequence[Message]) -> None:
-        """Messages that stand behind the range, in order, are in the store and end it."""
+        """Extend the range by messages that stand behind it, in order, and are in the store."""
         if not self.count:
             self.start = messages[0].position
         self.end = messages[-1].position + 1
         self._grow(messages)
 
     def prepend(self, messages: Sequence[Message]) -> None:
-        """Messages that stand before the range, in order, are in the store and begin it."""
+        """Extend the range by messages that stand before it, in order, and are in the store."""
         if not self.count:
             self.end = messages[-1].position + 1
         self.start = messages[0].position
@@ -77,7 +77,7 @@ class DiskRange:
     # Reading
 
     def read_ahead(self, count_max: int, bytes_max: int, lose: Lose) -> list[Message]:
-        """Remove the first messages. None where all that was read is lost."""
+        """Remove and return the first messages: none if all that was read is lost."""
         batch = self._read(self.start, self.end, count_max, bytes_max, lose)
         assert batch.messages or batch.lost, (self.start, self.end, self.count)
         messages = self._ready(batch.messages)
@@ -104,11 +104,11 @@ class DiskRange:
         return listed._replace(positions=ready)
 
     def next_expiry(self) -> float | None:
-        """When its first message expires."""
+        """Return when the first ready message of the range expires."""
         return self._store.next_expiry(self._first(), self.end)
 
     def _first(self) -> int:
-        """Where the first ready message may be."""
+        """Return a position before which no message of the range is ready."""
         if not self._taken:
             return self.start
         count = len(self._taken) + 1
@@ -122,7 +122,7 @@ class DiskRange:
         left = [at for at in wanted if self.start <= at < self.end and at not in self._taken]
         found: list[Message] = []
         while left:
-            # What stands close together is read at once.
+            # Messages that stand close together are read at once.
             near = bisect_left(left, left[0] + TAKE_SPAN)
             batch = self._read(left[0], left[near - 1] + 1, TAKE_SPAN, TAKE_BYTES, lose)
             chosen = set(left[:near])
@@ -136,7 +136,7 @@ class DiskRange:
         return self.count > 0 and self.start <= position < self.end
 
     def put_back(self, message: Message) -> None:
-        """A message that was taken, and that the store has, is ready again."""
+        """Count a message that was taken as ready again; the store has it."""
         self.count += 1
         self.body_bytes += message.body_bytes
 

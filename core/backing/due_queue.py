@@ -77,7 +77,7 @@ class DueQueue(OneByOne):
         self._held: dict[int, Message] = {}
         self._held_bytes = 0
         self._pending: set[int] = set()
-        # Positions of numbers in the heap that mean nothing any more.
+        # Positions of messages that were taken out or lost, whose numbers are still in the heap.
         self._stale: set[int] = set()
         self._published = 0
         self._next_position = 0
@@ -213,7 +213,8 @@ class DueQueue(OneByOne):
         return messages
 
     def _first(self, now: float | None) -> int | None:
-        """Take the first number that means something from the heap, if it is due by then."""
+        """Remove the first number from the heap that is not stale, if it is due by `now`; return
+        its position."""
         due_at = self.next_expiry()
         if due_at is None or (now is not None and due_at > now):
             return None
@@ -225,7 +226,7 @@ class DueQueue(OneByOne):
         there = [position for position in positions if self._is_ready(position)]
         self._stale.update(there)
         taken = self._taken(there)
-        # At a mirror that is how all messages leave, mostly in the order of the heap.
+        # At a mirror all messages leave by this call, mostly in the order of the heap.
         self._drop_stale()
         return taken
 
@@ -238,7 +239,7 @@ class DueQueue(OneByOne):
         )
 
     def _taken(self, positions: Collection[int]) -> list[Message]:
-        """Make ready messages pending whose numbers are dealt with, in the order given."""
+        """Make ready messages pending, in the order given; the caller deals with their numbers."""
         taken: list[Message] = []
         for position in positions:
             message = self._held.pop(position, None)
@@ -269,7 +270,7 @@ class DueQueue(OneByOne):
         return (self._due[0] >> POSITION_BITS) / 1e6 if self._due else None
 
     def _drop_stale(self) -> None:
-        """See to it that the first number in the heap means something."""
+        """Remove stale numbers, so that the first number in the heap is that of a ready message."""
         due, stale = self._due, self._stale
         while due and due[0] & _POSITION in stale:
             stale.remove(heappop(due) & _POSITION)
@@ -350,7 +351,7 @@ class DueQueue(OneByOne):
     # For copies at other nodes
 
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
-        """In the order of positions, as for any other backing queue."""
+        """Peek in the order of positions, as any other backing queue does."""
         messages: list[Message] = []
         octets = 0
         at = start
@@ -397,11 +398,12 @@ class DueQueue(OneByOne):
         self._next_position = position
 
     def count_as_delivered(self, below: int) -> None:
-        """No client is ever told what was in here before."""
+        """Does nothing: no client is ever told that a message was in here before."""
 
 
 def due_queue(backing: BackingQueue, let_go: Callable[[list[Any]], None]) -> DueQueue:
-    """Takes the place of a new backing queue with all that is in its store, or is that itself."""
+    """Return a due queue in the place of a new backing queue, with all that is in its store; a due
+    queue is returned itself."""
     if isinstance(backing, DueQueue):
         return backing
     return DueQueue(backing.store if isinstance(backing, VariableQueue) else None, let_go)

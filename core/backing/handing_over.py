@@ -24,12 +24,12 @@ class Followed(ABC):
 
     @abstractmethod
     def retained(self, messages: Sequence[Message], first: int) -> None:
-        """These messages are kept after they are acknowledged, at positions from `first` on: others
-        are to do the same."""
+        """Note that these messages are kept after they are acknowledged, at positions from `first`
+        on: other nodes are to keep them, too."""
 
     @abstractmethod
     def publishing_again(self) -> AbstractContextManager[None]:
-        """What is published meanwhile, to any level of the queue, counts as delivered."""
+        """While this lasts, what is published to any level of the queue counts as delivered."""
 
     @abstractmethod
     async def noted(self) -> bool:
@@ -45,8 +45,8 @@ class HasStore(Protocol):
 
 
 def hand_over(backing: BackingQueue, messages: Sequence[Message], first: int) -> list[Handed]:
-    """These pending messages of the queue are about to be kept elsewhere, at positions from `first`
-    on, and acknowledged here."""
+    """Hand over these pending messages of the queue: they are about to be kept elsewhere, at
+    positions from `first` on, and acknowledged here."""
     if not isinstance(backing, PriorityQueue):
         return _of_level(backing, messages, first)
     handed: list[Handed] = []
@@ -56,7 +56,7 @@ def hand_over(backing: BackingQueue, messages: Sequence[Message], first: int) ->
 
 
 def tell_next(backing: BackingQueue, position: int) -> None:
-    """What the queue retains next has this position."""
+    """Tell other nodes the position of the message that the queue retains next."""
     level = backing.levels[0] if isinstance(backing, PriorityQueue) else backing
     if isinstance(level, Followed):
         level.retained((), position)

@@ -134,7 +134,7 @@ class MemoryQueue:
         return list(messages)
 
     def ack(self, messages: Collection[Message]) -> None:
-        """Nothing is kept of pending messages but how often they were returned."""
+        """Forget how often the messages were returned; nothing else is kept of pending ones."""
         if self._counts:
             for message in messages:
                 self._counts.pop(message.position, None)
@@ -146,7 +146,7 @@ class MemoryQueue:
         beyond = self.undelivered_from
         for message in messages:
             if message.position > beyond:
-                # It was taken from the middle.
+                # The message was taken from the middle.
                 put_into_run(self._ready, message)
         entries = [(one.position, one) for one in messages if one.position <= beyond]
         returned = self._returned
@@ -190,12 +190,12 @@ class MemoryQueue:
 
     @property
     def delivery_counts(self) -> dict[int, int]:
-        """None are kept from before."""
+        """The counts since the node started: none are kept from before."""
         return self._counts
 
     @property
     def dead_marks(self) -> dict[int, int]:
-        """None are kept from before."""
+        """No marks: none are kept from before."""
         return {}
 
     def counts_changed(self, positions: Iterable[int]) -> None:
@@ -236,10 +236,10 @@ class MemoryQueue:
                 message.redelivered |= message.position < below
 
     def set_mode(self, mode: str) -> None:
-        """There is only memory."""
+        """Does nothing: there is only memory."""
 
     def stop(self) -> None:
-        """Nothing survives."""
+        """Does nothing: no message survives."""
 
     def delete(self) -> None:
         self.purge()

@@ -87,7 +87,7 @@ class MemoryRetainedStore:
     # Reading
 
     def _between(self, start: int, end: int) -> range:
-        """Which places of `_positions` have positions in [start, end)."""
+        """Return the places of `_positions` at which positions in [start, end) stand."""
         first = bisect_left(self._positions, start)
         return range(first, bisect_left(self._positions, end, lo=first))
 
@@ -139,7 +139,7 @@ class MemoryRetainedStore:
         del self._positions[places.start : places.stop]
 
     def close(self, undelivered_from: int) -> None:
-        """Nothing survives."""
+        """Does nothing: no message survives."""
 
     def delete(self) -> None:
         self._kept.clear()

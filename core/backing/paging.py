@@ -21,7 +21,7 @@ from warren.core.ports import Clock
 
 INTERVAL_S = 2.5
 DEFAULT_PAGING_RATIO = 0.5
-"""From which share of the memory limit on queues page out."""
+"""The share of the memory limit from which on queues page out."""
 
 GROWING_RATIO = 0.95
 """Below this share of the memory limit targets may grow, even from nothing."""
@@ -50,11 +50,12 @@ class Pageable(Protocol):
         ...
 
     def report(self, now: float) -> float | None:
-        """Bring the rates up to date; for how many seconds what is in memory lasts, if finite."""
+        """Bring the rates up to date. Return for how many seconds the messages in memory last; None
+        if there is no end to it."""
         ...
 
     def set_duration_target(self, duration_s: float | None) -> None:
-        """Keep in memory from now on what lasts so long; None is without limit."""
+        """From now on keep in memory as much as lasts for so long; None is without limit."""
         ...
 
     def reduce(self, budget: int) -> int:
@@ -66,14 +67,15 @@ class Pageable(Protocol):
         ...
 
     def leave_pager(self) -> bool:
-        """Asked at every tick; True if too little is in memory for the pager to care."""
+        """Return True if too little is in memory for the pager to care; called at every tick."""
         ...
 
 
 def desired_duration(
     durations_s: list[float], ratio: float | None, paging_ratio: float, disk_alarm: bool
 ) -> float | None:
-    """The seconds for every queue. `ratio` is the share of the limit in use, None if unknown."""
+    """Return the duration target of every queue in seconds; None is without limit. `ratio` is the
+    share of the memory limit in use, None if unknown."""
     count = len(durations_s)
     if disk_alarm or ratio is None or ratio < paging_ratio or not count:
         return None
@@ -88,7 +90,7 @@ FREED_AT_ONCE = 5000
 
 
 class Pager:
-    """One for the node; `Periodic` drives `check`.
+    """The pager of a node; `Periodic` drives `check`.
 
     `memory_ratio` answers the memory in use as a share of the limit, or None if that is unknown;
     `disk_alarm` whether the disk of this node runs short.
@@ -106,7 +108,7 @@ class Pager:
         self.paging_ratio = paging_ratio
         self.worth_paging = worth_paging
         self.duration_s: float | None = None
-        """What every queue was told last."""
+        """The duration target that every queue was told last."""
         self._clock = clock
         self._memory_ratio = memory_ratio
         self._disk_alarm = disk_alarm
@@ -120,12 +122,12 @@ class Pager:
         return self._clock.now()
 
     def join(self, queue: Pageable) -> None:
-        """The queue has something worth paging out."""
+        """Take in a queue that has something worth paging out."""
         self._queues[queue] = None
         queue.set_duration_target(self.duration_s)
 
     def leave(self, queue: Pageable) -> None:
-        """The queue is gone, or has nothing to page out."""
+        """Let go of a queue that is gone, or has nothing to page out."""
         self._queues.pop(queue, None)
 
     def ask(self, queue: Pageable) -> None:
@@ -160,7 +162,7 @@ class Pager:
             self._clock.call_soon(self._go_on_visiting)
 
     def _visit_all(self, now: float) -> Iterator[None]:
-        """One round; other work gets its turn at every yield."""
+        """Visit all queues once; other work gets its turn at every yield."""
         durations_s: list[float] = []
         queues = list(self._queues)
         for visited, queue in enumerate(queues, 1):

@@ -12,18 +12,19 @@ from warren.core.backing.backing_queue import Listed, Peeked
 from warren.core.messages.message import Message
 
 FAR = 4096
-"""From either end of a deque: nearer, it finds a place at once."""
+"""A deque finds a place at once that is nearer than this to one of its ends."""
 
 AHEAD_COUNT = 1024
 AHEAD_BYTES = 1 << 20
 """Messages found at once in the middle of a long deque, for a reader that goes on from there."""
 
 READERS = 2
-"""Who go through a queue at the same time, and need not go to its middle for every look."""
+"""So many readers of a queue at the same time need not go to its middle for each look."""
 
 
 class Ahead:
-    """What was found in the middle of the runs of one queue, ahead of those who go through it.
+    """Messages that were found in the middle of the runs of one queue, for readers that go on from
+    there.
 
     Messages only leave a run at its ends, and positions are never used again: of what was found,
     everything between the ends of the run is still there, and nothing else is between. A queue that
@@ -36,7 +37,7 @@ class Ahead:
         self._found: deque[tuple[int, list[Message]]] = deque(maxlen=READERS)
 
     def known(self, run: Sequence[Message], start: int) -> list[Message]:
-        """The messages from position `start` on that need not be looked for."""
+        """Return the messages from position `start` on that were found already."""
         if not run:
             return []
         first, last = run[0].position, run[-1].position
@@ -46,7 +47,7 @@ class Ahead:
         return []
 
     def look(self, run: deque[Message], start: int, at: int) -> list[Message]:
-        """Messages from this place in the run on, where position `start` is."""
+        """Return and note messages from this place in the run on, where position `start` is."""
         found = _turned(run, at, min(AHEAD_COUNT, len(run) - at))
         octets = 0
         for count, message in enumerate(found, 1):
@@ -59,7 +60,7 @@ class Ahead:
 
 
 def first_positions(there: Collection[int], start: int, end: int, count: int) -> list[int]:
-    """The lowest positions of a set or dict from `start` on, up to `end`: so many at most.
+    """Return the lowest positions of a set or dict from `start` on, up to `end`: at most `count`.
 
     Positions are mostly next to each other. So it tries one after the other, and only looks at all
     of them when that has taken as many steps.
@@ -113,7 +114,7 @@ def list_positions(
     count_max: int,
     durable: bool,
 ) -> Listed:
-    """The positions of what `peek` would find."""
+    """Return the positions of the messages that `peek` would find."""
     positions: list[int] = []
     safe = durable
     for message in _in_order(returned, runs, start, count_max + 1):
@@ -133,7 +134,7 @@ def _in_order(
     count: int,
     ahead: Ahead | None = None,
 ) -> Iterator[Message]:
-    """Messages from position `start` on, looked up so many at a time."""
+    """Yield messages from position `start` on, looking up `count` at a time."""
     back = [entry for entry in returned if entry[0] >= start]
     back.sort(key=lambda entry: entry[0])
     for _, message in back:
@@ -152,7 +153,7 @@ def _in_order(
 
 
 def find(run: Sequence[Message], start: int) -> int:
-    """Where the first message from this position on is."""
+    """Return the place in the run of the first message from this position on."""
     if not run:
         return 0
     # Positions mostly have no gaps, and every look into a long deque costs.
@@ -167,7 +168,8 @@ def find(run: Sequence[Message], start: int) -> int:
 def _some(
     run: Sequence[Message], start: int, at: int, count: int, ahead: Ahead | None
 ) -> list[Message]:
-    """So many messages from this place in the run on, or as many as there are, or some more."""
+    """Return `count` messages from this place in the run on, or as many as there are, or some
+    more."""
     count = min(count, len(run) - at)
     if count > 0 and isinstance(run, deque) and FAR < at < len(run) - FAR:
         return _turned(run, at, count) if ahead is None else ahead.look(run, start, at)
@@ -175,7 +177,8 @@ def _some(
 
 
 def _turned(run: deque[Message], at: int, count: int) -> list[Message]:
-    """A deque finds its middle by going there, each time; to turn it there and back is twice."""
+    """Return messages from the middle of a deque. Each look there goes through the deque; turning
+    it there and back goes through it twice for all of them."""
     run.rotate(-at)
     found = list(islice(run, count))
     run.rotate(at)

@@ -36,7 +36,7 @@ class PriorityQueue(OneByOne):
         return self._levels
 
     def replace_levels(self, levels: list[BackingQueue]) -> None:
-        """Use others in their place, which have the same messages."""
+        """Use these levels in the place of the present ones, whose messages they have."""
         self._levels = levels
         self._fetch_order = levels[::-1]
         self.defers_confirms = levels[0].defers_confirms
@@ -76,7 +76,7 @@ class PriorityQueue(OneByOne):
                 if message is not None:
                     return message
                 if level.length:
-                    # It may not be handed out yet, and nothing may overtake it.
+                    # The level's messages may not be handed out yet, and nothing may overtake them.
                     break
         return None
 
@@ -86,7 +86,7 @@ class PriorityQueue(OneByOne):
             if level.length:
                 messages += level.fetch_many(limit - len(messages))
                 if level.length or len(messages) == limit:
-                    # That is all that was wanted, or may be handed out now.
+                    # These are all messages that were wanted, or that may be handed out now.
                     break
         self._count()
         return messages
@@ -112,7 +112,7 @@ class PriorityQueue(OneByOne):
         return min((at for at in due if at is not None), default=None)
 
     def load(self, messages: Iterable[Message]) -> list[Message]:
-        """In the order given: it is not that of the levels."""
+        """Load the messages in the order given, which is not that of the levels."""
         messages = list(messages)
         loaded: set[Message] = set()
         for level, of_level in self._by_level(messages):

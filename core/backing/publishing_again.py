@@ -18,10 +18,10 @@ from warren.core.backing.priority_queue import PriorityQueue
 
 @contextmanager
 def publishing_again(backing: BackingQueue) -> Iterator[None]:
-    """What is published to this backing queue meanwhile counts as delivered.
+    """While this lasts, what is published to this backing queue counts as delivered.
 
-    One without mirrors knows no single messages that do, and so all that is before them counts as
-    well.
+    A backing queue without mirrors cannot mark single messages as delivered, so all messages before
+    them count as delivered as well.
     """
     levels = backing.levels if isinstance(backing, PriorityQueue) else [backing]
     if isinstance(levels[0], Followed):

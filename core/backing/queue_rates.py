@@ -49,7 +49,8 @@ class QueueRates:
         self._counted_at = now
 
     def duration_s(self, in_memory: int) -> float | None:
-        """For how long what is in memory lasts at these rates; None for an idle queue.
+        """Return for how many seconds messages in memory last at these rates; None for an idle
+        queue.
 
         `in_memory` counts ready and pending messages; it is averaged with the last answer.
         """
@@ -59,11 +60,11 @@ class QueueRates:
         return (before + in_memory) / (4 * sum(self.per_s))
 
     def count_for(self, duration_s: float) -> int:
-        """How many messages last so long."""
+        """Return how many messages last for `duration_s`."""
         return int(duration_s * sum(self.per_s))
 
     @property
     def acks_grow_faster(self) -> bool:
-        """Whether there are ever more pending messages, rather than ready ones."""
+        """Whether the number of pending messages grows faster than that of ready ones."""
         per_s = self.per_s
         return per_s.ack_ingress - per_s.ack_egress > per_s.ingress - per_s.egress

@@ -148,7 +148,7 @@ class QueueStore(Protocol):
         ...
 
     def counts_changed(self, positions: Iterable[int]) -> None:
-        """The delivery counts or dead marks of these messages have changed, and are to survive a
+        """Keep the delivery counts or dead marks of these messages, which have changed, over a
         restart."""
         ...
 
@@ -176,14 +176,15 @@ class QueueStore(Protocol):
         """The position of each message the node found when it started, and when it expires, on
         the clock of the node. Nothing is written or removed meanwhile.
 
-        Who asks reads messages in any order from now on: the store keeps in memory where they are.
+        The caller reads messages in any order from now on: the store keeps their places in memory.
         """
         ...
 
     def close(self, undelivered_from: int) -> None:
-        """The node stops: messages from this position on were never delivered."""
+        """Close the store of a node that stops: messages from this position on were never
+        delivered."""
         ...
 
     def delete(self) -> None:
-        """The queue is gone, with all its messages."""
+        """Delete all messages: the queue is gone."""
         ...

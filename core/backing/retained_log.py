@@ -3,8 +3,8 @@ front when they are too old or too many, and read from any position in between.
 
 A message comes from the store of its queue and is appended in the call before it is removed there.
 Both stores are on one disk, where the removal is never without the message here
-(`persist/index/retained_index.py`). Who waited until the message was safe in the queue waits until
-it is safe here.
+(`persist/index/retained_index.py`). A publisher that waited until the message was safe in the queue
+waits until it is safe here.
 
 Positions are given in the order of the acknowledgements, and never twice. A message has the moment
 at which it was acknowledged in the place of that at which it expires: it does not expire here.
@@ -46,8 +46,8 @@ GENERATION_SHIFT: Final = 32
 """No leader retains 2 to this power of messages of which the next one has not heard."""
 
 FILLED_BYTES: Final = 64
-"""What a message that is filled in is thought to take beside header and body, until all is counted
-anew."""
+"""Octets that a filled-in message is assumed to take beside header and body, until all messages are
+counted anew."""
 
 
 class Filled(PublishConfirms):
@@ -91,14 +91,14 @@ class RetainedStore(StreamStore, Protocol):
         ...
 
     def end_of_old(self, start: int, end: int, since: float) -> int:
-        """Behind the first messages in [start, end) that were acknowledged before then, in seconds
-        since 1970; some of them, where they are many."""
+        """Return the end of the first messages in [start, end) that were acknowledged before
+        `since`, in seconds since 1970; where they are many, of some of them."""
         ...
 
 
 class RetainedLog(StreamLog):
-    """`trimmed_below`: what had lower positions was too much, or too old. `clearings` counts how
-    often all was dropped."""
+    """The acknowledged messages of a queue. `trimmed_below`: messages at lower positions were too
+    many or too old. `clearings` counts how often all was dropped."""
 
     __slots__ = (
         "_appended",
@@ -117,7 +117,7 @@ class RetainedLog(StreamLog):
         self.committed = self.next_position
         self.trimmed_below = self.clearings = 0
         self._counts_anew = False
-        # Behind the last message that was appended.
+        # The position behind the last message that was appended.
         self._appended = 0
         # Octets of the bodies that were appended since all was committed.
         self._uncommitted_bytes = 0
@@ -178,7 +178,7 @@ class RetainedLog(StreamLog):
     # Positions that mean the same at other nodes
 
     def skip_to(self, position: int) -> None:
-        """What is appended next has this position, or a higher one where there are messages."""
+        """Give the next message this position, or a higher one where there are messages."""
         if position > self.next_position or not self.length:
             if self.committed == self.next_position:
                 self.committed = position
@@ -187,8 +187,8 @@ class RetainedLog(StreamLog):
                 self._first = None
 
     def begin_generation(self, later: int) -> tuple[int, int]:
-        """Go on so many generations later. Returns from where to where there are positions that
-        only the leader before has given, if any."""
+        """Go on `later` generations later. Return the range of positions, start and end, that only
+        the leader before may have given."""
         tail = self.next_position
         self.skip_to(next_generation(tail, later))
         return tail, self.next_position
@@ -226,7 +226,7 @@ class RetainedLog(StreamLog):
         stored = [one.stored for one in handed]
 
         def safe() -> None:
-            # A reader that read meanwhile did not see them.
+            # Chunks that were read meanwhile lack these messages.
             self.forget_chunks()
             done()
 
@@ -234,8 +234,8 @@ class RetainedLog(StreamLog):
         self._retained.write_retained(messages, filled, stored, acknowledged_at, awaited=True)
 
     def count_anew(self) -> None:
-        """How many messages there are, and their octets, is to be found out once more: some may
-        have been removed before they were on disk."""
+        """Find out once more how many messages there are, and their octets: some may have been
+        removed before they were on disk."""
         self._counted = None
         self._counts_anew = True
 
@@ -278,13 +278,13 @@ class RetainedLog(StreamLog):
             return Trim(more=True)
         arrived_at = self._store.arrived_at(self.first)
         if arrived_at is None:
-            # It is lost, and another one is the first now.
+            # The first message is lost, and another one is the first now.
             self._first = None
             return Trim(more=self.first < self.committed)
         return Trim(more=False, due_s=max(0.001, arrived_at + age_max_s - wall_time))
 
     def _walked(self, start: int, end: int) -> Walked:
-        """Through all messages in [start, end)."""
+        """Walk through all messages in [start, end)."""
         walked = NOTHING._replace(position=start)
         while walked.position < end:
             walked = self._further_to(walked, end)
@@ -315,8 +315,8 @@ class RetainedLog(StreamLog):
 
 
 def next_generation(position: int, later: int) -> int:
-    """Where the positions begin of a leader that comes so many leaders later than that of this
-    one."""
+    """Return the first position of the leader that comes `later` leaders after the one that gave
+    `position`."""
     return (position >> GENERATION_SHIFT) + later << GENERATION_SHIFT
 
 
@@ -324,7 +324,8 @@ def retained_log(
     backing: BackingQueue,
     call_soon: Callable[[Callable[[], None]], object],
 ) -> RetainedLog:
-    """Takes the place of a new backing queue with all that is in its store, unless that is one."""
+    """Return a retained log in the place of a new backing queue, with all that is in its store; a
+    retained log is returned itself."""
     if isinstance(backing, RetainedLog):
         return backing
     if isinstance(backing, VariableQueue):

@@ -27,7 +27,8 @@ class Chosen(NamedTuple):
 
 
 class ReturnedMessages:
-    """`heap` has them by position; `whole` is how many have their bodies in memory."""
+    """Returned messages: `heap` has them by position, `whole` of them have their bodies in
+    memory."""
 
     __slots__ = ("_cursor", "heap", "whole")
 
@@ -68,7 +69,7 @@ class ReturnedMessages:
         return None
 
     def take_head(self) -> Message:
-        """Remove what `bring_head` has answered."""
+        """Remove and return the message that `bring_head` has returned."""
         self.whole -= 1
         return heappop(self.heap)[1]
 
@@ -90,11 +91,12 @@ class ReturnedMessages:
         return taken
 
     def choose(self, count_max: int, budget: int, price: Callable[[Message], int]) -> Chosen:
-        """Choose messages that are to lose their bodies, until they cost the budget.
+        """Choose whole messages that are to lose their bodies, until they and the search cost the
+        budget.
 
-        Once round the heap finds all that are whole, and none twice. The cursor stays where it is
-        between calls: looking for a few among many that are not has its price, too. From here on
-        they do not count as whole.
+        One round of the heap finds all whole messages, and none twice. The cursor stays where it is
+        between calls, as it costs time to look for a few whole messages among many that are not.
+        The chosen ones do not count as whole any more.
         """
         heap = self.heap
         messages: list[Message] = []
@@ -113,7 +115,7 @@ class ReturnedMessages:
         return Chosen(messages, spent + looked_at // LOOKS_PER_PAGE)
 
     def take_all(self) -> list[tuple[int, Message]]:
-        """Remove all of them."""
+        """Remove and return all messages."""
         heap, self.heap = self.heap, []
         self.whole = 0
         return heap

@@ -96,11 +96,11 @@ class StreamLog(PublishConfirms):
         self._published = 0
         # The messages that are not committed, in order.
         self._uncommitted: deque[Message] = deque()
-        # Who waits for messages that are not committed, by position.
+        # The waiters for messages that are not committed, by position.
         self._waiting: dict[int, tuple[PublishConfirms, int]] = {}
-        # What was read last: from which position, up to which one, and the messages.
+        # The chunks that were read last: start and end of each, and its messages.
         self._chunks: deque[tuple[int, int, list[Message]]] = deque(maxlen=CHUNKS_MAX)
-        # What is below this position is to be removed when it is committed.
+        # Messages below this position are to be removed when they are committed.
         self._trims_below = 0
         # How far all octets were counted, from the first message on.
         self._counted: Walked | None = None
@@ -277,7 +277,8 @@ class StreamLog(PublishConfirms):
         return [Message(one.envelope, one.body, one.position) for one in chosen], end
 
     def _chunk(self, position: int) -> tuple[int, list[Message]]:
-        """Up to which position it reaches, and the messages, some of which may be before."""
+        """Return the end of the chunk with this position, and its messages, some of which may be
+        before."""
         for start, end, messages in self._chunks:
             if start <= position < end:
                 return end, messages
@@ -294,7 +295,8 @@ class StreamLog(PublishConfirms):
         self._counted = self._front = None
 
     def forget_chunks(self) -> None:
-        """No consumer reads from the disk at the moment."""
+        """Forget the chunks that were read last, as when no consumer reads from the disk any
+        more."""
         self._chunks.clear()
 
     def arrived_at(self, position: int) -> float | None:
@@ -321,7 +323,7 @@ class StreamLog(PublishConfirms):
             return Trim(more=True)
         self._front = front
         if front.octets < segment_bytes or front.position >= self.committed:
-            # It is the newest.
+            # The first piece is the newest.
             return Trim(more=False)
         if self._counted is not None and limits.octets_max is not None:
             if self._counted.octets > limits.octets_max:
@@ -467,7 +469,7 @@ class StreamLog(PublishConfirms):
         """Ignored: a stream is always on disk."""
 
     def count_as_delivered(self, below: int) -> None:
-        """Nothing counts as delivered."""
+        """Does nothing: in a stream no message counts as delivered."""
 
     # The end
 
@@ -492,7 +494,8 @@ def stream_log(
     call_soon: Callable[[Callable[[], None]], object],
     wall_time: Callable[[], float],
 ) -> StreamLog:
-    """Takes the place of a new backing queue with all that is in its store, unless that is one."""
+    """Return a stream log in the place of a new backing queue, with all that is in its store; a
+    stream log is returned itself."""
     if isinstance(backing, StreamLog):
         return backing
     if isinstance(backing, VariableQueue):

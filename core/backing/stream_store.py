@@ -82,7 +82,7 @@ class StreamStore(Protocol):
 
 
 RECORD_BYTES = 64
-"""What a message in memory counts for beside its body and header."""
+"""Octets that a message in memory counts beside its body and header."""
 
 WALK_COUNT = 1024
 """Messages in memory that are gone through at once."""
@@ -184,7 +184,7 @@ class MemoryStreamStore:
         del self._kept[self._index(start) : self._index(end)]
 
     def close(self, undelivered_from: int) -> None:
-        """Nothing survives."""
+        """Does nothing: no message survives."""
 
     def delete(self) -> None:
         self._kept.clear()

@@ -145,7 +145,7 @@ class VariableQueue:
         # q4 or q1: where a publish goes.
         self._tail = self._q4
 
-        # For those who look into the middle of a long queue.
+        # For readers that look into the middle of a long queue.
         self._ahead: Ahead | None = None
 
         # Whether anything of this queue was ever in the store.
@@ -321,7 +321,7 @@ class VariableQueue:
         return self._q1[0].expires_at if self._q1 else None
 
     def _bring_head(self) -> Message | None:
-        """The first ready message, brought to memory; None when there is none left.
+        """Bring the first ready message to memory and return it; None when there is none left.
 
         On the way it drops messages that are lost.
         """
@@ -335,13 +335,13 @@ class VariableQueue:
         return self._q4[0] if self._q4 else None
 
     def _take_head(self) -> Message:
-        """Remove what `_bring_head` has brought."""
+        """Remove and return the message that `_bring_head` has brought."""
         if self._returned.heap:
             return self._returned.take_head()
         return self._q4.popleft()
 
     def _take_heads(self, count: int) -> list[Message]:
-        """As many as there are up to `count`, from wherever they are."""
+        """Remove and return the first ready messages, wherever they are: up to `count`."""
         messages: list[Message] = []
         while len(messages) < count:
             if self._returned.heap:
@@ -435,7 +435,7 @@ class VariableQueue:
             self._ahead = None
             self._taken.update([(message.position, message) for message in middle])
         taken = self.load(returned) + middle
-        # Those of which the store has lost the bodies leave the queue, too.
+        # Messages whose bodies the store has lost leave the queue, too.
         self._gone += len(returned) + len(middle) - len(taken)
         self.length -= len(returned) + len(middle)
         self.ready_bytes -= sum([message.body_bytes for message in (*returned, *middle)])
@@ -486,7 +486,7 @@ class VariableQueue:
         if self._stored and count:
             if self._returned.heap:
                 self._store.remove(Purged(self._returned.take_all()))
-            # What was never delivered stands behind all that is pending, but for what was taken.
+            # Messages that were never delivered stand behind all pending ones but those taken.
             start = self.undelivered_from
             for position in sorted(self._taken):
                 if position >= start:
@@ -590,7 +590,7 @@ class VariableQueue:
             return head
         peeked = disk.peek(start, count_max, bytes_max, self._lose)
         if not disk.count:
-            # All there was is lost.
+            # All messages of the disk range are lost.
             self._join_q1()
         return peeked
 
@@ -621,7 +621,7 @@ class VariableQueue:
     def skip_to(self, position: int) -> None:
         skipped = position - self._next_position
         assert skipped >= 0, (position, self._next_position)
-        # As if they had been published and lost, which keeps the totals right.
+        # Count them as published and lost, which keeps the totals right.
         self._gone += skipped
         self._next_position = position
 
@@ -634,7 +634,7 @@ class VariableQueue:
         if below <= counted:
             return
         self._store.redelivered_below = below
-        # What is below the former end was marked when it was counted, or when it was read.
+        # Messages below the former end were marked when they were counted, or when read.
         mark_delivered(self._q4, counted, below)
         mark_delivered(self._q1 or (), counted, below)
         if self.undelivered_from > counted:
@@ -644,7 +644,7 @@ class VariableQueue:
     # Where a publish goes
 
     def _find_tail(self) -> None:
-        """To be called when the disk range becomes empty or not, or the mode changes."""
+        """Choose the tail: the disk range has become empty or not, or the mode has changed."""
         if self._disk.count or self._lazy:
             if self._q1 is None:
                 self._q1 = deque()
@@ -742,7 +742,7 @@ class VariableQueue:
         return True
 
     def _look(self, body_bytes: int) -> None:
-        """Called every so many publishes, and for every publish to a lazy queue."""
+        """Look at the size: every so many publishes, and at every publish to a lazy queue."""
         if self._lazy:
             self._write_lazily(body_bytes)
         elif not self._joined:
@@ -839,7 +839,7 @@ class VariableQueue:
         return spent
 
     def _disk_grew(self) -> None:
-        # What comes back from disk are other objects.
+        # Messages that come back from disk are other objects.
         self._ahead = None
         self._find_tail()
 
@@ -886,7 +886,7 @@ class VariableQueue:
         unwritten = [
             message
             for message in messages
-            # What was paged out and read back is still there.
+            # Messages that were paged out and read back are still there.
             if not (durable and message.envelope.persistent) and not has_written(message)
         ]
         if unwritten:

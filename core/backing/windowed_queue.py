@@ -27,7 +27,7 @@ from warren.core.ports import ContentCodec
 
 MESSAGES: Final = 0
 IDS: Final = 1
-"""The levels."""
+"""The levels: one of messages, one of ids."""
 
 ID_EXCHANGE: Final = "amq.deduplication-window"
 """Stands in the envelopes of ids; no client may declare an exchange of such a name."""
@@ -38,12 +38,12 @@ RECALL_BYTES = 1 << 20
 
 
 def is_id(envelope: Envelope) -> bool:
-    """Whether this is an id, which no queue but this kind has a use for."""
+    """Whether this is the envelope of an id; only this kind of queue has ids."""
     return envelope.exchange == ID_EXCHANGE
 
 
 class WindowedQueue(PriorityQueue):
-    """Implements `BackingQueue` with the messages of its first level alone."""
+    """Implements `BackingQueue` for the messages of its first level; the second has the ids."""
 
     def __init__(
         self, size: int, new_level: Callable[[int], BackingQueue], codec: ContentCodec
@@ -52,8 +52,8 @@ class WindowedQueue(PriorityQueue):
         self._size = size
         self._codec = codec
         self._recalled_below = 0
-        # The position of each id, and both in the order in which they came; what was forgotten
-        # meanwhile is in the second only.
+        # The position of each id; and each id with its position in the order in which they came,
+        # those that were forgotten meanwhile included.
         self._positions: dict[bytes, int] = {}
         self._order: deque[tuple[bytes, int]] = deque()
         self._envelopes: dict[tuple[int, bool], Envelope] = {}
@@ -68,7 +68,7 @@ class WindowedQueue(PriorityQueue):
 
     @property
     def ids(self) -> int:
-        """How many it remembers."""
+        """How many ids are remembered."""
         return len(self._positions)
 
     def remember(
@@ -76,8 +76,8 @@ class WindowedQueue(PriorityQueue):
     ) -> bool:
         """Remember an id that is new, and forget the oldest if there are too many.
 
-        To be called right behind the publish of the message. Returns whether `confirms` will be
-        told when it is safe.
+        Call this right behind the publish of the message. Returns whether `confirms` will be told
+        when the id is safe.
         """
         level = self._levels[IDS]
         position = level.next_position
@@ -94,7 +94,7 @@ class WindowedQueue(PriorityQueue):
         return level.defers_confirms if persistent else level.defers_transient
 
     def forget(self, message_id: bytes) -> None:
-        """Take this id, if it is known, for a new one from now on."""
+        """Forget this id, if it is known: it counts as new from now on."""
         position = self._positions.pop(message_id, None)
         if position is not None:
             level = self._levels[IDS]
@@ -123,7 +123,7 @@ class WindowedQueue(PriorityQueue):
             self._envelopes[octets, persistent] = envelope
         return envelope
 
-    # Of the messages alone
+    # The messages alone, without the ids
 
     def replace_levels(self, levels: list[BackingQueue]) -> None:
         super().replace_levels(levels)
