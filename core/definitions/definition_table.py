@@ -184,7 +184,7 @@ class DefinitionTable:
             if watchers is None:
                 continue
             for token, callback in list(watchers.items()):
-                # One before may have stopped it.
+                # A watcher that was called before may have stopped this one.
                 if token in watchers:
                     callback(key, record)
 

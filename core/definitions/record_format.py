@@ -27,7 +27,7 @@ UNREADABLE = (
     LookupError,
     RecursionError,
 )
-"""What reading raises when the octets are not what was written."""
+"""The errors of reading octets that are not what was written."""
 
 NESTING_MAX = 300
 """Levels of a record as MessagePack: AMQP's tables take 128, each of which is two here. What walks

@@ -18,7 +18,7 @@ class VolatileMetadataStore(DefinitionTable):
         return None
 
     def close(self) -> int:
-        """Nothing is pending and nothing is held."""
+        """Return 0: no change is pending."""
         return 0
 
     def _persist(self, changes: Sequence[Change]) -> Commit:
