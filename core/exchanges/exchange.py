@@ -50,7 +50,7 @@ class Exchange:
     `alternate` is the name of the effective alternate exchange, from argument or policy; the owner
     of the exchange sets it, and `declared_by`, the name of a user. `random` serves the types that
     choose by chance. `published_in` counts the publishes of clients, `published_out` the queues
-    they reached; who publishes counts.
+    they reached; the code that publishes counts them.
     """
 
     type: ClassVar[str]
@@ -337,7 +337,7 @@ class RecentHistoryExchange(Exchange):
     """
 
     type = HISTORY_TYPE
-    # What passes it has to be known, message by message.
+    # The history has to see each message that passes.
     by_key_only = False
 
     def destinations(
@@ -416,7 +416,7 @@ EXCHANGE_TYPES: Mapping[str, type[Exchange]] = {
 
 
 INTERNAL_USER = "rmq-internal"
-"""Who declares what the broker makes by itself."""
+"""The user who declares what the broker makes by itself."""
 
 
 def make_exchange(

@@ -55,10 +55,10 @@ def check_x_match(arguments: Table) -> None:
 
 
 FEW = 8
-"""Bindings that are all tried: looking for them by their signs would take longer."""
+"""So few bindings are all tried: looking for them by their signs would take longer."""
 
 Sign: TypeAlias = tuple[object, ...]
-"""What a header and the conditions that it may fulfil have in common: the name and the value, or
+"""The common part of a header and of the conditions that it may fulfil: the name and the value, or
 the name and the type of a value that is a table or an array; the name alone asks for any value."""
 
 
@@ -110,7 +110,7 @@ class HeadersRules:
         self.tried = 0
         self._filed: dict[Binding, _Filed] = {}
         self._by_sign: dict[Sign, dict[Binding, None]] = {}
-        # Those without conditions that match every message.
+        # Bindings without conditions, which match every message.
         self._unconditional: dict[Binding, None] = {}
         self._last_number = 0
 
@@ -169,11 +169,12 @@ _COMPARABLE: Mapping[str, str] = {
     **dict.fromkeys("Sx", "text"),
     **dict.fromkeys("AF", "list"),
 }
-"""What values of these types are to RabbitMQ, which does not compare the types themselves."""
+"""The kinds as which RabbitMQ compares values of these types: it does not compare the types."""
 
 
 def _comparable(field: Field) -> tuple[str, object]:
-    """What is equal for fields that RabbitMQ takes for equal: an empty table is an empty array."""
+    """Return a value that is equal for fields which RabbitMQ takes for equal: an empty table is an
+    empty array."""
     kind, value = field
     kind = _COMPARABLE.get(kind, kind)
     return kind, (value or ()) if kind == "list" else value

@@ -51,7 +51,7 @@ class RecentHistory:
         self._octets = 0
 
     def keep(self, envelope: Envelope, body: bytes) -> None:
-        """Add the newest message; the oldest ones go that there is no room for any more."""
+        """Add the newest message, and drop the oldest ones for which there is no room any more."""
         newest = KeptMessage(envelope, body)
         self._kept.append(newest)
         self._octets += newest.octets

@@ -26,17 +26,17 @@ class Removal:
         self._doomed: deque[Exchange] = deque()
 
     def of_bindings(self, bindings: Iterable[Binding]) -> None:
-        """These bindings go, as far as they exist."""
+        """Gather these bindings, as far as they exist, and the exchanges that go with them."""
         for binding in bindings:
             self._binding(binding)
         self._cascade()
 
     def of_queue(self, name: str) -> None:
-        """This queue goes, and with it what leads to it."""
+        """Gather the bindings that lead to this queue, and what goes with them."""
         self.of_bindings(self._bindings_to("queue", name))
 
     def of_exchange(self, exchange: Exchange) -> None:
-        """This exchange goes, with the bindings at either side of it."""
+        """Gather this exchange, the bindings at either side of it, and what goes with them."""
         self._doomed.append(exchange)
         self._cascade()
 

@@ -1,4 +1,4 @@
-"""From a publish to the queues it reaches (amqp_semantics.md section 3).
+"""The way from a publish to the queues that it reaches (amqp_semantics.md section 3).
 
 An exchange gives bindings; those to queues are targets, those to exchanges are followed with the
 routing keys and headers of the message unchanged. An exchange is asked once per publish, so cycles

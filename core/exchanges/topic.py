@@ -229,7 +229,7 @@ class TopicTrie:
         return self._keep(nodes)
 
     def _follow(self, reached: Reached, word: str) -> Reached:
-        """Where a word leads that was not met there before."""
+        """Find where a word leads that was not met before after these nodes."""
         known = any([word in node.words for node in reached.nodes])
         if not known and reached.after_others is not None:
             return reached.after_others
@@ -248,7 +248,7 @@ class TopicTrie:
         return following
 
     def _keep(self, nodes: dict[_Node, None]) -> Reached:
-        """The answer for these nodes: the kept one, or a new one, which is kept from now on."""
+        """Return the kept answer for these nodes, or a new one, which is kept from now on."""
         key = tuple(nodes)
         reached = self._reached.get(key)
         if reached is None:
@@ -260,7 +260,7 @@ class TopicTrie:
         return reached
 
     def _change(self) -> None:
-        """A binding comes or goes."""
+        """Forget all answers: a binding comes or goes."""
         self._walks.clear()
         self._found.clear()
         self._forget()
