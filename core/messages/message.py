@@ -58,10 +58,10 @@ class Holder(Protocol):
     def queue(self) -> HeldQueue: ...
 
     limited: bool
-    """Whether a limit of the whole channel counts what it holds."""
+    """Whether a limit of the whole channel counts the messages that this holder has."""
 
     def settled(self, count: int) -> None:
-        """So many of its messages were acknowledged, rejected or requeued."""
+        """`count` of the holder's messages were acknowledged, rejected or requeued."""
         ...
 
 

@@ -266,7 +266,7 @@ _TREES: dict[str, Read] = {
     "headers": lambda subject: subject.properties.get("headers", MISSING),
     "json": lambda subject: subject.json,
 }
-"""What a path goes into."""
+"""The trees that a path can go into."""
 
 _WORDS_AS_VALUES = {"true": True, "false": False, "null": None}
 

@@ -39,12 +39,12 @@ class TracedQueue(Protocol):
 
 
 class MessageObserver:
-    """Is told what becomes of messages, and does nothing with it: each observer overrides what it
-    is for. Messages that are handed in stay as they are.
+    """The base of observers, which are told what becomes of messages: each overrides the calls that
+    it needs. Messages that are handed in stay as they are.
 
-    One that `takes_batches` leaves publishes and deliveries gathered as they are, and is told of
-    many of them in one call: `published_many`, `sent_many`, `handed_over_many`. Others are told of
-    each.
+    An observer that `takes_batches` leaves publishes and deliveries gathered as they are, and is
+    told of many of them in one call: `published_many`, `sent_many`, `handed_over_many`. Others are
+    told of each.
     """
 
     @property
@@ -58,7 +58,7 @@ class MessageObserver:
         bodies: Sequence[bytes],
         queues: Sequence[TracedQueue],
     ) -> None:
-        """`published`, of each of these."""
+        """`published`, for each of these messages."""
 
     def sent_many(
         self,
@@ -67,12 +67,13 @@ class MessageObserver:
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
     ) -> None:
-        """`delivered` for the first time and without an acknowledgement to come, of each."""
+        """`delivered` for the first time, with no acknowledgement to come, for each of these
+        messages."""
 
     def handed_over_many(
         self, queue: TracedQueue, recipient: TracedClient, messages: Sequence[Message]
     ) -> None:
-        """`delivered`, to be acknowledged, of each of these."""
+        """`delivered`, with an acknowledgement to come, for each of these messages."""
 
     def published(
         self,
@@ -151,11 +152,11 @@ class Observers(MessageObserver):
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is any."""
+        """Whether there is any observer."""
         return bool(self._observers)
 
     def tell(self, *observers: MessageObserver | None) -> None:
-        """Tell these from now on, in place of those before."""
+        """Tell these observers from now on, in place of those before."""
         self._observers = tuple([one for one in observers if one is not None])
 
     @property

@@ -39,7 +39,7 @@ class PublishConfirms(Protocol):
         ...
 
     def settle_many(self, first_seq: int, count: int) -> None:
-        """`settle` so many publishes, numbered from `first_seq` on."""
+        """`settle` `count` publishes, numbered from `first_seq` on."""
         for publish_seq in range(first_seq, first_seq + count):
             self.settle(publish_seq)
 

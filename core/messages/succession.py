@@ -56,7 +56,7 @@ class Successor(Protocol):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
-        """`publish` what it may have had, and have delivered."""
+        """`publish` a message that the queue may have had before, and may have delivered."""
         ...
 
 
@@ -80,7 +80,7 @@ class _Move:
         return self.missed is not None
 
     def miss(self) -> None:
-        """One of the queues is gone."""
+        """Note that one of the queues is gone."""
         if self.missed is not None:
             self.done = self.missed
 
@@ -111,13 +111,13 @@ class Succession(PublishConfirms):
         self._turns = turns
         self._queue_named = queue_named
         self._unsafe: dict[int, _Publish] = {}
-        # What is published in later turns, in order: the publishes of each message, made when it is
-        # their turn. And what is tried again.
+        # The publishes of later turns, in order, by message: each is made when it is its turn. And
+        # what is tried again.
         self._unsent: deque[Iterator[_Publish]] = deque()
         self._later: list[_Publish] = []
         self._last_number = 0
         self._ended = False
-        # Who is to be told: one move may be done because another one is, to any depth.
+        # The callbacks to call: one move may be done because another one is, to any depth.
         self._done: deque[Callable[[], None]] = deque()
         self._telling = False
 
@@ -165,7 +165,7 @@ class Succession(PublishConfirms):
         self._one_is_safe(move)
 
     def end(self) -> None:
-        """The queues are gone: nothing is tried again, and no publisher is answered any more."""
+        """Try nothing again, and answer no publisher any more: the queues are gone."""
         self._ended = True
         self._unsafe.clear()
         self._unsent.clear()
@@ -180,7 +180,7 @@ class Succession(PublishConfirms):
         publish = self._unsafe.pop(publish_seq, None)
         if publish is not None:
             queue = self._queue_named(publish.queue)
-            # One that is full has not had it; one whose node is gone may have.
+            # A queue that is full has not had the message; one whose node is gone may have.
             publish.had |= queue is not None and not queue.refuses_when_full
             self._refused(publish, queue)
 
@@ -221,7 +221,7 @@ class Succession(PublishConfirms):
     def _refused(self, publish: _Publish, queue: Successor | None) -> None:
         move = publish.move
         if queue is None:
-            # A queue that was deleted would have been deleted with the message in it.
+            # The queue was deleted, and would have been deleted with the message in it.
             move.miss()
             self._one_is_safe(move)
         elif queue.refuses_when_full and not move.insists:
@@ -230,7 +230,8 @@ class Succession(PublishConfirms):
             self._try_later(publish)
 
     def _try_later(self, publish: _Publish) -> None:
-        """The queue cannot be reached, or its node is gone and it is not known what it has."""
+        """Try a publish later: the queue cannot be reached, or its node is gone and it is not known
+        what the queue has."""
         if not self._later:
             self._clock.call_later(AGAIN_S, self._try_again)
         self._later.append(publish)
