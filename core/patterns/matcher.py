@@ -33,11 +33,11 @@ BURST_S = 0.003
 difference. A pattern that is meant to be used takes some microseconds."""
 
 EARNED_S = 0.0001
-"""What each search adds to what a pattern has left. A pattern of a hundred names takes less."""
+"""Time that a pattern gains with each search. A pattern of a hundred names takes less."""
 
 CHARGED_S_MAX = 0.001
-"""The most that a search which ended by itself takes from it: what takes longer may have been
-Python, which collected its garbage meanwhile."""
+"""The most that a search which ended by itself takes from a pattern's time: if it took longer,
+Python may have collected its garbage meanwhile."""
 
 TRIED_S_MIN = 0.00005
 """A search that ran out of time is tried again if the pattern has more than this left."""
@@ -57,7 +57,7 @@ UNCOUNTED_LENGTH_MAX = 256
 CLASSES_MAX = 32
 """Classes of characters in a plain pattern; `re` compiles 1 in up to 50 microseconds."""
 
-# What is escaped, or inside a class, counts as well: then the other engine searches.
+# Signs that are escaped, or inside a class, count as well: then the other engine searches.
 REPETITION = re.compile(r"[*+?{]+")
 PLAIN_GROUP = re.compile(r"[^()]*\((?:\?(?:[imsx]+)?:)?[^()?*+{]*\)(?:\$|\\Z)?", re.DOTALL)
 BACKWARD_REFERENCE = re.compile(r"\\[0-9]")
@@ -90,8 +90,8 @@ def matcher(
     owner: str | None = None,
     strict: bool = False,
 ) -> Matcher:
-    """For a pattern in the language of `re`; raises `re.error`, ValueError, OverflowError,
-    RecursionError and `TooLarge`.
+    """Return the matcher of a pattern in the language of `re`. Raises `re.error`, ValueError,
+    OverflowError, RecursionError and `TooLarge`.
 
     `written_out` is its length with fixed repetitions written out. `owner` is named in the log.
     `strict`: searches raise `TooSlow` instead of not matching.

@@ -39,7 +39,7 @@ POSIX_CLASSES = {
     "word": r"\w",
     "ascii": r"\x00-\x7f",
 }
-# What `re` says, as PCRE says it; the second is whether PCRE points at the end of the pattern.
+# The reasons that `re` gives, in PCRE's words, and whether PCRE points at the end of the pattern.
 PCRE_REASONS = {
     "missing ), unterminated subpattern": ("missing )", True),
     "unbalanced parenthesis": ("unmatched parentheses", False),
@@ -48,8 +48,8 @@ PCRE_REASONS = {
     "multiple repeat": ("nothing to repeat", False),
 }
 NESTING_MAX = 50
-"""Groups within groups. `re` compiles them by recursion, which Python limits: at some depth it
-would depend on who calls."""
+"""Groups within groups. `re` compiles them by recursion, which Python limits: the possible depth
+would depend on the caller."""
 
 COUNT_MAX = 65_535
 """PCRE's limit for a number in braces."""
@@ -191,8 +191,8 @@ class _Translation:
                 self._emit(other, 1)
 
     def _brace(self) -> None:
-        """A count; a placeholder; else itself: the engine for slow patterns knows other meanings,
-        such as `{e}`, which allows errors."""
+        """Translate a brace: a count, a placeholder, or else the brace itself, because the engine
+        for slow patterns knows other meanings, such as `{e}`, which allows errors."""
         if counts := COUNT.match(self.pattern, self.at):
             least = self._count(counts[1])
             self._count(counts[2] or "0")
@@ -245,7 +245,8 @@ class _Translation:
             self._emit(special.get(letter, "\\" + letter), 1 + len(letter))
 
     def _character_class(self) -> None:
-        """Up to the closing bracket; a `]` that comes first, or after `^`, is itself."""
+        """Translate a class up to its closing bracket; a `]` that comes first, or after `^`, is
+        itself."""
         self._emit("[", 1)
         if self._next() == "^":
             self._emit("^", 1)
@@ -271,7 +272,8 @@ class _Translation:
             self._emit(special.get(letter, "\\" + letter), 1 + len(letter))
 
     def _translate_escape(self) -> bool:
-        """What is the same inside a class and outside of it."""
+        """Translate an escape that means the same inside a class and outside of it; False if none
+        is here."""
         if hexadecimal := HEX_ESCAPE.match(self.pattern, self.at):
             code = int(hexadecimal[1], 16)
             self._emit(re.escape(chr(min(code, 0x10FFFF))), len(hexadecimal[0]))

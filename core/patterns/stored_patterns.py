@@ -37,7 +37,7 @@ class StoredPatterns:
     """Characters of all patterns together, some 0.3 KB each when they are compiled."""
 
     CHARACTERS_EACH: ClassVar[int] = 32
-    """What a pattern counts besides its own."""
+    """Characters that each pattern counts besides its own."""
 
     def __init__(self, compile_: Compile) -> None:
         self.characters = 0
@@ -46,7 +46,7 @@ class StoredPatterns:
 
     def matcher(self, pattern: str, owner: str, values: Mapping[str, str] = NO_VALUES) -> Matcher:
         """The pattern with its placeholders replaced. `owner` is whose it is, for the log."""
-        # Of patterns that are too long the beginning will do: they all match nothing.
+        # The beginning is enough for patterns that are too long: they all match nothing.
         key = (pattern[: PLAIN_LENGTH_MAX + 1], *values.values())
         found = self._kept.get(key)
         if found is not None:
