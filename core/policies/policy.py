@@ -134,7 +134,7 @@ def _quorum_settings(declared: QueueArguments, definition: Mapping[str, Any]) ->
         expires_ms=_bounded(of_policy(declared.expires_ms, "expires")),
         max_length=smaller(declared.max_length, "max-length"),
         max_length_bytes=smaller(declared.max_length_bytes, "max-length-bytes"),
-        # They have no reject-publish-dlx, and accept it for the sake of classic ones.
+        # Quorum queues have no reject-publish-dlx, and accept it because classic ones do.
         overflow="reject-publish" if overflow == "reject-publish" else "drop-head",
         dead_letter_exchange=of_argument(declared.dead_letter_exchange, "dead-letter-exchange"),
         dead_letter_routing_key=of_argument(

@@ -59,7 +59,8 @@ FEDERATION_UPSTREAM_PATTERN = "federation-upstream-pattern"
 FEDERATION_KEYS = frozenset(
     {FEDERATION_UPSTREAM, FEDERATION_UPSTREAM_SET, FEDERATION_UPSTREAM_PATTERN}
 )
-"""From which upstreams an exchange or queue gets messages; one of these at most."""
+"""Keys that name the upstreams from which an exchange or queue gets messages; one of these at
+most."""
 STREAM_KEYS = frozenset({"max-age", "initial-cluster-size", "stream-max-segment-size-bytes"})
 # A policy with any of these is not meant for queues of that type (section 1.1).
 NOT_FOR: Mapping[QueueType, frozenset[str]] = {

@@ -50,7 +50,7 @@ class PolicySet:
         self.characters = 0
         self._named: dict[str, Policy] = {}
         self._ordered: list[Policy] | None = None
-        # What is tried for objects of a kind, and for queues of a type.
+        # The policies that are tried for objects of a kind, and for queues of a type.
         self._candidates: dict[tuple[Kind, QueueType], list[Policy]] = {}
         for policy in policies:
             self.put(policy)

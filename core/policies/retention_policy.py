@@ -45,7 +45,7 @@ def _age_s(value: object) -> int | None:
 
 
 def retention_limits(value: Any, max_priority: int | None) -> StreamLimits | None:
-    """What a queue with so many priorities keeps by a valid value of the key; None for nothing."""
+    """Return what a queue with so many priorities keeps by a valid value; None for nothing."""
     if value is None or (max_priority or 0) >= RETAINED_LEVEL:
         return None
     age = value.get(MAX_AGE)
