@@ -40,7 +40,7 @@ NO_LIMIT = 1 << 62
 
 
 class ConsumedQueue(HeldQueue, Protocol):
-    """A queue, as its consumers and their channels know it."""
+    """The part of a queue that its consumers and their channels use."""
 
     ring: ConsumerRing
     settings: QueueSettings
@@ -138,7 +138,7 @@ class Consumer(ABC):
 
     @abstractmethod
     def traced_as(self) -> TracedClient:
-        """Who is behind it, for observers."""
+        """The client behind the consumer, for observers."""
 
     @abstractmethod
     def cancelled(self) -> None:
@@ -174,7 +174,7 @@ class Consumer(ABC):
         return True
 
     def settled(self, count: int) -> None:
-        """So many of its messages were acknowledged, rejected or requeued."""
+        """`count` of its messages were acknowledged, rejected or requeued."""
         self.unacked -= count
         if self.blocked & Blocked.PREFETCH and self.unacked < self.prefetch:
             self.unblock(Blocked.PREFETCH)

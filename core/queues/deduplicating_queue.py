@@ -86,7 +86,7 @@ class DeduplicatingQueue(LocalQueue, PublishConfirms):
         self._unsafe: dict[int, Unsafe] = {}
         self._unsafe_ids: dict[bytes, Unsafe] = {}
         self.duplicates = 0
-        # What was published before all ids were recalled; None when they are.
+        # Messages that were published before all ids were recalled; None when they are.
         self._early: deque[Early] | None = None
         super().__init__(vhost, declared, settings, backing)
         if backing.recall():
@@ -95,12 +95,12 @@ class DeduplicatingQueue(LocalQueue, PublishConfirms):
 
     @property
     def ids(self) -> int:
-        """How many ids it remembers."""
+        """How many ids the queue remembers."""
         return self._window.ids
 
     def window(self) -> dict[str, int | None]:
-        """How many ids it may remember and does, and how many messages it has dropped since it is
-        here."""
+        """Return how many ids the queue may remember and how many it does, and how many messages it
+        has dropped since this object is here."""
         size = self.settings.deduplication_window
         return {"window": size, "ids": self.ids, "duplicates": self.duplicates}
 
@@ -153,7 +153,8 @@ class DeduplicatingQueue(LocalQueue, PublishConfirms):
             return SETTLED if confirms is None else PENDING
         message_id = self._codec.property_text(envelope.header, "message_id")
         if not message_id or self.is_held:
-            # While it is held it comes once more, to this queue or to the one that succeeds it.
+            # While the queue is held, the message comes once more: to this queue or to its
+            # successor.
             return self._keep(envelope, body, confirms, publish_seq, again)
         if message_id in self._window:
             if DEATHS in self._codec.headers(envelope.header):

@@ -105,7 +105,7 @@ class LocalQueue(Queue):
         super().__init__(vhost, declared, settings)
         self.backing = backing
         self.subscriptions = self._new_subscriptions()
-        # Those of `subscriptions`, kept here because they are asked for often.
+        # The ring and consumers of `subscriptions`, kept here because they are used often.
         self.ring = self.subscriptions.ring
         self.consumers = self.subscriptions.consumers
         self.unacked = 0
@@ -113,19 +113,19 @@ class LocalQueue(Queue):
         self._turned_away = 0
         self.ways_out = WaysOut()
         self.lacks_copies = False
-        # None until an operator takes messages out, or looks for such.
+        # None until an operator takes messages out, or asks which are out.
         self._in_hand: MessagesInHand | None = None
-        # What keeps acknowledged messages, once it did; `retention` is the same while it does.
+        # Keeps acknowledged messages, once it did; `retention` is the same object while it does.
         self.retained: Retention | None = None
         self.retention: Retention | None = None
-        # What is published while the queue is being handed over to another node.
+        # Messages that are published while the queue is being handed over to another node.
         self._held: list[Unanswered] | None = None
-        # For how many reasons it delivers nothing for a moment.
+        # The number of reasons for which the queue delivers nothing for a moment.
         self._still = 0
-        # Happens when it stays here, or another object has taken the place of this one; or when
-        # messages may be handed out that could not be before.
+        # Happens when the queue stays here, or another object has taken the place of this one; or
+        # when messages may be handed out that could not be before.
         self._let_go: Event | None = None
-        # Where messages that come back are counted.
+        # Counts the messages that come back.
         self.redelivery: Redelivery | None = None
         # When the first message expires; None until one can.
         self._expiry: Deadline | None = None
@@ -233,7 +233,7 @@ class LocalQueue(Queue):
                 self.retention.ack(messages)
                 return answers_of(backing, envelopes, confirms)
             return () if confirms is None else (SETTLED,) * count
-        # One at least, or this would never end.
+        # Take one message at least, or this would never end.
         room = max(1, consumer.capacity())
         if room < count:
             first = self.publish_many(envelopes[:room], bodies[:room], confirms, first_seq)
@@ -319,7 +319,7 @@ class LocalQueue(Queue):
         return SETTLED
 
     def _turn_away(self, envelope: Envelope) -> None:
-        """A publish is refused."""
+        """Count a publish as refused."""
         self._turned_away += 1
         self.ways_out.refused += 1
         if self._trace is not None:
@@ -332,7 +332,7 @@ class LocalQueue(Queue):
 
     @property
     def consumer_total(self) -> int:
-        """As clients and operators are told it."""
+        """The number of consumers, as clients and operators are told it."""
         return self.subscriptions.total
 
     @property
@@ -431,7 +431,7 @@ class LocalQueue(Queue):
             self.got_nothing += 1
             return None
         if self._has_expiring and not self._drop_expired(GET_EXPIRY_SLICE):
-            # What is looked at has expired so far; the rest is dropped in turns.
+            # All messages that were looked at have expired; the rest is dropped in turns.
             self._resume_soon()
             self.got_nothing += 1
             return None
@@ -482,7 +482,7 @@ class LocalQueue(Queue):
         self._bury(dead, DeathReason.REJECTED)
 
     def buried(self, messages: list[Message]) -> None:
-        """The dead letters of these messages are safe: nothing is lost when they leave."""
+        """Drop these messages: their dead letters are safe, so nothing is lost."""
         if not self.deleted:
             self.backing.ack(messages)
 
@@ -500,14 +500,14 @@ class LocalQueue(Queue):
         self.ready_again(messages)
 
     def ready_again(self, messages: Sequence[Message]) -> None:
-        """These pending messages are ready, in their places."""
+        """Make these pending messages ready, in their places."""
         self._has_expiring |= any([message.expires_at is not None for message in messages])
         self.backing.requeue(messages)
         self._keep_rules()
         self.deliver()
 
     def _count_returns(self, redelivery: Redelivery, messages: list[Message]) -> list[Message]:
-        """Count the return of these messages, and answer those that are ready again at once."""
+        """Count the return of these messages; return those that are ready again at once."""
         for message in messages:
             message.redelivered = True
         ready, dead = redelivery.take_back(self.backing, messages, self.settings)
@@ -564,7 +564,7 @@ class LocalQueue(Queue):
             self.deliver()
 
     def set_lacks_copies(self, lacks: bool) -> None:
-        """Whether publishes are refused because too few nodes have the queue."""
+        """Set whether publishes are refused because too few nodes have the queue."""
         if lacks != self.lacks_copies:
             self.lacks_copies = lacks
             self._find_rules()
@@ -575,7 +575,7 @@ class LocalQueue(Queue):
         self._let_go = self._let_go or Event()
 
     def hand_out(self) -> None:
-        """The other nodes have heard of it."""
+        """Hand messages out again: the other nodes have heard of them."""
         if self._held is None:
             self._hold_is_over()
         self._resume_soon()
@@ -626,7 +626,7 @@ class LocalQueue(Queue):
         return self.purge()
 
     async def _after_hand_over(self) -> Queue:
-        """The object that stands for the queue when it has been handed over, or stays."""
+        """Return the object that stands for the queue when it has been handed over, or stays."""
         await self.let_go()
         current = self._vhost.current(self)
         if current is None or current.deleted:
@@ -686,7 +686,7 @@ class LocalQueue(Queue):
         self.unacked = 0
         held, self._held = self._held, None
         for publish in held or ():
-            # By now another queue may have the name.
+            # The message cannot be sent again: by now another queue may have the name.
             if publish.confirms is not None:
                 publish.confirms.refuse(publish.publish_seq)
         consumers = list(self.consumers)
@@ -715,8 +715,8 @@ class LocalQueue(Queue):
             consumer.block(Blocked.MOVING)
 
     def all_buried(self) -> Event:
-        """Happens when no message that died here waits for its dead letter to be safe, or when
-        those that were taken out are settled. A caller that waits for both asks again then."""
+        """Return an event for when the dead letters of this queue are safe; but while operators
+        have taken messages out, for when these are settled: the caller then asks again."""
         if self._in_hand:
             return self._in_hand.all_settled()
         return self._vhost.burials.all_buried(self)
@@ -726,12 +726,12 @@ class LocalQueue(Queue):
         return self._held is not None
 
     async def let_go(self) -> None:
-        """Return when it is not being handed over any more, nor withheld."""
+        """Return when the queue is neither being handed over nor withheld any more."""
         if self._let_go is not None:
             await self._let_go
 
     def release(self) -> None:
-        """The queue stays where it is."""
+        """Go on after `hold`: the queue stays where it is."""
         held, self._held = self._held, None
         self._find_rules()
         self._keep_rules()
@@ -764,7 +764,7 @@ class LocalQueue(Queue):
             let_go.happen()
 
     def move_in(self, consumers: Iterable[Consumer]) -> None:
-        """Go on serving consumers of the object before."""
+        """Go on serving the consumers of the object that stood for the queue before."""
         move_consumers(consumers, self)
         self.deliver()
 
@@ -820,7 +820,7 @@ class LocalQueue(Queue):
 
     def _find_rules(self) -> None:
         settings = self.settings
-        # What a queue has to do for each message by itself.
+        # Whether the queue has something to do for each message by itself.
         self._strict = (
             settings.message_ttl_ms is not None
             or settings.has_length_limit
@@ -833,7 +833,7 @@ class LocalQueue(Queue):
         self._rules = self._strict or self._trace is not None or self.retention is not None
 
     def _expires(self) -> None:
-        """The queue was not used for as long as `expires` says."""
+        """Delete the queue if it is unused: the time that `expires` says is over."""
         if self._held is not None:
             # Another node is taking the lead, and may have users of the queue.
             return
@@ -845,7 +845,7 @@ class LocalQueue(Queue):
             self._unused.cancel()
 
     def _stop_timers(self) -> None:
-        """Nothing expires here any more, and nothing waits: the queue ends, or moves."""
+        """Have nothing expire or wait here any more: the queue ends, or moves."""
         self._stop_expires()
         if self._expiry is not None:
             self._expiry.cancel()
@@ -879,7 +879,7 @@ class LocalQueue(Queue):
             return
         self.unacked += 1
         envelope = message.envelope
-        # Only what the client is sent has the count, not what the queue keeps.
+        # The client is sent an envelope with the count; the queue keeps the one without.
         message.envelope = self._envelope_delivered(message)
         consumer.take(message)
         if self._trace is not None:
@@ -924,7 +924,7 @@ class LocalQueue(Queue):
     # Deaths
 
     def _bury(self, dead: list[Message], reason: DeathReason) -> None:
-        """These pending messages died. They leave at once, or when their dead letters are safe."""
+        """Bury these pending messages: they leave at once, or when their dead letters are safe."""
         if self._trace is not None:
             self._trace.died(self, [message.envelope for message in dead], reason)
         if self.settings.dead_letter_exchange is None:

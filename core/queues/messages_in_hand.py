@@ -19,7 +19,7 @@ from warren.core.scheduling.waiting import Event
 
 
 class OperatedQueue(Protocol):
-    """A queue, as what takes messages out of it knows it."""
+    """The part of a queue that is needed to take messages out of it."""
 
     deleted: bool
     backing: BackingQueue
@@ -32,11 +32,12 @@ class OperatedQueue(Protocol):
 
     @property
     def redelivery(self) -> Redelivery | None:
-        """The returned messages that wait to be ready again are there."""
+        """The redelivery that has the returned messages which wait to be ready again; None without
+        one."""
         ...
 
     def ready_again(self, messages: Sequence[Message]) -> None:
-        """These pending messages are ready, in their places."""
+        """Make these pending messages ready, in their places."""
         ...
 
 
@@ -87,14 +88,14 @@ class MessagesInHand:
         return messages
 
     async def noted(self) -> bool:
-        """Return when what was taken out counts as delivered at any next leader of the queue: only
-        then may it go elsewhere. False when another node leads by then."""
+        """Return when messages that were taken out count as delivered at any next leader of the
+        queue: only then may they go elsewhere. False when another node leads by then."""
         backing = self._queue.backing
         level = backing.levels[0] if isinstance(backing, PriorityQueue) else backing
         return not isinstance(level, Followed) or await level.noted()
 
     def settle(self, messages: Sequence[Message]) -> None:
-        """Messages are safe elsewhere, or not wanted any more: they leave the queue."""
+        """Remove messages from the queue: they are safe elsewhere, or not wanted any more."""
         if not self._queue.deleted:
             if self._on_settled is not None:
                 self._on_settled(messages)
@@ -102,13 +103,13 @@ class MessagesInHand:
         self._let_go(messages)
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Messages are ready again, in their places."""
+        """Make messages ready again, in their places."""
         if not self._queue.deleted:
             self._queue.ready_again(messages)
         self._let_go(messages)
 
     def all_settled(self) -> Event:
-        """Happens when no message is in hand any more. Only for a hand that is not empty."""
+        """Return an event: no message is in hand any more. Only for a hand that is not empty."""
         self._all_settled = self._all_settled or Event()
         return self._all_settled
 

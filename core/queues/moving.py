@@ -1,4 +1,5 @@
-"""What goes from one object to the next when a queue gets another leader."""
+"""The consumers and publishes that go from one object to the next when a queue gets another
+leader."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Unanswered(Struct, frozen=True, gc=False):
     may_be_delivered: bool = False
 
     def for_leader(self, leader: str, epoch: int) -> Unanswered:
-        """As it is for a leader that has not got it, or not yet."""
+        """Return the publish for a leader that has not got it: `may_be_delivered` if it was sent to
+        another leader before."""
         if self.sent_to is None or self.sent_to == (leader, epoch):
             return replace(self, sent_to=None)
         return replace(self, sent_to=None, may_be_delivered=True)
@@ -50,7 +52,7 @@ class MovingQueue(ConsumedQueue, Protocol):
     """A queue that stays after all, or that takes the place of another object."""
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Raises `AccessRefused`."""
+        """Subscribe. Raises `AccessRefused`."""
         ...
 
     def publish(
@@ -60,7 +62,7 @@ class MovingQueue(ConsumedQueue, Protocol):
     def publish_again(
         self, envelope: Envelope, body: bytes, confirms: PublishConfirms | None, publish_seq: int
     ) -> Settlement:
-        """`publish` what another leader may have delivered."""
+        """`publish` a message that another leader may have delivered."""
         ...
 
 
@@ -71,12 +73,13 @@ def publish_held(queue: MovingQueue, held: Iterable[Unanswered]) -> None:
         send = queue.publish_again if publish.may_be_delivered else queue.publish
         answer = send(publish.envelope, publish.body, confirms, publish_seq)
         if confirms is not None and answer is not PENDING:
-            # Its publisher was told, when it was held back, that an answer would come.
+            # The publisher was told, when the message was held back, that an answer would come.
             (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
 
 
 def move_consumers(consumers: Iterable[Consumer], queue: MovingQueue) -> None:
-    """Have consumers of the object before consume from this one, or cancel them."""
+    """Have the consumers of the object that stood for the queue before consume from this one, or
+    cancel them."""
     for consumer in consumers:
         if consumer.wants_cancel:
             consumer.cancelled()

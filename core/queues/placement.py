@@ -59,7 +59,7 @@ class Placement(Protocol):
 
 
 class OneNode:
-    """There is but one node, and it has every queue."""
+    """The placement of a node by itself, which has every queue."""
 
     def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
         return ""
@@ -70,7 +70,7 @@ class OneNode:
         return ()
 
     def declaring(self, leader: str, commit: Commit) -> None:
-        """There is no choice that the count could change."""
+        """Does nothing: the count could change no choice."""
 
     def is_here(self, record: QueueRecord) -> bool:
         return True
@@ -90,4 +90,4 @@ class OneNode:
         raise AssertionError(f"queue {queue.name!r} was nowhere else")
 
     async def placed(self, queue: Queue) -> None:
-        """There is nowhere else."""
+        """Return at once: no other node gets a copy."""

@@ -125,7 +125,7 @@ class Queue(ABC):
 
     @property
     def described(self) -> str:
-        """As texts of errors name it."""
+        """The queue as texts of errors name it."""
         return f"queue '{self.name}' in vhost '{self._vhost.name}'"
 
     @property
@@ -176,7 +176,7 @@ class Queue(ABC):
     @property
     @abstractmethod
     def one_by_one(self) -> bool:
-        """Whether `publish_many` is not for it: each message is to be looked at by itself."""
+        """Whether each message is to be looked at by itself, and so not given to `publish_many`."""
 
     @property
     def refuses_when_full(self) -> bool:
@@ -283,7 +283,7 @@ class Queue(ABC):
 
     @abstractmethod
     def ack(self, messages: Collection[Message]) -> None:
-        """These messages were acknowledged."""
+        """Settle these messages, which were acknowledged."""
 
     @abstractmethod
     def reject(self, messages: Iterable[Message]) -> None:
@@ -298,7 +298,7 @@ class Queue(ABC):
 
     @abstractmethod
     def abandoned(self, messages: list[Message]) -> None:
-        """The channel that had these messages has closed."""
+        """Take back the messages of a channel that has closed."""
 
     # Life
 
@@ -338,7 +338,7 @@ class Queue(ABC):
 
     @abstractmethod
     def is_led_as(self, leader: str, epoch: int, here: bool) -> bool:
-        """Whether this is what stands for the queue while it is led so."""
+        """Whether this object can stand for the queue while the queue is led like this."""
 
     @abstractmethod
     def move_out(self) -> Moving:

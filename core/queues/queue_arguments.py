@@ -120,7 +120,7 @@ class QueueSettings:
         return self.max_length is not None or self.max_length_bytes is not None
 
     def exceeded(self, length: int, octets: int) -> bool:
-        """Whether so many messages with so many octets are more than may be in the queue."""
+        """Whether `length` messages with `octets` octets are more than may be in the queue."""
         return (self.max_length is not None and length > self.max_length) or (
             self.max_length_bytes is not None and octets > self.max_length_bytes
         )

@@ -34,7 +34,7 @@ class DeadLetters(Protocol[L_contra]):
         ...
 
     def bury(self, queue: L_contra, messages: Sequence[Message], reason: DeathReason) -> None:
-        """These pending messages of the queue died, the oldest first.
+        """Bury these pending messages of the queue, the oldest first.
 
         `LocalQueue.buried` is told when their dead letters are safe.
         """
@@ -43,8 +43,8 @@ class DeadLetters(Protocol[L_contra]):
     def bury_unkept(
         self, queue: L_contra, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
-        """A message died before the queue took it. `done` is called when its dead letter is safe,
-        which may be at once."""
+        """Bury a message that died before the queue took it. `done` is called when its dead letter
+        is safe, which may be at once."""
         ...
 
     def all_buried(self, queue: L_contra) -> Event:
@@ -61,7 +61,7 @@ class DeadLetters(Protocol[L_contra]):
 
 
 class QueueOwner(Protocol[Q]):
-    """What a queue asks of its virtual host."""
+    """The calls of a queue to its virtual host."""
 
     @property
     def name(self) -> str: ...
@@ -94,13 +94,13 @@ class QueueOwner(Protocol[Q]):
 
 
 class LocalQueueOwner(QueueOwner[Q], Protocol[Q, L_contra]):
-    """What a queue asks of its virtual host besides, if this node has it."""
+    """The further calls to its virtual host of a queue that this node has."""
 
     @property
     def burials(self) -> DeadLetters[L_contra]: ...
 
     def queue_unused(self, queue: L_contra) -> None:
-        """The queue has lost its last user and is to be deleted."""
+        """Delete the queue, which has lost its last user."""
         ...
 
     def follow_retention(self, queue: L_contra) -> None:

@@ -81,7 +81,7 @@ class _Behind(NamedTuple):
 
 
 class QuorumLevel:
-    """Implements `MirroredLevel` around one."""
+    """Implements `MirroredLevel` around a backing queue."""
 
     __slots__ = (
         "_back",
@@ -224,7 +224,8 @@ class QuorumLevel:
         return min(self._last[0].entered - left, self._inner.length)
 
     def _loaded(self, message: Message) -> list[Message]:
-        """A returned message that is handed out again; nothing when its body is lost."""
+        """Load a returned message that is handed out again; return nothing when its body is
+        lost."""
         del self._back[message.position]
         self._returned_bytes -= message.body_bytes
         loaded = self._inner.load((message,))
@@ -291,12 +292,12 @@ class QuorumLevel:
         self._inner.counts_changed(positions)
 
     def note_count(self, position: int, times: int) -> None:
-        """A message was returned so often."""
+        """Note how often a message was returned."""
         self.counts[position] = times
         self._inner.counts_changed((position,))
 
     def count_returns(self, positions: Collection[int]) -> None:
-        """Each of these messages was returned once more."""
+        """Note that each of these messages was returned once more."""
         counts = self.counts
         for position in positions:
             counts[position] = counts.get(position, 0) + 1
@@ -309,7 +310,7 @@ class QuorumLevel:
         beyond = self._inner.undelivered_from
         middle = [message for message in messages if message.position > beyond]
         if middle:
-            # They were taken from among those that were never delivered.
+            # These were taken from among the messages that were never delivered.
             self._inner.requeue(middle)
             self._count_entered([message.position for message in middle], 1)
             messages = [message for message in messages if message.position <= beyond]
@@ -332,8 +333,8 @@ class QuorumLevel:
         return in_order(loaded + taken)
 
     def _count_entered(self, positions: Collection[int], by: int) -> None:
-        """Messages were taken from the inner queue, or put back: count for every returned message
-        those that come before it, as if they had never been there, or always."""
+        """Messages were taken from the inner queue (`by` -1), or put back (1): for each returned
+        message, correct how many come before it, as if they had never been there, or always."""
         if not positions:
             return
         self._entered += by * len(positions)
@@ -371,7 +372,7 @@ class QuorumLevel:
         undelivered_from = self._inner.undelivered_from
         for known in (self.counts, self.dead_marks):
             for position in [at for at in known if at >= undelivered_from]:
-                # From before the node was started.
+                # These messages are from before the node was started.
                 del known[position]
         self._inner.purge()
         return count
@@ -420,7 +421,8 @@ class QuorumLevel:
         return self._inner.list_positions(max(start, beyond), end, count_max)
 
     def _back_from(self, start: int, end: int, count: int) -> tuple[list[tuple[int, Message]], int]:
-        """The first so many returned messages from a position on, and up to which these are all."""
+        """Return the first `count` returned messages from a position on, and up to which position
+        these are all."""
         positions = first_positions(self._back, start, end, count + 1)
         if len(positions) > count:
             end = positions.pop()

@@ -28,7 +28,7 @@ CREDIT: Final = 2000
 """Unacknowledged messages that a consumer without a prefetch limit may have."""
 
 OPEN_AGAIN: Final = 0.8
-"""A queue that refuses publishes takes them again when it is down to so much of its limit."""
+"""A queue that refuses publishes takes them again when it is down to this share of its limit."""
 
 REASONS: Final = {
     1: DeathReason.REJECTED,
@@ -41,7 +41,8 @@ NUMBERS: Final = {reason: number for number, reason in REASONS.items()}
 
 
 class QuorumQueue(LocalQueue):
-    """`level` keeps the counts: the backing queue itself, or what a leader's level is around."""
+    """A quorum queue. `level` keeps its counts: the backing queue itself, or the level that a
+    leader's one wraps."""
 
     __slots__ = ("_counted", "_kept", "_kept_bytes", "_refusing", "level")
 
@@ -56,9 +57,9 @@ class QuorumQueue(LocalQueue):
     ) -> None:
         self.level = level
         self._counted = CountedEnvelopes(vhost.codec)
-        # Whether it has been too long, and is not short enough yet.
+        # Whether the queue was too long, and is not short enough yet.
         self._refusing = False
-        # The dead that stay until they are safe elsewhere: their positions and octets.
+        # Dead messages that stay until their dead letters are safe: their positions and octets.
         self._kept: dict[int, int] = {}
         self._kept_bytes = 0
         super().__init__(vhost, declared, settings, level)
@@ -70,7 +71,7 @@ class QuorumQueue(LocalQueue):
 
     @property
     def set_aside(self) -> tuple[int, int]:
-        """Dead messages whose dead letters are not safe yet count as well."""
+        """Dead messages whose dead letters are not safe yet are set aside, too."""
         count, octets = super().set_aside
         return count + len(self._kept), octets + self._kept_bytes
 
@@ -105,8 +106,8 @@ class QuorumQueue(LocalQueue):
             self.touch()
 
     async def counts(self) -> tuple[int, int]:
-        """As `queue.declare-ok` has them: as in RabbitMQ, without the consumers that wait to become
-        the active one."""
+        """Return the counts of `queue.declare-ok`: as in RabbitMQ, without the consumers that wait
+        to become the active one."""
         ready, consumers = await super().counts()
         if self.active_consumer is not None:
             consumers -= len(self.consumers) - 1
@@ -150,7 +151,7 @@ class QuorumQueue(LocalQueue):
             )
         message = super().get(False, client)
         if message is not None and no_ack:
-            # It is gone in a moment, and its count with it.
+            # The message is gone in a moment, and its count with it.
             message.envelope = self.envelope_got(message, False)
             self.got -= 1
             self.got_no_ack += 1

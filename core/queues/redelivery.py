@@ -33,16 +33,18 @@ class CountingQueue(MirroredLevel, Protocol):
 
     @property
     def delivery_counts(self) -> dict[int, int]:
-        """By position; as they were found at the start, and changed from outside since then."""
+        """The counts by position: as they were found at the start, with the callers' changes
+        since."""
         ...
 
     @property
     def dead_marks(self) -> dict[int, int]:
-        """By position, why messages are dead; the same is true of it."""
+        """Why messages are dead, by position: as found at the start, with the callers' changes
+        since."""
         ...
 
     def counts_changed(self, positions: Collection[int]) -> None:
-        """The counts and marks of these messages are to be kept."""
+        """Keep the counts and marks of these messages, which have changed."""
         ...
 
 
@@ -137,7 +139,7 @@ class Redelivery:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do of what ends."""
+        """Whether no return is counted any more, and no message waits."""
         return self.ends and not self._waiting
 
     def set_timer(self) -> None:
@@ -150,7 +152,7 @@ class Redelivery:
         self._deadline.cancel()
 
     def due(self, limit: int) -> list[Message]:
-        """Take up to so many messages that wait no longer, and are to be ready again."""
+        """Take up to `limit` messages that wait no longer, and are to be ready again."""
         found: list[Message] = []
         waiting = self._waiting
         now = self._clock.now()

@@ -63,7 +63,7 @@ class RetainingQueue(Protocol):
 
 
 class Retention:
-    """`log` has the messages. While it is not `active` the queue retains nothing."""
+    """The retained messages of a queue, in `log`. While it is not `active` nothing is retained."""
 
     __slots__ = (
         "_clock",
@@ -91,8 +91,8 @@ class Retention:
         turns: Turns,
         on_full: Callable[[bool], None] = lambda full: None,
     ) -> None:
-        """`on_full` is told when so much waits that no more should be acknowledged, and when not
-        any more."""
+        """`on_full` gets True when so much waits that no more should be acknowledged, else
+        False."""
         self.log = log
         self.active = False
         self.ended = False
@@ -102,11 +102,11 @@ class Retention:
         self._limits = KEEP_ALL
         self._on_full = on_full
         self._full = False
-        # Happens when more was written.
+        # Happens when more messages were written.
         self._more: Event | None = None
         # Acknowledged messages that are not in the log yet.
         self._waiting: deque[Message] = deque()
-        # How many had to wait, and were kept then.
+        # How many messages had to wait, and were kept then.
         self._taken = 0
         self._going_on = False
         self._trimming = False
@@ -148,7 +148,7 @@ class Retention:
         self._keep(messages)
 
     def _fits(self, messages: Collection[Message]) -> bool:
-        """Whether they may be kept in one go."""
+        """Whether these messages may be kept in one go."""
         if len(messages) > SLICE:
             return False
         return sum([message.body_bytes for message in messages]) <= SLICE_BYTES
@@ -171,8 +171,8 @@ class Retention:
     # What another node leads
 
     def follow(self, backing: BackingQueue, messages: Mapping[int, Message]) -> None:
-        """The leader keeps these pending messages at these positions: keep those that are not here
-        yet, and had not come before they were acknowledged."""
+        """Keep the pending messages which the leader keeps at these positions, as far as the log
+        has no messages there yet."""
         log = self.log
         wanted = {one.position: at for at, one in messages.items() if not log.has(at)}
         kept = backing.load([one for one in messages.values() if one.position in wanted])
@@ -194,8 +194,8 @@ class Retention:
         self._turns.spend(KEEP_US * len(messages))
 
     def fill(self, messages: Sequence[Message], ages_s: Sequence[float], done: Done) -> bool:
-        """Keep messages that another node has retained, at the positions they have, and call `done`
-        when they are safe: those that are not here, nor too old. False where there are none."""
+        """Keep messages that another node has retained, at their positions, and call `done` when
+        they are safe: those that are neither here nor too old. Return False if there are none."""
         oldest_s = self._limits.age_max_s
         log, now = self.log, self._clock.wall_time()
         wanted = [
@@ -213,7 +213,7 @@ class Retention:
         return True
 
     def all_filled(self) -> None:
-        """Nothing more is filled in: find out what is too much."""
+        """Find out what is too much: no more messages are filled in."""
         self.log.count_anew()
         if self.active:
             self._trim_soon()
@@ -342,7 +342,7 @@ class Retention:
     # The end
 
     def delete(self) -> None:
-        """The queue is gone, or another object has taken its place."""
+        """Delete the log: the queue is gone, or another object has taken its place."""
         if not self.ended:
             self._end()
             self.log.delete()

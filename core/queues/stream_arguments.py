@@ -1,4 +1,4 @@
-"""What streams are asked for in words of their own: periods such as `7D`, and where to begin.
+"""Arguments of streams in words of their own: periods such as `7D`, and where to begin.
 
 A period is a number and a unit: Y (365 days), M (30 days), D, h, m (minutes) or s. A consumer says
 in `x-stream-offset` at which message of a stream it wants to begin.
@@ -58,7 +58,7 @@ _NAMED = {
 
 
 def stream_offset(field: Field | None, described: str) -> ReadingStart:
-    """What a consumer asks for; `next` without the argument.
+    """Return where a consumer asks to begin; `next` without the argument.
 
     Raises `PreconditionFailed` for a value that means nothing. RabbitMQ crashes for some of them.
     """

@@ -39,7 +39,7 @@ READ_US: Final = 6
 """What it costs to read and hand over a message, as `core/scheduling/turns.py` counts it."""
 
 HEADER_BYTES_PER_US: Final = 4
-"""So slowly the offset is put into a content header that is larger than `HEADER_BYTES_MAX`."""
+"""Octets per microsecond at which the offset is put into a header above `HEADER_BYTES_MAX`."""
 
 TRIM_US: Final = 1500
 """What a bit of trimming costs, as `core/scheduling/turns.py` counts it."""
@@ -65,14 +65,14 @@ def _with_header(envelope: Envelope, header: bytes) -> Envelope:
 
 
 class EmptyHand(MessagesInHand):
-    """Messages stay in a stream: operators take out none."""
+    """The hand of a stream, from which operators take no messages."""
 
     def take(self, level: int, positions: Sequence[int]) -> list[Message]:
         raise Unsupported(f"messages stay in a stream: {self._queue.described}")
 
 
 class TrimmingQueue(BackingQueue, Protocol):
-    """The backing queue of a stream: its log, or what a leader has around it."""
+    """The backing queue of a stream: its log, or a leader's level around that."""
 
     def trim(self, limits: StreamLimits, wall_time: float) -> Trim:
         """Do a bit of what the limits ask for."""
@@ -80,8 +80,9 @@ class TrimmingQueue(BackingQueue, Protocol):
 
 
 class StreamingQueue(LocalQueue):
-    """`log` has its messages: it is the backing queue, or what a leader's is around. `unacked`
-    stays 0: what a client has is in the stream all the same, and counts for the client alone."""
+    """A stream. `log` has its messages: the backing queue itself, or the log inside a leader's
+    level. `unacked` stays 0: what a client has is in the stream all the same, and counts for the
+    client alone."""
 
     __slots__ = (
         "_before_end",
@@ -107,8 +108,8 @@ class StreamingQueue(LocalQueue):
         self._offset_header = vhost.codec.added_header(STREAM_OFFSET)
         # The offset at which each reader is.
         self._cursors: dict[Consumer, int] = {}
-        # Of readers that begin behind messages which are not committed: the offset of the first one
-        # of these. Another leader may give the offsets of these messages to later ones.
+        # For readers that begin behind messages which are not committed: the offset of the first of
+        # these messages. Another leader may give their offsets to later ones.
         self._before_end: dict[Consumer, int] = {}
         # Readers that begin at a time, while the offset for it is being looked up.
         self._seeking: set[Consumer] = set()
@@ -165,7 +166,7 @@ class StreamingQueue(LocalQueue):
             self._vhost.turns.soon(self._wake)
 
     def _wake(self) -> None:
-        """Messages were committed: readers that waited for them go on."""
+        """Let readers go on that waited for messages, some of which were committed."""
         self._woken = False
         if self.deleted:
             return
@@ -297,7 +298,8 @@ class StreamingQueue(LocalQueue):
             tail.forget()
 
     def _hand_all(self, consumer: Consumer, messages: list[Message]) -> None:
-        """Hand these over. What the client has got is not kept: it is in the stream."""
+        """Hand these messages over, without keeping what the client has got: it is in the
+        stream."""
         if not messages:
             return
         add = self._offset_header.add
@@ -346,7 +348,7 @@ class StreamingQueue(LocalQueue):
         return self.purge()
 
     async def counts(self) -> tuple[int, int]:
-        """As in RabbitMQ, readers do not count for who declares the stream."""
+        """Count no readers for a client that declares the stream, as in RabbitMQ."""
         return len(self), 0
 
     @property
@@ -359,7 +361,7 @@ class StreamingQueue(LocalQueue):
         return EmptyHand(self)
 
     def check_deletable(self, *, if_unused: bool, if_empty: bool) -> None:
-        """As in RabbitMQ, the conditions do not count."""
+        """Check nothing: the conditions do not count, as in RabbitMQ."""
 
     def stats(self) -> MessageStats:
         return MessageStats(publish=self.published, deliver=self._delivered, ack=self.acked)

@@ -58,7 +58,7 @@ class Subscriptions:
 
     @property
     def total(self) -> int:
-        """How many there are, as clients and operators are told it."""
+        """The number of consumers, as clients and operators are told it."""
         return len(self.consumers)
 
     def admits(self, consumer: Consumer, *, single_active: bool) -> bool:
@@ -97,7 +97,8 @@ class Subscriptions:
         return looked_at // LOOKS_PER_US
 
     def _bar(self, gone: Collection[Consumer]) -> None:
-        """An acknowledgement still to come must not bring these back into the ring."""
+        """Bar these consumers from the ring: an acknowledgement still to come must not bring them
+        back."""
         for consumer in gone:
             consumer.blocked |= Blocked.NOT_ACTIVE
 
@@ -107,7 +108,7 @@ class Subscriptions:
         return self.active is not None and self.active.unblock(Blocked.NOT_ACTIVE)
 
     def _next_active(self) -> Consumer | None:
-        """The highest priority waiting, the oldest among equals."""
+        """Return the waiting consumer with the highest priority, the oldest among equals."""
         return max(self.consumers, key=lambda consumer: consumer.priority, default=None)
 
 
