@@ -67,7 +67,7 @@ class Alarms:
         *,
         growing_only: bool = False,
     ) -> None:
-        """A node, our own unless given, runs short of the resource, or does not any more.
+        """Note that a node, our own unless given, runs short of the resource, or does not any more.
 
         `growing_only`: only publishers to queues that grow have to wait for it.
         """
@@ -76,7 +76,7 @@ class Alarms:
         self._become({**others, alarm: growing_only} if short else others)
 
     def set_flow(self, flow: bool, of: str = "disk") -> None:
-        """Publishers are to wait for the disk, or for what is named, or not any more.
+        """Have publishers wait for the disk, or for what `of` names, or not any more.
 
         Clients are not told why.
         """
@@ -90,7 +90,7 @@ class Alarms:
             self._changed()
 
     def node_down(self, node: str) -> None:
-        """The node is gone, and its alarms with it."""
+        """Drop the alarms of a node that is gone."""
         self._become({alarm: only for alarm, only in self._in_effect.items() if alarm.node != node})
 
     def in_effect(self) -> list[Alarm]:

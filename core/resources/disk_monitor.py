@@ -100,7 +100,8 @@ class DiskMonitor:
         return min(max(spare / FAST_BYTES_PER_S / 2, INTERVAL_MIN_S), INTERVAL_MAX_S)
 
     def writes_fail(self, fail: bool) -> None:
-        """The storage cannot write, whatever the file system says of its space, or can again."""
+        """Note that the storage cannot write, whatever the file system says of its space, or can
+        again."""
         self._writes_fail = fail
         self._report(self.free_bytes)
 

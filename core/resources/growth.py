@@ -81,14 +81,16 @@ class Growth:
         return sorted(queue.queue_id for queue in self._grown)
 
     def told(self, node: str, grown: Iterable[int]) -> None:
-        """Another node names the queues it leads that publishers have to wait for."""
+        """Note the queues led at another node that publishers have to wait for, as it names
+        them."""
         ids = frozenset(grown)
         if ids != self._elsewhere.get(node, frozenset()):
             self._elsewhere[node] = ids
             self._changed()
 
     def node_down(self, node: str) -> None:
-        """The node is gone: another one leads its queues, and will say which have grown."""
+        """Forget what a node said that is gone: another one leads its queues, and will say which
+        have grown."""
         self.told(node, ())
 
     def watch(self, callback: Callable[[], None]) -> None:

@@ -29,7 +29,7 @@ FAST_BYTES_PER_S = 1_000_000_000
 CHANGED_BYTES = 8 << 20
 RELEASE_INTERVAL_S = 5.0
 MUCH = 0.25
-# What is assumed of a system that does not say.
+# Assumed of a system that does not say how much memory it has.
 TOTAL_UNKNOWN_BYTES = 1 << 30
 
 CGROUP = PurePosixPath("/sys/fs/cgroup")
@@ -54,7 +54,7 @@ Limit: TypeAlias = Fraction | Absolute
 
 
 def share(limit: Limit, count: int) -> Limit:
-    """The limit for one of so many processes that together have this limit."""
+    """Return the limit of one of `count` processes that together have this limit."""
     if isinstance(limit, Fraction):
         return Fraction(limit.of_total / count)
     return Absolute(limit.octets // count)
@@ -63,11 +63,11 @@ def share(limit: Limit, count: int) -> Limit:
 DEFAULT_WATERMARK = Fraction(0.4)
 
 GROWING_ONLY_UPTO = 1.1
-"""Up to so many times the watermark, only publishers to queues that grow have to wait."""
+"""Times the watermark, up to which only publishers to queues that grow have to wait."""
 
 
 def limit_bytes(limit: Limit, total_bytes: int) -> int:
-    """The limit in bytes on a machine with so much memory."""
+    """Return the limit in bytes on a machine with `total_bytes` of memory."""
     return limit.octets if isinstance(limit, Absolute) else int(limit.of_total * total_bytes)
 
 
