@@ -87,7 +87,7 @@ class Turns:
         return Pause(self)
 
     async def answer(self, ask: Callable[[], Answer]) -> Answer:
-        """What `ask` returns, in as many turns as it needs (`Unfinished`)."""
+        """Return what `ask` returns, in as many turns as it needs (`Unfinished`)."""
         while True:
             try:
                 return ask()
@@ -111,8 +111,8 @@ class Turns:
                 self._schedule()
 
     def _take(self, line: deque[Callable[[], None]]) -> None:
-        """Take steps until the turn is over, one at least. What they ask for has its time in the
-        next turn: sockets come in between."""
+        """Take steps until the turn is over, one at least. Steps that they add run in the next
+        turn: sockets come in between."""
         for _ in range(len(line)):
             line.popleft()()
             if self.left_us <= 0:

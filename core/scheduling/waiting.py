@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 
 
 class Awaited(Protocol):
-    """What a coroutine waits for."""
+    """Something that a coroutine can wait for."""
 
     def then(self, callback: Callable[[], None]) -> None:
         """Call back once it has happened; at once if it has already."""
@@ -27,7 +27,8 @@ Waiting: TypeAlias = Coroutine[Awaited, None, Answer]
 
 
 class Until:
-    """`await Until(thing, happened)`: until that is true; `thing` calls back when it may be."""
+    """`await Until(awaited, happened)` waits until `happened()` is true; it looks whenever
+    `awaited` calls back."""
 
     __slots__ = ("_awaited", "_happened")
 
@@ -41,7 +42,7 @@ class Until:
 
 
 def decided(commit: Commit) -> Until:
-    """Until the commit is visible, or refused."""
+    """Wait until the commit is visible, or refused."""
     return Until(commit, lambda: commit.visible or commit.done)
 
 
@@ -65,7 +66,7 @@ class Event:
 
     @property
     def done(self) -> bool:
-        """As a commit is."""
+        """Whether it has happened, under the name that commits have for it."""
         return self.happened
 
     def then(self, callback: Callable[[], None]) -> None:
@@ -86,10 +87,10 @@ class Event:
 
 
 async def taken(operation: Callable[[], Commit]) -> None:
-    """Do what writes definitions until no other node is faster.
+    """Repeat an operation that writes definitions until no other node changes them first.
 
-    The operation decides anew each time, by the definitions as they are then. What it raises ends
-    this.
+    The operation decides anew each time, by the definitions as they are then. An error that it
+    raises ends the repetition.
     """
     while True:
         commit = operation()
