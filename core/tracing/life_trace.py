@@ -54,8 +54,8 @@ ACTIONS: Final = {
 
 
 class LifeTrace(MessageObserver):
-    """`watched` are the names of the queues that report to it; `watch` is called for a queue that
-    is to do so from now on."""
+    """The trace of one virtual host. `watched` are the names of the queues that report to it;
+    `watch` is called for a queue that is to do so from now on."""
 
     def __init__(
         self, vhost: str, rules: Iterable[Rule], tracer: Tracer, watched: Iterable[str] = ()
@@ -105,7 +105,7 @@ class LifeTrace(MessageObserver):
 
     @property
     def takes_batches(self) -> bool:
-        # A filter may take a millisecond for a message, after which it is looked at the turn.
+        # A filter may take a millisecond for a message, so the turn is looked at after each one.
         return not any(rule.filters for rule in self._rules)
 
     def published_many(
@@ -127,7 +127,7 @@ class LifeTrace(MessageObserver):
                 or is_followed(vhost, name)
                 or any([rule.is_its_turn(name) for rule in rules])
             ):
-                # It may be one of few: all about it is asked there.
+                # It may be one of the few: `published` finds out all about it.
                 self.published(publisher, envelope, body, queues)
 
     def sent_many(
@@ -285,7 +285,7 @@ class LifeTrace(MessageObserver):
         return name if name is not None and self._tracer.is_followed(self._vhost, name) else None
 
     def _followed_among(self, envelopes: Sequence[Envelope]) -> list[int]:
-        """Which of these messages are followed, by their places: few of many."""
+        """Return the places of those of these messages that are followed: few of many."""
         self._tracer.turns.spend(LOOK_US * len(envelopes))
         vhost, followed = self._vhost, self._tracer.all_followed
         name_of = self._codec.message_name

@@ -32,7 +32,7 @@ class TraceEvent(StrEnum):
     REPLAYED = "replayed"
     ROLLED_BACK = "rolled_back"
     DELETED = "deleted"
-    # Of a queue, and so of all messages in it: the record names no message.
+    # These happen to a queue, and so to all messages in it: the record names no message.
     PURGED = "purged"
     QUEUE_DELETED = "queue_deleted"
 

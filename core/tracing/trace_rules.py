@@ -40,8 +40,8 @@ class Rule(NamedTuple):
         return self.passes is not ANY
 
     def may_select_from(self, user: str, queues: Iterable[str] | None) -> bool:
-        """Whether a message of the user for these queues may be selected; None: it is not known
-        yet for which."""
+        """Whether a message of the user for these queues may be selected; `queues` is None if they
+        are not known yet."""
         if self.user not in (None, user):
             return False
         if self.queue is None or queues is None:

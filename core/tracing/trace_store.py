@@ -25,7 +25,7 @@ class Life(NamedTuple):
 
 
 class Traced(Struct):
-    """What of a record says what is to be followed after a restart."""
+    """The part of a record that says which message is to be followed after a restart."""
 
     vhost: str = ""
     id: str = ""
@@ -74,7 +74,8 @@ class MemoryTraceStore:
 
 
 def life_in(records: Iterable[TraceRecord], vhost: str, name: str) -> Life:
-    """The records of one message, and of queues it may have been in that were emptied."""
+    """Return the records of one message, and of the emptying of queues in which it may have
+    been."""
     in_vhost = [record for record in records if record.vhost == vhost]
     own = [record for record in in_vhost if record.id == name]
     if not own:

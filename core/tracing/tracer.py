@@ -55,9 +55,10 @@ class Tracer:
         self.turns = turns
         self.codec = codec
         self.store: TraceStore = MemoryTraceStore()
-        # Told of all records, a list at a time; they must not wait.
+        # Callbacks that get all records, a list at a time; they must not wait.
         self.listeners: list[Callable[[Sequence[TraceRecord]], None]] = []
-        # Told of each message that is followed from now on; other nodes are to follow it, too.
+        # Callbacks that get each message that is followed from now on: other nodes are to follow
+        # it, too.
         self.on_follow: Callable[[str, str], None] = lambda vhost, name: None
         self.nameless = 0
         self.too_slow = 0
