@@ -52,7 +52,7 @@ HEADER_OCTETS_PER_US = 8
 """Headers grow with every death, and most of what a burial costs is theirs from the second on."""
 
 DEATH_US = 1
-"""Who lets messages die makes the line longer, and has to wait while a turn is used up by it."""
+"""A call that lets messages die makes the line longer, and waits while a turn is used up by it."""
 
 ON_THE_WAY_MAX = 5000
 """Dead letters of one queue that are published and not safe yet. If they cannot get where they are
@@ -68,7 +68,7 @@ KEPT_AGAIN_S = 10.0
 each, up to the longest."""
 
 QUEUE_US = 5
-"""What each queue costs that takes the dead letter."""
+"""The cost of each queue that takes the dead letter."""
 
 
 HAPPENED = Event()
@@ -76,7 +76,7 @@ HAPPENED.happen()
 
 
 class Routes(Protocol):
-    """What burials ask of the virtual host."""
+    """The calls of burials to the virtual host."""
 
     @property
     def exchanges(self) -> Mapping[str, Exchange]: ...
@@ -100,7 +100,7 @@ class Routes(Protocol):
 
 
 class _Dead:
-    """Messages that died together. `done` is None where the queue is to be told instead. `again`:
+    """Messages that died together. Without `done`, the queue is told when they are buried. `again`:
     they were published before, and no queue took them."""
 
     __slots__ = ("again", "done", "messages", "queue", "reason")
@@ -139,10 +139,11 @@ class Burials:
         self._counts = counts
         self._succession = Succession(clock, turns, lambda name: routes.queues.get(name))
         self._line: deque[_Dead] = deque()
-        # Of queues that have too many on the way: how many those are, and who waits.
+        # By queue: how many dead letters are on the way, and the dead that wait because these are
+        # too many.
         self._on_the_way: dict[LocalQueue, int] = {}
         self._stalled: dict[LocalQueue, deque[_Dead]] = {}
-        # The dead of each queue that are not buried yet, and those it is to be told of.
+        # The dead of each queue that are not buried yet, and the buried ones it is to be told of.
         self._unburied: dict[LocalQueue, dict[Message, None]] = {}
         self._buried: dict[LocalQueue, list[Message]] = {}
         # Happens when nothing of a queue is left to bury.
@@ -158,7 +159,8 @@ class Burials:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is on its way: every dead letter is safe, or held, and queues know."""
+        """Whether nothing is on its way: every dead letter is safe or held, and the queues know
+        it."""
         waits = self._line and not self._held
         return not (waits or len(self._succession) or self._buried)
 
@@ -226,7 +228,7 @@ class Burials:
         self._work()
 
     def end(self) -> None:
-        """The virtual host is deleted."""
+        """Forget all dead letters: the virtual host is deleted."""
         self._line.clear()
         self._stalled.clear()
         self._kept.clear()
@@ -299,7 +301,8 @@ class Burials:
         return queue in self._stalled or self._on_the_way.get(queue, 0) >= most
 
     def _publish(self, dead: _Dead, message: Message, done: Callable[[], None]) -> None:
-        """Raises `Unfinished`, with nothing done, if finding the queues takes more than a turn."""
+        """Publish a dead letter. Raises `Unfinished`, with nothing done, if finding the queues
+        takes more than a turn."""
         queue, reason = dead.queue, dead.reason
         if queue.settings.delays is not None:
             self._send_on(queue, queue.settings.delays, message, done)
@@ -387,12 +390,12 @@ class Burials:
             self._happened(queue)
 
     def _given_up(self, dead: _Dead) -> None:
-        """A kept message ends with its queue: those behind it may go on."""
+        """Give up a kept dead letter, which ends with its queue: those behind it may go on."""
         assert dead.done is not None
         dead.done()
 
     def _only_kept(self, queue: LocalQueue) -> bool:
-        """Whether nothing of the queue is on its way."""
+        """Whether all dead letters of the queue are kept ones, and none is on its way."""
         return len(self._unburied.get(queue, ())) == len(self._kept.get(queue, ()))
 
     def _try_kept_again(self) -> None:

@@ -50,7 +50,7 @@ def dead_lettered(
         copies = ()
     dead = Envelope(
         settings.dead_letter_exchange or "",
-        # As an argument or a policy it may be longer than a routing key on the wire.
+        # The key of an argument or a policy may be longer than a routing key on the wire.
         cut_to_short_string(new_key),
         codec.for_dead_letter(envelope.header, headers),
         _is_persistent(envelope, settings, codec),
@@ -62,7 +62,7 @@ def dead_lettered(
 
 
 def _is_persistent(envelope: Envelope, settings: QueueSettings, codec: ContentCodec) -> bool:
-    """As its publisher wanted it: a quorum queue keeps every message as if it were persistent."""
+    """Whether the publisher wanted it: a quorum queue keeps every message as if persistent."""
     if settings.type is QUORUM:
         return codec.is_persistent(envelope.header)
     return envelope.persistent

@@ -31,7 +31,7 @@ DUE_SLICE = 64
 """Messages that are read in one go when they are due: each is wherever it was written."""
 
 READ_US = 15
-"""What it costs to read one."""
+"""What it costs to read one message."""
 
 
 class TakingQueue(BackingQueue, Protocol):
@@ -76,11 +76,12 @@ class DelayQueue(LocalQueue):
         return True
 
     def _find_rules(self) -> None:
-        # Every message has a time of its own.
+        # Each message is due at a time of its own.
         self._rules = self._strict = True
 
     def _time_to_live_ms(self, envelope: Envelope) -> int | None:
-        # One without a delay is due now; it comes here only where the exchange was another before.
+        # A message without a delay is due now; it comes here only if the exchange was another
+        # before.
         return delay_ms(self._codec.headers(envelope.header)) or 1
 
     # What is due
@@ -88,7 +89,7 @@ class DelayQueue(LocalQueue):
     def _drop_expired(self, limit: int) -> bool:
         room = min(limit, UNDER_WAY_MAX - self._under_way, DUE_SLICE)
         if room <= 0 or self._under_way_bytes >= UNDER_WAY_BYTES_MAX:
-            # `buried` goes on.
+            # `buried` goes on when some have arrived.
             return True
         before = self._under_way
         is_last = super()._drop_expired(room)

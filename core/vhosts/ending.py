@@ -35,7 +35,7 @@ EXCHANGES_AT_ONCE = 50
 
 
 class Definitions(Protocol):
-    """What a virtual host can do in one transaction."""
+    """The calls to a virtual host that are one transaction each."""
 
     def bindings_to(self, kind: str, name: str) -> list[Binding]: ...
 
@@ -51,7 +51,7 @@ class Definitions(Protocol):
 
 
 class Ending:
-    """Ends things of one virtual host, in turns where they are large."""
+    """Ends queues and exchanges of one virtual host, in turns where they are large."""
 
     def __init__(self, definitions: Definitions, turns: Turns) -> None:
         self._definitions = definitions

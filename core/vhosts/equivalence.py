@@ -1,4 +1,4 @@
-"""What a declaration is told that contradicts an existing object, in RabbitMQ's words."""
+"""The refusals of declarations that contradict an existing object, in RabbitMQ's words."""
 
 from __future__ import annotations
 

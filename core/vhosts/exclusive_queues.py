@@ -26,16 +26,16 @@ class ExclusiveQueues(Generic[Q]):
         self._declaring: dict[int, object] = {}
 
     def declaring(self, queue_id: int, owner: object) -> None:
-        """A connection has begun to declare the queue that will have this id."""
+        """Note that a connection has begun to declare the queue that will have this id."""
         self._declaring[queue_id] = owner
 
     def decided(self, queue_id: int) -> None:
-        """The declaration was refused, or the queue is there."""
+        """Forget a declaration that was refused, or whose queue is there."""
         self._declaring.pop(queue_id, None)
 
     def owner_of_new(self, queue_id: int) -> object:
-        """The owner of the queue that comes to be now. `NOBODY` for one that no connection of this
-        run of the node has declared."""
+        """Return the owner of the queue that comes to be now: `NOBODY` for one that no connection
+        of this run of the node has declared."""
         return self._declaring.pop(queue_id, NOBODY)
 
     def add(self, owner: object, name: str, queue: Q) -> None:
@@ -48,12 +48,13 @@ class ExclusiveQueues(Generic[Q]):
             del self._owned[owner]
 
     def owner_ends(self, owner: object) -> list[Q]:
-        """The queues of a connection that ends. What it is still declaring will be `NOBODY`'s."""
+        """Return the queues of a connection that ends. Those it is still declaring will be
+        `NOBODY`'s."""
         for queue_id, declaring in self._declaring.items():
             if declaring is owner:
                 self._declaring[queue_id] = NOBODY
         return list(self._owned.get(owner, {}).values())
 
     def clear(self) -> None:
-        """The virtual host is gone."""
+        """Forget all queues: the virtual host is gone."""
         self._owned.clear()

@@ -36,7 +36,7 @@ SEND_US = 3
 
 
 class HistoryOwner(Protocol):
-    """What histories ask of the virtual host."""
+    """The calls of histories to the virtual host."""
 
     @property
     def name(self) -> str: ...
@@ -64,18 +64,19 @@ class Histories:
         self._exchanges: set[str] = set()
 
     def add(self, exchange: Exchange) -> None:
-        """An exchange was declared."""
+        """Take note of an exchange that was declared, if it keeps a history."""
         if isinstance(exchange, RecentHistoryExchange):
             self._exchanges.add(exchange.name)
 
     def remove(self, exchange: Exchange) -> None:
-        """An exchange is gone."""
+        """Forget an exchange that is gone."""
         self._exchanges.discard(exchange.name)
 
     def keep(
         self, exchange: Exchange, routing_keys: Sequence[str], envelope: Envelope, body: bytes
     ) -> None:
-        """A message is published to this exchange: every history on its way keeps it."""
+        """Have every history on the way of a message keep it, which is published to this
+        exchange."""
         if self._exchanges:
             keeping = self._keep(exchange, routing_keys, KeptMessage(envelope, body))
             run(keeping, lambda result: result())
@@ -87,7 +88,7 @@ class Histories:
         kept: KeptMessage,
         sender: Exchange | None = None,
     ) -> None:
-        """The same; the sender of a history does not keep again what it has sent."""
+        """Keep a message; the sender of a history does not keep again what it has sent."""
         reached = await self._routed(exchange, routing_keys, kept)
         histories = _histories(reached.exchanges, sender)
         if histories and is_kept(self._headers(kept)):
@@ -104,7 +105,7 @@ class Histories:
         return self._codec.headers(kept.envelope.header)
 
     def bound(self, source: Exchange, binding: Binding) -> None:
-        """A binding is new: what it leads to gets what the exchange has kept."""
+        """Send what the exchange has kept to the end of a new binding."""
         if not isinstance(source, RecentHistoryExchange):
             return
         messages = source.history.messages()

@@ -61,12 +61,13 @@ class NodeCounts:
     """Dead letters that had to arrive and have arrived."""
 
     past_of_type: dict[QueueType, MessageStats] = field(default_factory=dict)
-    """What passed through queues that are gone, by type; for classic ones nothing is counted."""
+    """Messages that passed through queues that are gone, by type; none are counted for classic
+    ones."""
 
     past_channels: MessageStats = NOTHING
     past_received: int = 0
     past_sent: int = 0
-    """What passed through connections to virtual hosts that are gone."""
+    """Messages of channels, and octets of connections, in virtual hosts that are gone."""
 
     @property
     def logins_succeeded(self) -> int:

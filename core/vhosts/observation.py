@@ -1,5 +1,5 @@
-"""Who hears of the messages of a virtual host, and which queues report: to the firehose all queues
-do, to the life trace those that have had a message which is followed."""
+"""The observers of the messages of a virtual host, and the queues that report to them: all queues
+report to the firehose, and those to the life trace that have had a message which is followed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Observation(Observers):
     def __init__(self, queues: Mapping[str, Queue], topology: Topology) -> None:
         super().__init__()
         self.firehose: Firehose | None = None
-        # What records the lives of messages, while a rule selects any.
+        # The recorder of the lives of messages, while a rule selects any.
         self.life: LifeTrace | None = None
         self._queues = queues
         self._topology = topology
@@ -50,14 +50,14 @@ class Observation(Observers):
             self._queues[name].trace_with(self._observer_of(name))
 
     def observes(self, user: str, queues: Sequence[Queue] | None) -> bool:
-        """Whether what the user publishes to these queues may be reported to an observer; None
-        stands for queues that are not known yet."""
+        """Whether the user's publishes to these queues may be reported to an observer; `queues` is
+        None if they are not known yet."""
         if self.firehose is not None:
             return True
         return self.life is not None and self.life.may_select(user, queues)
 
     def queue_is_here(self, queue: Queue) -> None:
-        """A queue has come, or another object stands for it."""
+        """Have a queue report that has come, or that another object stands for now."""
         if self.is_needed:
             queue.trace_with(self._observer_of(queue.name))
 
@@ -75,5 +75,5 @@ class Observation(Observers):
         return self if watched or self.firehose is not None else None
 
     def _watch(self, queue: TracedQueue) -> None:
-        """A message is about to be in the queue whose life is recorded."""
+        """Have a queue report: a message whose life is recorded is about to be in it."""
         queue.trace_with(self)

@@ -18,7 +18,7 @@ KEPT_MAX = 100_000
 """Bindings and queues that are kept in all sets; beyond that it begins anew."""
 
 Queues = tuple[Queue, ...] | None
-"""None where more than the routing key decides."""
+"""The queues for a routing key; None where more than the key decides."""
 
 
 class PatternTargets:

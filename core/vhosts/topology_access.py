@@ -1,4 +1,4 @@
-"""What permissions a user needs to declare and bind (amqp_semantics.md section 2.3).
+"""The permissions that a user needs to declare and bind (amqp_semantics.md section 2.3).
 
 AMQP and HTTP ask here, so that neither can do what the other refuses. The permission to configure
 what is declared is not among it: it is asked for before anything is looked up.
@@ -34,7 +34,7 @@ class Asking(NamedTuple):
 
 
 def refuse_default(exchange: str) -> None:
-    """The default exchange cannot be declared, deleted or bound."""
+    """Raise `AccessRefused` for the default exchange: it cannot be declared, deleted or bound."""
     if exchange == DEFAULT_EXCHANGE:
         raise AccessRefused("operation not permitted on the default exchange")
 

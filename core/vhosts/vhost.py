@@ -151,9 +151,9 @@ class VirtualHost:
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.observation = Observation(self.queues, self.topology)
-        # What its queues may hold; `Node` sets it.
+        # The quotas of its queues; `Node` sets them.
         self.quotas: VhostQuotas | None = None
-        # What passed through channels and queues that are gone.
+        # Messages of channels, and octets of connections, that are gone.
         self.past_channels = NOTHING
         self.past_received = self.past_sent = 0
         self._ended = False
@@ -430,7 +430,7 @@ class VirtualHost:
         await self.ending.queue(queue, check)
 
     def delete_exclusive_queues(self, connection: object) -> None:
-        """The connection ends, and its exclusive queues with it, the first few at once."""
+        """Delete the exclusive queues of a connection that ends, the first few at once."""
         owned = self._exclusive.owner_ends(connection)
         if owned:
             self._in_background(self.ending.queues(owned))
@@ -519,7 +519,7 @@ class VirtualHost:
         return self._queues(routed.queues)
 
     def routed(self, exchange: Exchange, routing_keys: Sequence[str], header: bytes) -> Routed:
-        """The queues of a publish by their names, and what else there is to say about the way."""
+        """The queues of a publish by their names, with the cost and the exchanges on the way."""
         return route(
             self.exchanges.get,
             exchange,
@@ -558,14 +558,14 @@ class VirtualHost:
             self.past_channels = self.past_channels.plus(stats)
 
     def _count_past_queue(self, queue: Queue) -> None:
-        """Keep counting the messages that passed through a queue that is going, as of its type."""
+        """Keep counting the messages that passed through a queue that is going, by its type."""
         kind = queue.settings.type
         if isinstance(queue, LocalQueue) and kind is not CLASSIC:
             past = self._counts.past_of_type
             past[kind] = past.get(kind, NOTHING).plus(queue.stats())
 
     def connection_ended(self, received_octets: int, sent_octets: int) -> None:
-        """A connection to the virtual host is gone; what passed through it still counts."""
+        """Count what passed through a connection to the virtual host that is gone."""
         if self._ended:
             self._counts.past_received += received_octets
             self._counts.past_sent += sent_octets
@@ -581,7 +581,7 @@ class VirtualHost:
     # Policies
 
     def apply_policies(self) -> None:
-        """A policy of the virtual host changed: every queue and exchange follows, in turns."""
+        """Have every queue and exchange follow a change of a policy, in turns."""
         self._policy_round += 1
         self._in_background(self._apply_policies(self._policy_round))
 
@@ -615,14 +615,14 @@ class VirtualHost:
         self._stop_watching.clear()
 
     async def empty(self) -> None:
-        """Delete most of what is in it, because all of it is to go."""
+        """Delete most of what is in the virtual host, because all of it is to go."""
         self._is_going = True
         await self.ending.queues(list(self.queues.values())[FEW:])
         self.turns.let_go(await self.ending.most_of(list(self.bindings())))
         await self.ending.exchanges(list(self.exchanges.values())[len(PREDECLARED) :])
 
     def end(self) -> None:
-        """The virtual host is deleted: its queues end, and with them their consumers."""
+        """End a virtual host that is deleted: its queues end, and with them their consumers."""
         self._ended = True
         self.stop_following()
         self.count_past(self.past_channels)
@@ -670,7 +670,7 @@ class VirtualHost:
             self._follow_leader(queue, record)
             return
         if queue is not None:
-            # It was deleted and declared anew, and this node hears of both at once.
+            # The queue was deleted and declared anew, and this node hears of both at once.
             self._end_queue(queue)
         if not record.queue_id:
             # Declared before queues had a storage.
@@ -680,7 +680,7 @@ class VirtualHost:
             self._add_queue(name, record)
 
     def _follow_leader(self, queue: Queue, record: QueueRecord) -> None:
-        """The definition of a queue that is there has changed."""
+        """Follow the changed definition of a queue that is there."""
         here = self._placement.is_here(record)
         if not queue.is_led_as(record.leader, record.epoch, here):
             self._renew(queue, record)
@@ -710,7 +710,7 @@ class VirtualHost:
         self._add_queue(queue.name, record)
         successor = self.queues[queue.name]
         self._placement.move_in(successor, moving)
-        # Who waits for the leader asks the next one behind what was under way before.
+        # Those that wait for the leader ask the next one, behind what was under way before.
         queue.succeeded_by(successor)
 
     def _binding_changed(self, key: Key, record: object | None) -> None:
