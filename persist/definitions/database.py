@@ -32,11 +32,11 @@ DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 # Address space, not memory or disk: LMDB's file is as long as what was written.
 MAP_BYTES_FIRST = 64 << 20
-# What x86-64 gives a process; a store that needs more is beyond help.
+# The address space that x86-64 gives a process; a store that needs more is beyond help.
 MAP_BYTES_MAX = 1 << 46
 
 EXPECTED = (OSError, lmdb.Error)
-"""What a disk that fails, or is full, makes of a write."""
+"""The errors of a write to a disk that fails or is full."""
 
 OpenEnvironment: TypeAlias = Callable[[Path, int], "lmdb.Environment"]
 
@@ -71,7 +71,7 @@ class Database:
         self._environment: lmdb.Environment | None = None
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """Everything in it. Raises `DamagedMetadata`.
+        """Yield all keys and values. Raises `DamagedMetadata`.
 
         LMDB only sees a file that it can follow: others would end the process.
         """
@@ -98,7 +98,7 @@ class Database:
                 raise
 
     def clear(self) -> None:
-        """Begin anew, whatever is there; after a crash it may be there still."""
+        """Remove the file, whatever is in it; after a crash it may be there still."""
         self.close()
         (self.path / DATA_FILE).unlink(missing_ok=True)
         (self.path / LOCK_FILE).unlink(missing_ok=True)

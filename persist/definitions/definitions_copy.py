@@ -1,6 +1,6 @@
 """Reads the definitions of a node beside it, without a trace in its directory.
 
-A member of a cluster has those of the cluster, as of the moment it knew of last.
+Beside a member of a cluster, the definitions of the cluster are read, as the member last knew them.
 
 LMDB's own way, a reader with a lock, writes into the lock file; a reader without one may find
 pages written anew under it. So the file is copied and the copy is read. LMDB never changes a page
@@ -31,7 +31,7 @@ from warren.persist.definitions.metadata_replica import decode_replicated
 FILE = "data.mdb"
 
 HEAD_BYTES = 1 << 16
-"""The two pages that name the last states are within, whatever the size of a page is."""
+"""So many octets hold the two pages that name the last states, whatever the size of a page is."""
 
 TRIES_MAX = 100
 RETRY_S = 0.01
@@ -55,7 +55,8 @@ def read_definitions(
 ) -> Iterator[Stored]:
     """The definitions of one kind. Raises `DamagedMetadata`, `NewerFormat`, OSError.
 
-    With `damaged`, that is told of those that cannot be read, and they are passed over.
+    `damaged` is called with the error of each definition that cannot be read, and these are passed
+    over. Without it, the first error is raised.
     """
     directory = definitions_directory(data_directory)
     decode = decode_replicated if directory.name == CLUSTER_DIRECTORY else decode_definition
@@ -78,7 +79,7 @@ def read_deleted_queues(data_directory: Path, *, pause: Callable[[float], None])
 def _read(
     directory: Path, prefix: bytes, pause: Callable[[float], None]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """The entries whose keys begin so, in the order of keys."""
+    """Yield the entries whose keys begin with `prefix`, in the order of keys."""
     with copied_lmdb(directory / FILE, pause) as copy:
         _expect_whole(copy, directory)
         try:
@@ -114,7 +115,7 @@ def _expect_whole(copy: Path, directory: Path) -> None:
 
 
 def _unreadable(directory: Path, error: lmdb.Error) -> DamagedMetadata:
-    """Without the text of the error, which names the copy."""
+    """Return an error without the text of `error`, which names the copy and not the file."""
     return DamagedMetadata(f"{directory / FILE} cannot be read: {type(error).__name__}")
 
 

@@ -34,8 +34,8 @@ Puts: TypeAlias = Sequence[tuple[bytes, bytes | None]]
 
 
 class Storages(NamedTuple):
-    """What a node has of a queue: storages that the definition names, and copies that it keeps from
-    an earlier time, when the definition named them."""
+    """The storages that a node has of a queue: `named` by the definition, and `kept` copies from an
+    earlier time, when the definition named them."""
 
     named: Set[int]
     kept: Set[int] = frozenset()
@@ -64,8 +64,9 @@ def storage_ids(record: object) -> set[int]:
 
 
 def own_storage(record: object, node: str, retaining: Collection[int] = ()) -> set[int]:
-    """Those of these that a node has, if it has the queue or a copy: one for the messages, and the
-    queue's own id for those that were acknowledged, if it is among the `retaining` queues."""
+    """Return the storages of a definition that a node has, if it has the queue or a copy: one for
+    the messages, and for those that were acknowledged the queue's own id, if that is among
+    `retaining`."""
     if not isinstance(record, QueueRecord):
         return set()
     ids = {record.storage_id(node)} if record.leader == node or node in record.stores else set()
@@ -94,7 +95,7 @@ def first_level(storage_id: int) -> int:
 
 
 def is_retained(storage_id: int) -> bool:
-    """Whether what is there was acknowledged; or it is of the highest of 256 priorities."""
+    """Whether the storage has acknowledged messages; or those of the highest of 256 priorities."""
     return storage_id % LEVELS == RETAINED_LEVEL
 
 
@@ -124,12 +125,12 @@ class DeletedQueues:
         return self._submit([(note_key(queue_id), NOTED) for queue_id in queue_ids])
 
     def forget(self, queue_ids: Collection[int]) -> None:
-        """The storage has nothing of these queues any more."""
+        """Remove the notes of these queues: the storage has nothing of them any more."""
         self.retaining.difference_update(queue_ids)
         if queue_ids:
             self._submit([(note_key(queue_id), None) for queue_id in queue_ids])
 
 
 def no_notes() -> DeletedQueues:
-    """For a node that keeps no definitions."""
+    """Return the notes of a node that keeps no definitions."""
     return DeletedQueues(lambda puts: CompletedCommit())

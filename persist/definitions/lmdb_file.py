@@ -158,8 +158,8 @@ class LmdbFile:
 class Walk:
     """One walk over the trees of a state.
 
-    Without `damaged` the first damage is raised; with it, it is told of each, and what the damaged
-    page leads to is passed over.
+    Without `damaged` the first damage is raised. With it, it is called with each damage, and what
+    the damaged page leads to is passed over.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Walk:
             raise DamagedLmdb("a tree without a root has levels")
 
     def check_free(self, key: bytes, value: bytes) -> None:
-        """An entry of the free tree, after the entries were walked. Raises `DamagedLmdb`."""
+        """Check an entry of the free tree, after the entries were walked. Raises `DamagedLmdb`."""
         count = NUMBER.unpack_from(value)[0] if len(value) >= NUMBER.size else -1
         if len(key) != NUMBER.size or not 0 <= count <= len(value) // NUMBER.size - 1:
             raise DamagedLmdb("the list of free pages is damaged")

@@ -227,7 +227,7 @@ def decode_definition(key: bytes, value: bytes) -> Stored:
 
 
 def _is_sealed(key: bytes, value: Any) -> bool:
-    """Whether only the number of the format is wrong."""
+    """Whether the value has its checksum, so that only the number of the format is wrong."""
     try:
         unsealed(key, value)
     except UNREADABLE:

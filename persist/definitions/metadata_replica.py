@@ -75,7 +75,7 @@ HEAD = b"\0"
 
 
 class Saved(NamedTuple):
-    """One call of `save`; or of `reset`, which forgets what is there but for what `notes` say."""
+    """A call of `save`, or of `reset`, which forgets everything but what `notes` say."""
 
     cluster_id: str
     revision: int
@@ -178,7 +178,7 @@ class LmdbReplica:
             return None
         cluster_id, revision = _read_head(entries.pop(HEAD))
         if not revision:
-            # It was emptied and not filled again.
+            # The replica was emptied and not filled again.
             return None
         definitions = [_change(key, value) for key, value in entries.items()]
         for change in definitions:

@@ -60,7 +60,7 @@ class Repaired(NamedTuple):
 
 
 class _Old:
-    """The entries that the old file gives."""
+    """The entries that can be read from the old file."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
@@ -68,7 +68,7 @@ class _Old:
         self.deleted: set[int] = set()
         self.unreadable: list[bytes] = []
         self.damage: list[str] = []
-        # Whether there may have been more than was found.
+        # Whether there may have been more entries than were found.
         self.incomplete = False
 
 
@@ -150,7 +150,7 @@ def _read_pages(file: LmdbFile, old: _Old) -> None:
             for key, value in Walk(file, state).entries(state.free):
                 walk.check_free(key, value)
         except DamagedLmdb as damage:
-            # Everything was found all the same.
+            # All entries were found, in spite of this damage.
             old.damage.append(str(damage))
 
 

@@ -45,14 +45,14 @@ CRC = struct.Struct("<I")
 END = 0xFFFFFFFF
 
 DELAY_S = 2.0
-"""From a change to the copy: definitions often come many at a time."""
+"""Seconds from a change to the copy: definitions often come many at a time."""
 
 REST = 20
 """The next copy waits so many times as long as the last one took to encode: 5 % of a core."""
 
 SLICE_ENTRIES = 200
 SLICE_PAUSE_S = 0.002
-"""Encoded at once, less than a millisecond; then the loop has its turn."""
+"""Definitions that are encoded at once, in less than a millisecond; then the loop has its turn."""
 
 
 class ReadCopy(NamedTuple):
@@ -123,7 +123,7 @@ class SecondCopy:
     def _begin(self) -> None:
         self._timer = None
         if self._table.unreadable:
-            # The next change may have healed them.
+            # The next change may make the definitions readable again.
             return
         self._writing = True
         self._changed = False
@@ -207,9 +207,9 @@ def _slices(stored: list[Stored], transient: frozenset[Key]) -> Iterator[bytes]:
 
 
 def expect_definitions(directory: DataDirectory) -> None:
-    """See that definitions are not lost while there is a copy of them. Raises `DamagedMetadata`.
+    """Raise `DamagedMetadata` if definitions are lost of which there is a copy.
 
-    A member of a cluster has those of the cluster.
+    A member of a cluster does not need its own: it has the definitions of the cluster.
     """
     path = directory.path / DIRECTORY / DATA_FILE
     if path.exists() and path.stat().st_size:
