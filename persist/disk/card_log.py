@@ -1,4 +1,4 @@
-"""The cards of copies of queues, in one file; what is in a card is its user's business.
+"""The cards of copies of queues, in one file; their contents are for their user to know.
 
 A card stands under the number of its storage. What is asked for while cards are being written is
 appended with one write and one sync, so that ten thousand cards of one moment cost little more
@@ -39,7 +39,7 @@ FORMER_DIRECTORY = "cards"
 """Where earlier versions of Warren had a file for each card, named by its storage."""
 
 NEW = ".new"
-"""Ends the name of what is being written beside what counts."""
+"""Ends the name of a file that is being written, until it takes the place of another one."""
 
 _CRC = Struct("<I")
 _HEAD = Struct("<BIQ")
@@ -80,7 +80,8 @@ class CardLog:
         self._filesystem = filesystem
         self._path = store / CARDS_FILE
         self._former = store / FORMER_DIRECTORY
-        # What counts, as of the last batch; None until it was read. The thread has it from then on.
+        # The cards as of the last batch; None until they were read. The thread has them from then
+        # on.
         self._cards: dict[int, bytes] | None = None
         self._size = 0
         self._has_former = False
@@ -96,7 +97,7 @@ class CardLog:
         )
 
     def read(self) -> dict[int, bytes]:
-        """All there are, by the id of the storage. To be called while nothing is written.
+        """Return all cards, by the ids of their storages. Call this while nothing is written.
 
         Raises OSError: what cannot be read must not be written over.
         """
@@ -139,13 +140,13 @@ class CardLog:
         return cards
 
     def _load_former(self) -> dict[int, bytes]:
-        """What an earlier version of Warren has written."""
+        """Read the cards that an earlier version of Warren has written."""
         cards: dict[int, bytes] = {}
         for name in self._filesystem.names(self._former):
             self._has_former = True
             path = self._former / name
             if name.endswith(NEW):
-                # The node ended while it was being written, and nothing relied on it.
+                # The node ended while this file was being written, and nothing relied on it.
                 continue
             octets = self._octets_of(path)
             crc, card = octets[: _CRC.size], octets[_CRC.size :]

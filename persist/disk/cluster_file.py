@@ -29,12 +29,12 @@ class KnownCluster(NamedTuple):
 
 
 def read_known_cluster(data_directory: Path) -> KnownCluster | None:
-    """None of a node that is in no cluster. Raises OSError."""
+    """Return the cluster of a node; None if it is in no cluster. Raises OSError."""
     return _read(data_directory / FILE)
 
 
 def read_beginning(data_directory: Path) -> KnownCluster | None:
-    """The cluster that the node was about to begin when it ended; None if it was not."""
+    """Return the cluster that the node was about to begin when it ended; None if it was not."""
     return _read(data_directory / BEGUN_FILE)
 
 
@@ -78,12 +78,12 @@ def expect_no_cluster(data_directory: Path) -> None:
 
 
 def note_beginning(data_directory: Path, known: KnownCluster) -> None:
-    """Durable on return. Raises OSError."""
+    """Note the cluster that the node is about to begin; durable on return. Raises OSError."""
     _write(data_directory / BEGUN_FILE, known)
 
 
 def forget_beginning(data_directory: Path) -> None:
-    """Durable on return. Raises OSError."""
+    """Remove the note of a beginning; durable on return. Raises OSError."""
     path = data_directory / BEGUN_FILE
     if path.exists():
         path.unlink()
@@ -91,7 +91,7 @@ def forget_beginning(data_directory: Path) -> None:
 
 
 def write_known_cluster(data_directory: Path, known: KnownCluster) -> None:
-    """In place of what is there, or not at all; a beginning ends with it. Raises OSError."""
+    """Write the cluster in place of the former, or not at all; a beginning ends. Raises OSError."""
     _write(data_directory / FILE, known)
     forget_beginning(data_directory)
 

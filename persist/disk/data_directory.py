@@ -30,7 +30,7 @@ PROCESSES = "processes"
 """Where the processes of a broker, but for the first one, have their data directories, and all of
 them their shared definitions."""
 UNFINISHED_IDENTITY = f"{IDENTITY_FILE}.new"
-# What a directory may hold and still count as empty: our own lock and a first start that did
+# Names that a directory may hold and still count as empty: our own lock and a first start that did
 # not get further, and what mkfs leaves in the root of a file system.
 NOT_OURS_BUT_HARMLESS = frozenset({LOCK_FILE, UNFINISHED_IDENTITY, "lost+found"})
 
@@ -178,7 +178,7 @@ def is_of_processes(path: Path) -> bool:
 
 
 def is_of_a_process(path: Path) -> bool:
-    """Whether it is the data directory of a process of such a broker."""
+    """Whether this is the data directory of one process of a broker of several."""
     return is_of_processes(path) or path.absolute().parent.name == PROCESSES
 
 

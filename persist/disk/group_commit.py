@@ -84,7 +84,8 @@ class PendingCommit:
             try:
                 callback()
             except Exception as error:
-                # The others of the batch are as durable as this one and must hear of it.
+                # The other callbacks must be called all the same: their changes are as durable as
+                # this one.
                 on_fault(error)
 
 

@@ -29,7 +29,7 @@ log = logging.getLogger("warren.storage")
 DIRECTORY = "trace"
 
 FILES = 8
-"""Into so many files the size is divided: one of them goes at a time."""
+"""The size is divided into so many files, one of which goes at a time."""
 
 ENCODED_AT_ONCE = 100
 """Records that are encoded before other threads get their turn: 0.1 ms."""
@@ -91,7 +91,7 @@ class TraceFiles:
         return newest
 
     def _end_last_line(self) -> None:
-        """A crash may have cut off the last line: what is appended is to be a line of its own."""
+        """End a line that a crash has cut off: what is appended is to be a line of its own."""
         if self._sizes:
             number = next(reversed(self._sizes))
             if not self._path(number).read_bytes().endswith(b"\n"):
@@ -143,7 +143,7 @@ class TraceFiles:
         self.octets = octets
 
     def _number(self) -> int:
-        """The file that is written to."""
+        """Return the number of the file that is written to."""
         last = next(reversed(self._sizes), 0)
         if last and self._sizes[last] < self._file_size_max:
             return last
