@@ -12,7 +12,7 @@ from warren.persist.layout.format import COUNT_MAX, MARK_SHIFT
 
 
 class DeliveryCounts:
-    """`counts` and `marks` are changed by the queue, which says so with `changed`."""
+    """Delivery counts and marks. The queue changes them, and says so with `changed`."""
 
     def __init__(self, queue_id: int) -> None:
         self.queue_id = queue_id
@@ -26,7 +26,7 @@ class DeliveryCounts:
         return bool(self.counts or self.marks)
 
     def adopt(self, position: int, value: int) -> None:
-        """A value that was found at start."""
+        """Take in a value that was found at start."""
         count, mark = value & COUNT_MAX, value >> MARK_SHIFT
         if count:
             self.counts[position] = count
@@ -37,7 +37,7 @@ class DeliveryCounts:
         self._changed.update(dict.fromkeys(positions))
 
     def take_changed(self) -> list[tuple[int, int]]:
-        """The values that changed since the last call."""
+        """Return the values that changed since the last call."""
         if not self._changed:
             return []
         changed, self._changed = self._changed, {}

@@ -22,10 +22,10 @@ from warren.persist.layout.format import (
 from warren.persist.layout.segment import IndexEntry
 
 GAP_BYTES_MAX = 4096
-"""What is read and thrown away between two records, rather than reading twice."""
+"""Octets between two records that are read and thrown away, rather than reading twice."""
 
 READ_BYTES_MAX = 1 << 20
-"""What is read from a file at once."""
+"""Octets that are read from a file at once."""
 
 
 class EntryReader:

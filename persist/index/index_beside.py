@@ -13,7 +13,7 @@ from warren.persist.layout.format import RECORD_BYTES
 
 
 class IndexBeside(QueueIndex):
-    """To be written to one by one, right behind the other queue."""
+    """Such an index. Write messages to it one by one, each right behind one of the other queue."""
 
     def write(self, message: Message, confirms: PublishConfirms | None, publish_seq: int) -> None:
         body = message.body

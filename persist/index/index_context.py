@@ -21,7 +21,7 @@ ENVELOPE_BYTES_MAX = 1024
 
 
 CLOCK_IS_SET_S = 1.0
-"""Differences below it are two readings that are not of one moment, or a clock that is slewed."""
+"""Smaller differences come from readings at different moments, or from a clock that is slewed."""
 
 
 class IndexContext:
@@ -83,7 +83,7 @@ class IndexContext:
         return envelope
 
     def offset_s(self) -> float:
-        """From the clock of the node to that on the wall, as they are now."""
+        """Return the offset from the clock of the node to that on the wall, as they are now."""
         offset_s = self._clock.wall_time() - self._clock.now()
         if abs(offset_s - self._offset_s) > CLOCK_IS_SET_S:
             self._offset_s = offset_s

@@ -29,14 +29,14 @@ SEGMENT_MASK = SEGMENT_ENTRIES - 1
 """The number of a segment is a position shifted; the rest is the relative position in it."""
 
 PIECE = 2048
-"""Entries that go before others have their turn, where there are many: two milliseconds at most."""
+"""So many entries are removed before others have their turn: two milliseconds at most."""
 
 NOWHERE = 1 << 62
-"""Behind every position."""
+"""A position behind every other one."""
 
 LOADED_MAX = 32
-"""Segments that were brought back to memory, of some 400 KB each, and are kept there: those that
-readers of a stream use, or who looks through a queue."""
+"""Segments that were brought back to memory, of some 400 KB each, and are kept there for readers of
+a stream, or for those that look through a queue."""
 
 
 class IndexEntries:
@@ -79,28 +79,28 @@ class IndexEntries:
 
     @property
     def start(self) -> int:
-        """The position with which the first segment begins. There is a segment."""
+        """The position with which the first segment begins, of which there is one at least."""
         return self.numbers[0] << SHIFT
 
     def start_from(self, position: int) -> int:
-        """The position with which the first segment begins that does so there or later; one behind
-        every other where there is none."""
+        """Return the position with which the first segment begins that does so at `position` or
+        later; `NOWHERE` if there is none."""
         at = bisect_left(self.numbers, (position + SEGMENT_MASK) >> SHIFT)
         return self.numbers[at] << SHIFT if at < len(self.numbers) else NOWHERE
 
     # What was there at start
 
     def adopt_directory(self) -> None:
-        """A directory of the queue was found at start, with segments or empty."""
+        """Note that a directory of the queue was found at start, with segments or empty."""
         self._had_files = True
 
     def adopt(self, segment: Segment) -> None:
-        """A segment found at start, which is discarded if nothing is left of it."""
+        """Take in a segment that was found at start; discard it if nothing is left of it."""
         segment.owner = self
         self.segments[segment.number] = segment
         insort(self.numbers, segment.number)
         if segment.file_end:
-            # They may have outlived a crash.
+            # Files of older generations may have outlived a crash.
             older = segment.older_paths(self.directory)
             self._context.discarded.update(dict.fromkeys(older))
         if not segment.live:
@@ -192,7 +192,8 @@ class IndexEntries:
                 yield position, node_time(position, columns.places[at], columns.expires[at])
 
     def nothing_expires(self, number: int) -> bool:
-        """Whether that can be said of the segment, without bringing it to memory."""
+        """Whether nothing in the segment expires, if that is known without bringing it to
+        memory."""
         segment = self.segments.get(number)
         return segment is not None and segment.columns is None and not segment.has_expiring
 
@@ -224,7 +225,7 @@ class IndexEntries:
     # Removing
 
     def remove(self, start: int, end: int) -> bool:
-        """Remove the entries in [start, end). Whether one of them is in the journal."""
+        """Remove the entries in [start, end). Return whether one of them is in the journal."""
         written = False
         at = bisect_left(self.numbers, start >> SHIFT)
         for number in self.numbers[at : bisect_left(self.numbers, (end - 1 >> SHIFT) + 1)]:
@@ -253,7 +254,7 @@ class IndexEntries:
                 yield base + at, base + at + PIECE
 
     def _clear(self, segment: Segment, start: int, end: int) -> bool:
-        """Take entries out of a segment. Whether any was of a record in the journal."""
+        """Take entries out of a segment. Return whether any was of a record in the journal."""
         columns = self.columns(segment)
         places = columns.places[start:end]
         if not places:
@@ -329,7 +330,7 @@ class IndexEntries:
         return written
 
     def _discard(self, segment: Segment) -> None:
-        """Nothing is left of a segment: it goes, and its file once that is safe."""
+        """Drop a segment of which nothing is left, and its file once that is safe."""
         del self.segments[segment.number]
         del self.numbers[bisect_left(self.numbers, segment.number)]
         context = self._context
@@ -341,9 +342,10 @@ class IndexEntries:
         context.discarded.update(dict.fromkeys(segment.older_paths(self.directory)))
 
     def release(self) -> Iterator[None]:
-        """The queue is gone from the definitions on disk: its messages are needed no more.
+        """Forget all entries: the queue is gone from the definitions on disk, and needs no messages
+        any more.
 
-        It has none from now on; going through what is returned gives their places back.
+        Going through the iterator that is returned gives the places of the messages back.
         """
         segments = list(self.segments.values())
         self.segments.clear()
@@ -437,7 +439,7 @@ class IndexEntries:
     def _settle_usage(
         self, before: dict[int, tuple[int, int]], now: dict[int, tuple[int, int]]
     ) -> None:
-        """Entries were lost with a segment file: the records they led to are garbage."""
+        """Count as garbage the records of entries that were lost with a segment file."""
         for file_id, (count, octets) in before.items():
             store = self._context.store_of(file_id << 32)
             file = store.files.get(file_id)
@@ -460,8 +462,8 @@ class IndexEntries:
     def unload_cold(self, segment: Segment) -> None:
         """Take a flushed segment out of memory unless messages are read from or added to it.
 
-        Behind where they are read there may be any number, each with a message that stays
-        unsettled.
+        Behind the segment that is read there may be any number of others, each with a message that
+        stays unsettled.
         """
         if (
             not segment.dirty
@@ -474,8 +476,8 @@ class IndexEntries:
             segment.unload()
 
     def keep_few(self, number: int) -> None:
-        """A segment is used: let another one leave memory where there are many. Those that are
-        changed stay until they are flushed."""
+        """Note that a segment is used, and let another one leave memory if there are many. Segments
+        that are changed stay until they are flushed."""
         if self.any_order:
             return
         loaded = self._loaded

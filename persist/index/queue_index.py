@@ -60,7 +60,8 @@ PURGED_AT_ONCE = 2000
 """Returned messages that are removed in one turn when a queue is purged."""
 
 Noted: TypeAlias = tuple[Message, bytes, PublishConfirms | None, int, int, int]
-"""A message, its body, who waits for it and as what; its mark (see the journal) and octets."""
+"""A message, its body, its waiter and the number for that; its mark (see the journal) and
+octets."""
 
 
 class QueueIndex(StreamReading):
@@ -133,7 +134,7 @@ class QueueIndex(StreamReading):
             self._first_position = max(self._first_position, (last_start + 1) << start_shift)
 
     def adopt_returns(self, found: dict[int, int]) -> None:
-        """What was kept of messages, found at start; of those that are gone it is forgotten."""
+        """Take in counts and marks that were found at start, but for messages that are gone."""
         for at, value in found.items():
             if self.entries.find(at) is not None:
                 self.returns.adopt(at, value)
@@ -154,7 +155,7 @@ class QueueIndex(StreamReading):
         publish_seqs: Iterable[int],
         arrived_at: float | None = None,
     ) -> None:
-        """No other queue has these messages too: what several queues get comes one by one."""
+        """`write` messages that no other queue has: those for several queues come one by one."""
         unwritten = self._unwritten
         if arrived_at is not None:
             arrived_us = int(arrived_at * 1e6)
@@ -256,11 +257,11 @@ class QueueIndex(StreamReading):
         return False
 
     def _offset_s(self, position: int) -> float:
-        """From the clock of the node to that on the wall, for what is written from here on."""
+        """Return the offset of the wall clock from the node's, for what is written from here on."""
         return self.entries.offsets.begin(position)
 
     def _waiting_in(self, batch: OpenBatch) -> list[Waiting]:
-        """Where to note who waits for a message: a message is never safer than its queue."""
+        """Return the list for those who wait for a message, which is never safer than its queue."""
         definition = self.definition
         if definition is None:
             return batch.waiting
@@ -272,7 +273,8 @@ class QueueIndex(StreamReading):
     def _emit_shared(
         self, batch: OpenBatch, message: Message, body: bytes, expires_us: int, now_us: int
     ) -> tuple[int, int]:
-        """A reference, after the shared record if this is the first queue to refer to it."""
+        """Put a reference into the batch, after the shared record if no queue refers to it yet.
+        Return the place and the length of the record."""
         envelope = message.envelope
         assert envelope.stored is not None
         data, crc = envelope.stored
@@ -291,7 +293,7 @@ class QueueIndex(StreamReading):
     def _add_reference(
         self, batch: OpenBatch, reference: Reference, position: int, expires_us: int
     ) -> None:
-        """Put a message into the batch whose record is there already."""
+        """Put the reference to a record into the batch; the record is there already."""
         payload = encode_reference(reference)
         head = record_head(
             ENQUEUE,
@@ -428,7 +430,7 @@ class QueueIndex(StreamReading):
                 self._remove_span(first, beyond)
                 if beyond < end and piece_end - piece_start == PIECE:
                     yield
-        # What was lost on the way was to be removed.
+        # Messages that were lost on the way were to be removed anyway.
         self.entries.take_lost()
 
     def _remove_purged(self, messages: Iterator[Message]) -> Iterator[None]:
@@ -550,7 +552,7 @@ class QueueIndex(StreamReading):
         self.undelivered_from = undelivered_from
 
     def delete(self) -> None:
-        """Until the disk knows, the queue may come back, and its messages are kept for it."""
+        """End the queue, but keep its messages: until the disk knows, the queue may come back."""
         self._ended = True
         for position in list(self._unwritten):
             self._cancel(position)

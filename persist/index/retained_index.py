@@ -33,12 +33,12 @@ from warren.persist.layout.format import (
 from warren.persist.log.journal import ENQUEUE_BYTES, MARK_BYTES_MIN, OpenBatch
 
 UNCUT = 1 << 62
-"""Beyond every mark."""
+"""A mark beyond every other one."""
 
 
 class RetainedIndex(QueueIndex):
-    """`_elsewhere` are messages to be written that stand in the log already, by position; `_late`
-    those below others that came before them, up to `_next`."""
+    """An index of retained messages. `_elsewhere` are messages to be written that stand in the log
+    already, by position; `_late` those below others that came before them, up to `_next`."""
 
     _elsewhere: dict[int, StoredBody] | None = None
     _next: int | None = None
@@ -83,7 +83,7 @@ class RetainedIndex(QueueIndex):
         return self._elsewhere
 
     def _note_late(self, messages: Sequence[Message]) -> None:
-        """Note those that come behind others in the journal which have higher positions."""
+        """Note the messages that come into the journal behind others with higher positions."""
         first = messages[0].position
         if self._next is None:
             self._next = self.end_of_sequence()
@@ -112,7 +112,7 @@ class RetainedIndex(QueueIndex):
         return is_all
 
     def _offset_s(self, position: int) -> float:
-        # `write_retained` takes this one from times on the wall.
+        # `write_retained` takes this offset from times on the wall.
         return self._context.epoch_s
 
     def _emit_shared(
@@ -138,7 +138,7 @@ class RetainedIndex(QueueIndex):
     # Reading
 
     def arrived_at(self, position: int) -> float | None:
-        """When it was acknowledged."""
+        """Return when the message was acknowledged."""
         noted = self._unwritten.get(position)
         if noted is not None:
             return self._context.wall_us(noted[0].expires_at) / 1e6
@@ -146,9 +146,9 @@ class RetainedIndex(QueueIndex):
         return None if entry is None else entry.expires_us / 1e6
 
     def end_of_old(self, start: int, end: int, since: float) -> int:
-        """Behind the first messages in [start, end) that were acknowledged before then; some of
-        them, where they are many."""
-        # One that is filled in may be below others that are written.
+        """Return the end of the first messages in [start, end) that were acknowledged before
+        `since`; where they are many, of some of them."""
+        # A message that is filled in may be below others that are written already.
         end = min((at for at in self._unwritten if start <= at < end), default=end)
         if end == start:
             return start

@@ -1,4 +1,4 @@
-"""What the index of a queue can do beside, when the queue is a stream.
+"""The further abilities that the index of a queue has when the queue is a stream.
 
 Implements `core.backing.stream_store.StreamStore` with what every index has. Readers are all over a
 stream, so a segment that was read from leaves memory again when many others were since then.
@@ -28,7 +28,7 @@ class StreamReading(ABC):
     def _read_entries(self, entries: list[IndexEntry]) -> tuple[list[Message], int, int]: ...
 
     def read_stored(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:
-        """`read` what is on disk already."""
+        """`read`, but only messages that are on disk already."""
         self.entries.cursor = start // SEGMENT_ENTRIES
         self.entries.keep_few(self.entries.cursor)
         entries, complete = self.entries.between(start, end, count_max, bytes_max)
@@ -44,7 +44,8 @@ class StreamReading(ABC):
         return last.start + last.written
 
     def walk(self, start: int, end: int, enough: int) -> Walked:
-        """One segment at most, of which the totals are enough where all of it counts."""
+        """Walk through one segment at most. If all of it counts, its totals are enough, and it need
+        not be in memory."""
         number, first = divmod(start, SEGMENT_ENTRIES)
         segment = self.entries.segments.get(number)
         base = start - first
@@ -74,7 +75,7 @@ class StreamReading(ABC):
             return None
         head = self._reader.read_run([entry._replace(length=RECORD_BYTES)])
         if isinstance(head, Damaged) or len(head) < RECORD_BYTES:
-            # The reader of the message hears of it.
+            # The loss is reported when the message is read.
             return None
         arrived_us: int = RECORD.unpack_from(head)[-1]
         return arrived_us / 1e6
