@@ -72,8 +72,8 @@ from warren.persist.recovery.recovery import (
 )
 
 PAUSES_S = (0.2, 0.5, 1.0)
-"""Before what looks damaged is looked at again. A removal is in the journal within 25 ms and a
-sync, a deleted queue's files go after a commit of definitions."""
+"""Pauses before what looks damaged is looked at again. A removal is in the journal within 25 ms and
+a sync, a deleted queue's files go after a commit of definitions."""
 
 SUSPECTS_MAX = 10_000
 """Findings kept; with more damage than that, it is not the list that counts."""
@@ -84,7 +84,8 @@ SHARED_KEPT_MAX = 100_000
 CRC_READ_BYTES = 1 << 20
 
 Unit: TypeAlias = tuple[int, int] | int | None
-"""What is looked at at once: a segment by queue and number, a log file, or the rest."""
+"""A part of the directory that is looked at at once: a segment by queue and number, a log file, or
+the rest."""
 
 
 class Finding(NamedTuple):
@@ -120,7 +121,8 @@ class QueueTotals(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a check found. `unfinished`: octets at the end of the log a start would cut."""
+    """The findings of a check. `unfinished`: octets at the end of the log that a start would
+    cut."""
 
     node_id: str
     checkpoint: Checkpoint | None
@@ -252,7 +254,7 @@ class Check:
     # One look
 
     def _look(self, units: set[Unit] | None) -> None:
-        """Look at everything, or at these units; what looks damaged is in `_suspects` then."""
+        """Look at everything, or at these units; afterwards `_suspects` has what looks damaged."""
         self._suspects = {}
         self._harmed_at = set()
         self._lacking = set()
@@ -285,7 +287,8 @@ class Check:
             return
         file = self._relative(path)
         finding = Finding(file, offset, reason, queue, position, messages)
-        # What costs all messages of a file costs fewer when some were removed meanwhile.
+        # All messages of a file are fewer when some were removed meanwhile, so damage at the
+        # beginning of a file has no position in its key.
         key = (file, offset, reason, queue, position if offset else None)
         self._harmed_at.add((file, offset))
         self._suspects[key] = (self._unit, finding)
@@ -349,7 +352,7 @@ class Check:
             self._unit = None
 
     def _was_deleted(self, queue_id: int) -> bool:
-        """The next start removes what is left of it."""
+        """Whether the queue was deleted, so that the next start removes what is left of it."""
         queue_id = self._levels.queue_of(queue_id)
         return queue_id in self._deleted and queue_id not in self._names
 
@@ -407,7 +410,8 @@ class Check:
             file.close()
 
     def _open_newest(self, path: Path, file_id: int) -> tuple[Path, File] | None:
-        """A file that went since was written anew, or is not needed any more."""
+        """Open a log file, or its newest generation if it went since: then it was written anew.
+        None if it is not needed any more."""
         try:
             return path, self._filesystem.open(path, writable=False)
         except FileNotFoundError:
@@ -425,7 +429,7 @@ class Check:
         try:
             header = decode_file_header(file.read(0, FILE_HEADER_BYTES))
         except Damaged as damage:
-            # One that was never begun holds nothing, and no later start removes it.
+            # A file that was never begun holds nothing, and no later start removes it.
             if file.size() > FILE_HEADER_BYTES:
                 self._suspect(path, 0, str(damage))
                 self._check_batches(path, file, file_id, last=last)
@@ -458,7 +462,7 @@ class Check:
             self._check_footer(path, file, scan)
 
     def _journal_offset(self, file_id: int) -> int:
-        """Up to where the file was whole when the checkpoint was written."""
+        """Return up to where the file was whole when the checkpoint was written."""
         place = self._view.place
         return place & OFFSET_MASK if file_id == file_of(place) else 0
 
@@ -478,7 +482,7 @@ class Check:
         return None, None
 
     def _check_known(self, place: int, record: Record) -> None:
-        """A segment must know of every message before the checkpoint."""
+        """Suspect a segment that does not know a message from before the checkpoint."""
         if place >= self._view.place or record.type not in (PUBLISH, ENQUEUE):
             return
         number = record.position // SEGMENT_ENTRIES
@@ -487,14 +491,14 @@ class Check:
             return
         if self._was_deleted(record.queue):
             return
-        # Without a file it may have been empty once, and begun again since.
+        # A segment without a file may have been empty once, and begun again since.
         has_file = segment.file_end > 0 or segment.generation > 0
         if not has_file or segment in self._lacking:
             return
         self._lacking.add(segment)
         path = self._view.index.path(segment)
         if not segment.file_end:
-            # Nothing could be made of the file; its next flush would begin another generation.
+            # The file could not be read at all; the next flush would begin another generation.
             path = path.with_name(segment_name(segment.number, segment.generation - 1))
         offset = max(segment.file_end, SEGMENT_HEADER_BYTES)
         reason = "ends before entries that the checkpoint says it has"

@@ -94,7 +94,7 @@ def _dump_level(view: StoreView, reader: RecordReader, queue_id: int) -> Iterato
 
 
 def _pass_over(path: Path, harm: Harm) -> None:
-    """`check` tells about damage elsewhere."""
+    """Does nothing: `check` tells about damage elsewhere."""
 
 
 def _dumped(queue_id: int, entry: IndexEntry, reader: RecordReader) -> Dumped:

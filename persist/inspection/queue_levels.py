@@ -38,21 +38,22 @@ class QueueLevels(NamedTuple):
     storages: Mapping[int, int] = {}
 
     def is_retained(self, level: int) -> bool:
-        """Whether what is there was acknowledged."""
+        """Whether the level has acknowledged messages."""
         return is_retained(level) and level not in self.highest
 
     def is_hidden(self, level: int) -> bool:
-        """Whether what is there is not in the queue."""
+        """Whether the messages of the level are not in the queue: ids, or acknowledged messages."""
         return level in self.ids or self.is_retained(level)
 
     def queue_of(self, level: int) -> int:
-        """The id by which this storage knows the queue that the level is of."""
+        """Return the id by which this storage knows the queue of the level."""
         queue_id = definition_id(level)
         return self.storages.get(queue_id, queue_id) if self.is_retained(level) else queue_id
 
 
 def read_levels(data_directory: Path, *, pause: Callable[[float], None]) -> QueueLevels:
-    """What cannot be read is passed over. Raises `DataDirectoryRefused`, OSError."""
+    """Read the levels from the definitions, passing over those that cannot be read. Raises
+    `DataDirectoryRefused`, OSError."""
     known = read_known_cluster(data_directory)
     node = "" if known is None else known.node
     ids, highest, storages = set(), set(), {}

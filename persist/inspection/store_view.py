@@ -49,13 +49,13 @@ LOOKS_MAX = 100
 
 OPEN_FILES_MAX = 16
 READ_BYTES = 1 << 16
-"""Read at once: neighbours in a queue are mostly neighbours in a file."""
+"""Octets that are read at once: neighbours in a queue are mostly neighbours in a file."""
 
 Harmed = Callable[[Path, Harm], None]
 
 
 class StoreView:
-    """What `directory`, the storage's, says now.
+    """The contents of a storage, as its `directory` says now.
 
     `files` are the newest generations by number. `stopped_clean`: the node ended its work in
     order and did not start again, so nothing can be unfinished. Queues of which `only` says no
@@ -106,7 +106,7 @@ class StoreView:
 
     @property
     def place(self) -> int:
-        """Where the journal begins that is not in the segments."""
+        """The place from which on the journal is not in the segments."""
         return 0 if self.checkpoint is None else self.checkpoint.place
 
     @property
@@ -161,7 +161,7 @@ class StoreView:
             self._harmed(path, Harm(0, 0, "a file of the journal is missing"))
 
     def _missing_files(self) -> list[int]:
-        """Every file of the journal since the checkpoint must be there."""
+        """Return the numbers of journal files since the checkpoint that are missing."""
         first, offset = file_of(self.place), self.place & OFFSET_MASK
         missing = [at for at in range(first + 1, self.last_file_id) if at not in self.files]
         if first and first not in self.files and offset > FILE_HEADER_BYTES:
@@ -210,8 +210,8 @@ class StoreView:
     def replay(self, file: File, file_id: int, offset: int, *, complete: bool) -> None:
         """Take the batches of a file of the journal into account, from the offset on.
 
-        `complete` as `Scan` has it. What is damaged in the file is not told here, but for records
-        that are whole and make no sense.
+        `complete`: see `Scan`. Damage in the file is not reported here, except records that are
+        whole and make no sense.
         """
         scan = Scan(file, file_id, offset, complete=complete)
         for found in scan.records():
