@@ -55,7 +55,7 @@ REMOVE = 4
 RETURNED = 5
 """How often messages of a queue were returned, and which of them are dead."""
 MARK_SHIFT = 32
-"""Above so many bits of such a number is why the message is dead, 0 while it lives."""
+"""Bits of the count in such a number; above is why the message is dead, 0 while it lives."""
 COUNT_MAX = (1 << MARK_SHIFT) - 1
 
 PERSISTENT = 1
@@ -242,12 +242,12 @@ def encode_survivors(survivors: Survivors) -> bytes:
 
 
 def survivors_bytes(count: int) -> int:
-    """Octets of the table of so many records, at the end of a combined file."""
+    """Octets of the table of `count` records, at the end of a combined file."""
     return 12 * count + _SURVIVORS.size
 
 
 def decode_survivors(data: bytes) -> Survivors:
-    """From the octets at the end of a combined file. Raises `Damaged`."""
+    """Decode the table from the octets at the end of a combined file. Raises `Damaged`."""
     tail = data[-_SURVIVORS.size :]
     if len(tail) < _SURVIVORS.size or tail[:4] != SURVIVORS_MAGIC:
         raise Damaged("no end of a combined file")
@@ -602,7 +602,7 @@ class DeliveryCount(NamedTuple):
 
 
 def encode_counts(node_id: bytes, counts: Sequence[DeliveryCount]) -> bytes:
-    """What a checkpoint keeps of the counts in the journal before it."""
+    """Encode the counts in the journal before a checkpoint, which the checkpoint keeps."""
     head = _COUNTS.pack(COUNTS_MAGIC, FORMAT_VERSION, 0, len(counts), node_id)
     body = head + b"".join([_COUNT.pack(*count) for count in counts])
     return body + _CRC.pack(crc32(body))

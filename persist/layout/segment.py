@@ -115,7 +115,7 @@ class Columns:
 
 
 class SegmentOwner(Protocol):
-    """The entries of a queue, as those know them who work on one of its segments."""
+    """The entries of a queue, as far as the work on one of its segments needs them."""
 
     directory: Path
     durable: bool
@@ -163,7 +163,7 @@ class Segment:
         self.flushed = 0
         self.flushed_place = 0
         self.paged: list[int] = []
-        # In as few ranges as possible, ascending.
+        # Ranges of removed entries, as few as possible, ascending.
         self.removed: list[tuple[int, int]] = []
         self.generation = 0
         self.file_end = 0
@@ -179,16 +179,16 @@ class Segment:
         return directory / segment_name(self.number, self.generation)
 
     def older_paths(self, directory: Path) -> list[Path]:
-        """The files this one took the place of."""
+        """Return the paths of the files in whose place this one came."""
         names = [segment_name(self.number, generation) for generation in range(self.generation)]
         return [directory / name for name in names]
 
     def came_late(self, relative: int) -> None:
-        """An entry of a record in the journal was made below others, where one may have been
-        removed."""
+        """Note that an entry of a record in the journal was made below others, where one may have
+        been removed."""
         if relative < self.flushed:
             self.paged.append(relative)
-        # A frame has removals of what was there before its entries, and no others.
+        # A frame may name removals of entries that were there before, but not of its own entries.
         removed = self.removed
         at = bisect_right(removed, relative, key=itemgetter(1))
         if at < len(removed) and removed[at][0] <= relative:
@@ -197,7 +197,7 @@ class Segment:
             removed[at : at + 1] = [piece for piece in pieces if piece[0] < piece[1]]
 
     def note_removed(self, start: int, end: int) -> None:
-        """Nothing is left of the entries in [start, end)."""
+        """Note that the entries in [start, end) were removed."""
         removed = self.removed
         at = bisect_left(removed, start, key=itemgetter(1))
         beyond = bisect_right(removed, end, at, key=itemgetter(0))
@@ -207,7 +207,7 @@ class Segment:
         removed[at:beyond] = [(start, end)]
 
     def flush(self, place: int, start_number: int) -> tuple[int, bytes]:
-        """What is to be written at the end of the file, and where that is.
+        """Return where to write at the end of the file, and what.
 
         Afterwards the segment is clean, and the file will say all there is to say, once it is
         written; every record of the segment's queue must be in the journal before `place`.
@@ -240,7 +240,7 @@ class Segment:
         return start, data
 
     def begin_anew(self) -> None:
-        """The file is not to be trusted: the next flush writes all of it, under a new name."""
+        """Have the next flush write everything, under a new name: the file is not to be trusted."""
         columns = self.columns
         assert columns is not None
         self.generation += 1
@@ -265,13 +265,13 @@ class Segment:
             self._sum_up_each(columns)
 
     def _sum_up_whole(self, columns: Columns) -> bool:
-        """Where nothing has left, and all records are of this queue alone, in order: a fifth of the
-        time. Whether that is so."""
+        """Find the totals in a fifth of the time, if nothing has left and all records are of this
+        queue alone, in order. Return whether that is so."""
         places = columns.places
         if 0 in places or not all(map(lt, places, islice(places, 1, None))):
             return False
         if places.tobytes()[::8].translate(None, _EVEN):
-            # One has the lowest bit, of shared records.
+            # One of the places has the lowest bit set, which marks shared records.
             return False
         self.live = len(places)
         self.live_bytes = sum(columns.sizes)
