@@ -40,7 +40,8 @@ RETRY_S = 5.0
 
 
 class Stage(Enum):
-    """Between asking and copying: what was removed must be on disk before a record is left out."""
+    """The steps between asking for removals and copying: a removal must be on disk before its
+    record is left out."""
 
     IDLE = auto()
     ASKED = auto()
@@ -84,7 +85,8 @@ class Combiner:
         self._file = file
         self._segments = list(file.segments)
         self._alive = {}
-        # Segments that come to share a record of the file from now on are not among these.
+        # Segments that share a record of the file from now on are not asked: `late` has these
+        # records.
         file.late = {}
         self._below = below
         self._context.clock.call_soon(self._ask_segments)
@@ -125,16 +127,16 @@ class Combiner:
             self._flush_journal()
 
     def _is_gone(self, file: StoreFile) -> bool:
-        """Whether its last message went meanwhile, and the file with it."""
+        """Whether the last message of the file went meanwhile, and the file with it."""
         return self._store.files.get(file.file_id) is not file
 
     def batch_closed(self) -> None:
-        """Everything that was removed so far is in the batch."""
+        """Note that everything that was removed so far is in the batch."""
         if self._stage is Stage.ASKED:
             self._stage = Stage.IN_BATCH
 
     def batch_synced(self) -> None:
-        """The removal of all records that were not copied is on disk."""
+        """Begin to copy: the removal of all records that are not copied is on disk."""
         if self._stage is Stage.IN_BATCH:
             self._stage = Stage.IDLE
             file = self._file

@@ -16,7 +16,7 @@ from warren.persist.layout.format import (
 )
 
 COPY_BYTES_MAX = 1 << 20
-"""What is read at once: neighbours are copied together."""
+"""Octets that are read at once: neighbours are copied together."""
 
 
 def copy_records(

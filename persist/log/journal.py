@@ -54,10 +54,10 @@ RELIEVED_BYTES = 4 << 20
 
 
 MARK_BYTES_MIN = 1024
-"""What a message counts for at least where batches are cut: small ones take their time, too."""
+"""Octets that a message counts at least where batches are cut: small ones take their time, too."""
 
 ENQUEUE_BYTES = RECORD_BYTES + 24
-"""What another queue for a shared message costs: a reference, and its entry among the lengths."""
+"""Octets of another queue for a shared message: a reference, and its entry among the lengths."""
 
 NOTHING_REMOVED = record_head(REMOVE, 0, 0, 0, 0, 0, b"", 0, b"")
 """A record without effect, to move the end of the journal."""
@@ -116,7 +116,7 @@ class OpenBatch:
 
 
 class NotedIndex(Protocol):
-    """The index of a queue, as the journal knows it: something that has records to write.
+    """The part of a queue's index that the journal uses: the index has records to write.
 
     `is_noted` is for the journal alone: whether the index is in `Journal.noted`.
     """
@@ -192,7 +192,7 @@ class Journal:
 
     @property
     def idle(self) -> bool:
-        """Whether everything noted so far is on disk, and those who waited for it know."""
+        """Whether everything noted so far is on disk, and those who waited for it know it."""
         return not (self.noted or self._writing or self._settled)
 
     # What queue indexes say
@@ -200,7 +200,7 @@ class Journal:
     def note(
         self, index: NotedIndex, envelope: Envelope, body: bytes, confirms: PublishConfirms | None
     ) -> tuple[int, int]:
-        """The index has a message to write. Returns its mark, and its octets."""
+        """Note that the index has a message to write. Return its mark, and its octets."""
         octets = RECORD_BYTES + len(body) + len(envelope.header)
         if (
             body is self.last_body
@@ -220,7 +220,7 @@ class Journal:
         return self.last_mark, octets
 
     def note_beside(self, index: NotedIndex, octets: int, confirms: PublishConfirms | None) -> int:
-        """The index has a record that goes with the message noted last. Returns their mark."""
+        """Note a record of the index that goes with the message noted last. Return their mark."""
         self.noted_bytes += max(octets, MARK_BYTES_MIN)
         self.unwritten_bytes += octets
         self._to_ask(index, confirms)
@@ -229,15 +229,15 @@ class Journal:
     def note_many(
         self, index: NotedIndex, end_mark: int, octets: int, confirms: PublishConfirms | None
     ) -> None:
-        """The index has messages that no other queue has. It gave them marks from `noted_bytes`
-        on; `end_mark` follows the last one."""
+        """Note that the index has messages that no other queue has. It gave them marks from
+        `noted_bytes` on; `end_mark` follows the last one."""
         self.last_body = self.last_envelope = None
         self.noted_bytes = end_mark
         self.unwritten_bytes += octets
         self._to_ask(index, confirms)
 
     def note_change(self, index: NotedIndex) -> None:
-        """The index has removals or returns to write, for which no client waits."""
+        """Note that the index has removals or returns to write, for which no client waits."""
         if not index.is_noted:
             index.is_noted = True
             self.noted.append(index)
@@ -245,7 +245,7 @@ class Journal:
             self.close_later()
 
     def _to_ask(self, index: NotedIndex, confirms: PublishConfirms | None) -> None:
-        """Ask the index for what it noted, the sooner if a publisher waits for it."""
+        """Have the index asked for what it noted, the sooner if a publisher waits for it."""
         if not index.is_noted:
             index.is_noted = True
             self.noted.append(index)
@@ -258,34 +258,35 @@ class Journal:
             self.much_noted()
 
     def close_later(self) -> None:
-        """Something was noted for which no client waits."""
+        """Close a batch later (`DELAY_S`): something was noted for which no client waits."""
         self.closing = True
         if self._timer is None and not self._writing:
             self._timer = self._call_later(DELAY_S, self._timed_out)
 
     def close_soon(self) -> None:
-        """Something a publisher waits for was noted."""
+        """Close a batch when the turn is over: something was noted for which a publisher waits."""
         self.urgent = True
         if not self._soon:
             self._soon = True
             self._call_soon(self._turn_over)
 
     def much_noted(self) -> None:
-        """So much is noted that it is time to write, or for publishers to wait."""
+        """Close a batch soon, or have publishers wait: much is noted."""
         if not self.urgent:
             self.close_soon()
         if not self.congested:
             self._watch_congestion()
 
     def cancelled(self, octets: int, confirms: PublishConfirms | None, publish_seq: int) -> None:
-        """A message was removed before it was written: its publisher need not wait any more."""
+        """Drop a message that was removed before it was written: its publisher waits no more."""
         self.unwritten_bytes -= octets
         if confirms is not None:
             self._settled.append((confirms, publish_seq))
             self.close_soon()
 
     def note_deletion(self) -> None:
-        """A queue was deleted: a batch is to be closed behind all that was noted of it."""
+        """Note that a queue was deleted: a batch is to be closed behind all that was noted of
+        it."""
         self._deletion_noted = True
         if not self.closing:
             self.close_later()
@@ -301,7 +302,7 @@ class Journal:
         self.flush()
 
     def removals_written(self) -> Event:
-        """Happens when all that was removed so far is removed on disk."""
+        """Return an event: all that was removed so far is removed on disk."""
         self.flush()
         return self._removals_awaited
 
@@ -334,7 +335,7 @@ class Journal:
         self._flush_wanted = self._deletion_noted = False
         removals, self._removals_awaited = self._removals_awaited, Event()
         batch = self._gather()
-        # They have done their part; nothing is kept in memory for them.
+        # The references to the last message are not needed any more, and would keep it in memory.
         self.last_body = self.last_envelope = None
         self._watch_congestion()
         if not batch.lengths:
@@ -351,7 +352,7 @@ class Journal:
         self.batches += 1
         self._writing = True
         self._writing_bytes = len(data)
-        # Publishers may be waiting for what there was no room for.
+        # Publishers may be waiting for messages for which there was no room.
         self.urgent = bool(self.noted)
         self._on_batch(self._store.end, len(data))
         commit = self._group.submit(piece)
@@ -364,7 +365,7 @@ class Journal:
         if self._mark_wanted:
             self._mark_wanted = False
             batch.add((NOTHING_REMOVED,), RECORD_BYTES)
-        # The reader of a batch relies on all removals before it being in it.
+        # Readers of a batch rely on it: the batch has all removals that were noted before it.
         for index in noted:
             index.emit_removed(batch)
         first = min((at for index in noted if (at := index.first_mark()) is not None), default=0)
@@ -376,7 +377,7 @@ class Journal:
         return batch
 
     def _written(self, piece: Piece, batch: OpenBatch) -> None:
-        """The batch is synced."""
+        """Tell those that wait for the batch, which is synced, and go on."""
         self._store.written(piece, self._writer.generation)
         self._writing = False
         self._writing_bytes = 0

@@ -10,11 +10,11 @@ from warren.persist.layout.format import Damaged, Survivors, decode_survivors
 from warren.persist.log.log_writer import file_name
 
 SURVIVORS_READ_BYTES = 1 << 20
-"""The table of a combined file is mostly in so much of its end."""
+"""So many octets at the end of a combined file mostly contain its table."""
 
 
 class LogFiles(NamedTuple):
-    """The newest generation of every file, by its number; the names of all else, leftovers."""
+    """The newest generation of every file, by its number; `leftovers` are all other names."""
 
     newest: dict[int, int]
     leftovers: list[str]

@@ -39,7 +39,7 @@ COPY_BYTES = 1 << 20
 
 SMALL_BYTES = 4096
 SMALL_IN_A_ROW = 8
-"""A file is given room when so many pieces came one after the other that were not larger."""
+"""A file is given room after so many pieces in a row of at most `SMALL_BYTES`."""
 
 
 class Piece(NamedTuple):
@@ -59,7 +59,7 @@ def file_name(file_id: int, generation: int) -> str:
 
 
 class LogWriter:
-    """The only one who writes to the log in `directory`. `durable`: every write is synced."""
+    """The only writer of the log in `directory`. `durable`: every write is synced."""
 
     def __init__(self, filesystem: FileSystem, directory: Path, *, durable: bool) -> None:
         self._filesystem = filesystem
@@ -95,7 +95,7 @@ class LogWriter:
         if header is None or header.file_id < piece.header.file_id:
             self._create(piece.header)
         elif header.file_id > piece.header.file_id or piece.offset < self._end:
-            # Written by a try that failed at a later piece.
+            # An earlier try, which failed at a later piece, has written this one.
             return
         if self._doubtful:
             self._replace(piece)
@@ -122,7 +122,7 @@ class LogWriter:
         try:
             self._file.write(end, bytes(ROOM_BYTES))
         except OSError as error:
-            # The piece is there, and pieces can be written without room.
+            # The piece itself is written, and pieces can be written without room.
             log_event(log, logging.DEBUG, "no_room_made", error=error)
 
     def _give_up_room(self, end: int) -> None:
@@ -157,10 +157,11 @@ class LogWriter:
         self._small = self._room_end = 0
 
     def _write_footer(self) -> None:
-        """Close the file. It is written when all before it is synced, and so it proves that.
+        """Close the file. The footer is written when all before it is synced, and so it proves
+        that.
 
-        Nothing depends on it being there: it is not synced, and does without when it cannot be
-        written.
+        Nothing depends on the footer: it is not synced, and the file does without it when it cannot
+        be written.
         """
         assert self._file is not None and self._header is not None
         try:

@@ -78,7 +78,7 @@ class StoreFile:
         return file_name(self.file_id, self.generation)
 
     def refer_late(self, place: int, length: int) -> None:
-        """An entry of another queue, written now, needs a shared record of the file."""
+        """Note that an entry of another queue, written now, needs a shared record of the file."""
         if self.late is not None:
             self.late[place & OFFSET_MASK] = length
 
@@ -112,7 +112,7 @@ class MessageStore:
         self._dead: set[StoreFile] = set()
 
     def take_over(self, files: Iterable[StoreFile], last_id: int) -> None:
-        """The files found at start, with what is alive in them; none is written to again.
+        """Take over the files found at start, with what is alive in them; none is written to again.
 
         `last_id` is the highest number a file ever had.
         """
@@ -128,7 +128,8 @@ class MessageStore:
 
     @property
     def next_file_place(self) -> int:
-        """Where the next file begins; one that nothing was written to yet is no file."""
+        """The place where the next file begins. The current file is the next one until something is
+        written to it."""
         current = self.current
         unused = current is not None and current.size == FILE_HEADER_BYTES
         return place_of(self._last_id + (not unused), FILE_HEADER_BYTES)
@@ -149,7 +150,8 @@ class MessageStore:
         return self.current
 
     def appended(self, file: StoreFile, data: bytes) -> Piece:
-        """Octets for the end of the current file; what the writer is to do about them."""
+        """Note octets for the end of the current file; return what the writer is to do with
+        them."""
         offset = file.size
         file.size += len(data)
         file.unwritten.append((offset, data))
@@ -170,7 +172,7 @@ class MessageStore:
                 self._dead.add(current)
 
     def written(self, piece: Piece, generation: int) -> None:
-        """The piece is on disk, in this generation of its file."""
+        """Note that the piece is on disk, in this generation of its file."""
         file = self.files.get(piece.header.file_id)
         if file is None:
             return
@@ -229,13 +231,13 @@ class MessageStore:
     # What is alive
 
     def keep(self, file: StoreFile, count: int, size: int) -> None:
-        """So many records, of so many octets, are needed."""
+        """Count `count` records, of `size` octets, as needed."""
         file.live_count += count
         file.live_bytes += size
         self.live_bytes += size
 
     def refer(self, place: int, length: int) -> None:
-        """One more queue needs a shared record."""
+        """Count one more queue that needs a shared record."""
         file = self.files.get(file_of(place))
         if file is None:
             return
@@ -246,7 +248,7 @@ class MessageStore:
             self.keep(file, 1, length)
 
     def release(self, place: int, length: int) -> None:
-        """An index entry with this place is gone."""
+        """Count one index entry less that leads to this place."""
         file = self.files.get(file_of(place))
         if file is None:
             return
@@ -260,7 +262,7 @@ class MessageStore:
         self.drop(file, 1, length)
 
     def drop(self, file: StoreFile, count: int, size: int) -> None:
-        """So many records of one queue, of so many octets, are not needed any more."""
+        """Count `count` records of one queue, of `size` octets, as not needed any more."""
         file.live_count -= count
         file.live_bytes -= size
         self.live_bytes -= size
@@ -277,7 +279,7 @@ class MessageStore:
         ]
 
     def forget(self, file: StoreFile) -> Path:
-        """The file goes; its path is to be removed."""
+        """Forget a file, and return its path, which is to be removed."""
         self._dead.discard(file)
         del self.files[file.file_id]
         self._close(file)
