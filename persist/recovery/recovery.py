@@ -137,7 +137,7 @@ class Recovery:
         self._tell()
 
     def _refuse_later_formats(self) -> None:
-        """Before anything is changed, see whether it is ours to change. Raises `NewerStorage`.
+        """Raise `NewerStorage`, before anything is changed, if a later version has written a file.
 
         A node writes the checkpoint before anything else.
         """
@@ -155,7 +155,7 @@ class Recovery:
             try:
                 decode(head)
             except Damaged:
-                # What is to be made of it is seen later.
+                # Damage is dealt with later.
                 continue
 
     def _tell(self) -> None:
@@ -184,7 +184,8 @@ class Recovery:
         try:
             node_id, self.place, start = decode_checkpoint(data)
         except Damaged as damage:
-            # Everything that is still there is replayed: what a segment knows is passed over.
+            # Everything that is still there is replayed; records that a segment knows are passed
+            # over.
             log_event(
                 log,
                 logging.ERROR,
@@ -228,14 +229,14 @@ class Recovery:
             self.undelivered = undelivered
 
     def _read_counts(self) -> None:
-        """The delivery counts that the last checkpoint has kept."""
+        """Read the delivery counts that the last checkpoint has kept."""
         data = self._read_whole(COUNTS_FILE)
         if data is None:
             return
         try:
             node_id, counts = decode_counts(data)
         except Damaged as damage:
-            # What is in the journal still counts.
+            # The counts in the journal still hold.
             log_event(log, logging.ERROR, "delivery_counts_damaged", reason=damage)
             self.damaged += 1
             return
@@ -327,8 +328,9 @@ class Recovery:
     def _restore_damaged(self) -> None:
         """Look through the whole log for the messages of segments that lost entries.
 
-        It has them, and those that were removed by records it does not have any more: what is
-        found may have been delivered and acknowledged, but nothing that was not is lost.
+        The log has these messages, but also others that were removed by records which it has no
+        more. So messages that are found may have been delivered and acknowledged, but none that was
+        not is lost.
         """
         restored = 0
         for _, stored in sorted(self.files.items()):
@@ -359,7 +361,7 @@ class Recovery:
             try:
                 record = decode_record(opened.read(after, length), 0, length)
             except Damaged:
-                # It is reported when the message is read.
+                # The damage is reported when the message is read.
                 continue
             yield Found(place_of(stored.file_id, before), length, record)
 
@@ -426,7 +428,7 @@ class Recovery:
             opened.close()
 
     def _make_durable(self) -> None:
-        """What was found may never have been synced; from now on it counts as if it had been."""
+        """Sync what was found, as it may never have been: from now on it counts as durable."""
         paths = [
             self._log_directory / stored.name
             for stored in self.files.values()

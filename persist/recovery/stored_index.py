@@ -48,7 +48,8 @@ from warren.persist.log.log_reader import Found
 log = logging.getLogger("warren.storage")
 
 LOOKS_MAX = 10
-"""For a segment that goes whenever it is to be opened: another generation takes a failed write."""
+"""Tries for a segment whose file goes whenever it is to be opened: a new generation takes a failed
+write."""
 
 
 def every_queue(queue_id: int) -> bool:
@@ -134,7 +135,8 @@ class StoredIndex:
         return segment.path(self._queue_directory(segment.queue_id))
 
     def load(self, segment: Segment) -> bool:
-        """Have the entries of a segment in memory. False when its file is gone, and they are none.
+        """Bring the entries of a segment to memory. False when its file is gone, and it has no
+        entries.
 
         May raise OSError.
         """
@@ -166,9 +168,9 @@ class StoredIndex:
         return self._directory / f"{queue_id:016x}"
 
     def _load_newest(self, segment: Segment, generations: list[int], *, report: bool) -> bool:
-        """Read the newest generation that was begun. False when it is gone.
+        """Read the newest generation that was begun. False when the file is gone.
 
-        Older ones are as good as the beginning of that one.
+        An older generation is as good as the beginning of that one.
         """
         for generation in reversed(generations):
             segment.generation = generation
@@ -212,7 +214,8 @@ class StoredIndex:
         return True
 
     def _report_unreadable(self, path: Path, data: bytes, damage: Damaged) -> bool:
-        """Whether it was damaged: it may have been in the making when the power went."""
+        """Report a file that cannot be read, unless it was only unfinished when the power went.
+        Return whether it was damaged."""
         if not self._was_synced(data, SEGMENT_HEADER_BYTES):
             log_event(log, logging.INFO, "segment_unfinished", path=path, reason=damage)
             return False
@@ -220,7 +223,7 @@ class StoredIndex:
         return True
 
     def _report_harm(self, path: Path, data: bytes, contents: SegmentContents) -> bool:
-        """Whether there was any."""
+        """Report the damage in a segment file. Return whether there was any."""
         harms = contents.harm + [
             harm for harm in contents.unfinished if self._was_synced(data, harm.offset)
         ]
@@ -304,7 +307,7 @@ class StoredIndex:
             self.count_returns(record.queue, decode_ranges(record.payload))
 
     def count_returns(self, queue_id: int, pairs: Iterable[tuple[int, int]]) -> None:
-        """These positions of the queue have these delivery counts and marks, which only grow."""
+        """Take in delivery counts and marks of positions of the queue; they only grow."""
         counts = self.delivery_counts.setdefault(queue_id, {})
         for position, count in pairs:
             counts[position] = max(count, counts.get(position, 0))
@@ -324,7 +327,7 @@ class StoredIndex:
         segment.dirty = True
 
     def _behind(self, segment: Segment, at: int) -> bool:
-        """Whether the segment does not know the journal up to there; it is in memory then."""
+        """Whether the segment, which is in memory then, does not know the journal up to `at`."""
         if at < segment.flushed_place:
             return False
         self.load(segment)
@@ -356,7 +359,8 @@ class StoredIndex:
 
 
 def _clear(segment: Segment) -> None:
-    """Its file went when all that was in it had been removed, and the journal knew that."""
+    """Empty a segment whose file went, when the journal knew that all its entries had been
+    removed."""
     segment.columns = Columns()
     segment.file_end = segment.written = segment.flushed = segment.flushed_place = 0
     segment.sum_up()
