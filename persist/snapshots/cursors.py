@@ -60,7 +60,8 @@ def cursor_path(pins: Path, name: str) -> Path:
 
 
 def read_cursor(path: Path) -> Cursor | None:
-    """None when there is none, or the power went while it was written. Raises OSError."""
+    """Return a cursor; None if there is none, or power went while it was written. Raises
+    OSError."""
     fields = _read(path / CURSOR_FILE)
     try:
         octets_max = fields["octets_max"]
@@ -77,7 +78,7 @@ def read_cursor(path: Path) -> Cursor | None:
 
 
 def write_cursor(path: Path, cursor: Cursor) -> None:
-    """The directory must be there. Raises OSError."""
+    """Write a cursor, whose directory must be there. Raises OSError."""
     _write(path / CURSOR_FILE, asdict(cursor))
 
 
@@ -96,7 +97,8 @@ def read_release(path: Path) -> Release | None:
 
 
 def note_release(path: Path, release: Release) -> None:
-    """Say it in the log, and to the stream. No error: a disk that is full is a reason to go on."""
+    """Tell the log and the stream of a release. A disk that is full raises no error: it is a reason
+    to go on."""
     log_event(
         log,
         logging.WARNING,
@@ -124,7 +126,7 @@ def list_cursors(pins: Path) -> list[Cursor]:
 
 
 def _read(path: Path) -> Any:
-    """None when there is no such file, or none that can be understood. Raises OSError."""
+    """Read a file; None when it does not exist, or cannot be understood. Raises OSError."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -132,5 +134,5 @@ def _read(path: Path) -> Any:
 
 
 def _write(path: Path, fields: dict[str, Any]) -> None:
-    """Synced: a cursor outlives its stream, and what it may keep should hold after a crash."""
+    """Write a file and sync it: a cursor and its limit outlive the stream, and a crash."""
     write_durably(path, json.dumps(fields).encode())

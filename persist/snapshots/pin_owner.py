@@ -26,13 +26,13 @@ class Owner(NamedTuple):
 
 
 def owner_of(pid: int) -> Owner | None:
-    """None where the system does not say, or there is no such process."""
+    """Return the owner with this process id; None if there is none, or the system does not say."""
     started, where = _started(pid), _where()
     return None if started is None or where is None else Owner(pid, started, where)
 
 
 def decode_owner(fields: Any) -> Owner | None:
-    """What was written as a list; None for anything else."""
+    """Return the owner that was written as a list; None for anything else."""
     match fields:
         case [int(pid), int(started), str(where)] if pid > 0:
             return Owner(pid, started, where)
@@ -40,7 +40,7 @@ def decode_owner(fields: Any) -> Owner | None:
 
 
 def has_ended(owner: Owner) -> bool:
-    """Whether that is certain."""
+    """Return True if the process has certainly ended."""
     if owner.where != _where():
         return False
     try:
@@ -48,7 +48,7 @@ def has_ended(owner: Owner) -> bool:
     except ProcessLookupError:
         return True
     except (PermissionError, OverflowError):
-        # There is one, of another user; whether it is the same may be hidden from us.
+        # A process of another user has this id; whether it is the owner may be hidden from us.
         pass
     started = _started(owner.pid)
     return started is not None and started != owner.started

@@ -132,7 +132,7 @@ class Pins:
             self._unreadable = ""
 
     def _report(self, error: str) -> None:
-        """Say once what is wrong with the directory, not at each look."""
+        """Log an error of the directory once, not at each look."""
         if error != self._unreadable:
             self._unreadable = error
             log_event(
@@ -226,7 +226,7 @@ def _sweep_one(path: Path, is_wanted: Callable[[], bool]) -> None:
         if is_wanted():
             return
         with locked(path) as ours:
-            # It may have been extended while the lock was free.
+            # The lease may have been extended while the lock was free.
             if not ours or is_wanted():
                 return
             remove(path)
@@ -273,7 +273,7 @@ def measure(directory: Path) -> Pinned:
 
 
 def held_by_cursors(directory: Path) -> dict[str, Held]:
-    """What cursors have snapshots for, by their names. Raises OSError."""
+    """Return the snapshots that are held by cursors, by the names of these. Raises OSError."""
     paths = _directories(directory)
     cursor_of = {
         path: cursor
@@ -291,7 +291,8 @@ def held_by_cursors(directory: Path) -> dict[str, Held]:
 
 
 def _cursor_of(path: Path) -> str | None:
-    """None of a snapshot without a cursor, and of one that cannot be read: `sweep` says so."""
+    """Return the cursor of a snapshot; None without one, or if it is unreadable (`sweep` logs
+    that)."""
     try:
         return read_lease(path).cursor
     except OSError:
@@ -306,7 +307,7 @@ class _PinnedFile:
 
 
 def _files_of_nobody_else(paths: list[Path]) -> list[_PinnedFile]:
-    """The files in these snapshots that have no link outside of them."""
+    """Return the files in these snapshots that have no link outside of them."""
     found: dict[tuple[int, int], _PinnedFile] = {}
     of_others = set()
     for path in paths:
@@ -353,7 +354,7 @@ def read_lease(path: Path) -> Lease:
     except FileNotFoundError:
         return NO_LEASE
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        # Of no use any more: it was not synced when the power went.
+        # The snapshot is of no use any more: its file was not synced when the power went.
         return NO_LEASE
     if not isinstance(until, int):
         return NO_LEASE
@@ -385,7 +386,7 @@ def _try_lock(fd: int) -> bool:
 
 
 def _is_there(path: Path, fd: int) -> bool:
-    """Whether it was neither renamed nor removed before it was locked."""
+    """Whether the directory was neither renamed nor removed before it was locked."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except FileNotFoundError:
