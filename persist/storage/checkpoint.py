@@ -106,13 +106,13 @@ class Checkpointer:
         self._written_bytes = 0
         self._idle_timer: Timer | None = None
         self._closed = False
-        # What was there at the start may be of no use any more.
+        # Files that were there at the start may be of no use any more.
         self.watch_idleness()
 
     # What the journal says
 
     def batch_closed(self, end: int, octets: int) -> None:
-        """A batch was closed that ends before `end`; nothing is noted that is not in it."""
+        """Note that a batch was closed, which ends before `end` and has everything noted so far."""
         self._written_since += octets
         self._written_bytes += octets
         if self._written_since >= self._store.limits.checkpoint_bytes:
@@ -134,13 +134,13 @@ class Checkpointer:
             self._prepare(end)
 
     def paged_out(self, octets: int) -> None:
-        """So much was written to the transient store, whose indexes grow in memory too."""
+        """Note octets written to the transient store, whose indexes grow in memory too."""
         self._written_since += octets
         if self._written_since >= self._store.limits.checkpoint_bytes and not self._running:
             self.request()
 
     def batch_synced(self) -> None:
-        """The batch that was closed last is on disk."""
+        """Go on: the batch that was closed last is on disk."""
         self._dead = set(self._dying)
         if self._removing:
             self._remove_segments()
@@ -169,7 +169,7 @@ class Checkpointer:
             segment = self._todo.pop()
             if not segment.dirty:
                 continue
-            # All of them, not only the new ones: when it leaves memory it is summed up.
+            # All entries count, not only the new ones: a segment that leaves memory is summed up.
             entries += 0 if segment.columns is None else len(segment.columns.places)
             self._indexes.dirty.pop(segment, None)
             offset, data = segment.flush(end, self._indexes.start)
@@ -177,7 +177,7 @@ class Checkpointer:
             self._writes.append((segment, path, offset, data))
 
     def _write_frames(self) -> None:
-        # A segment that was discarded since may have lost its file already: it gets no other.
+        # A discarded segment may have lost its file already, and must not get another one.
         writes = [write for write in self._writes if write[0].owner.has(write[0])]
         self._writes = []
         self._in_background(
@@ -217,12 +217,12 @@ class Checkpointer:
         self._in_background(job, lambda error: self._checkpoint_written(place, error))
 
     def _delivery_counts(self) -> list[tuple[int, list[tuple[int, int]]]] | None:
-        """All there are, by queue; None while there were none since the node was started."""
+        """Return all counts by queue; None while there were none since the node was started."""
         counted = self._indexes.counted
         if not counted:
             return None
         there = [(counts.queue_id, counts.all()) for counts in counted if counts]
-        # A queue without any goes when the file knows that it has none.
+        # A queue without counts goes when the file of the counts knows that it has none.
         self._uncounted = [counts for counts in counted if not counts]
         return there
 
@@ -283,7 +283,7 @@ class Checkpointer:
             self.remove_files(doomed)
 
     def remove_files(self, paths: list[Path]) -> None:
-        """Remove log files; one that comes back with a crash is found to be dead again."""
+        """Remove log files. A file that comes back with a crash is found to be dead again."""
         filesystem = self._store.filesystem
 
         def job() -> None:
@@ -298,7 +298,7 @@ class Checkpointer:
         self._store.run_background(job)
 
     def watch_idleness(self) -> None:
-        """Something was written, or is not needed any more: tidy up when nothing else happens."""
+        """Tidy up when nothing else happens: something was written, or is not needed any more."""
         if self._idle_timer is None and not self._closed:
             self._written_seen = self._written_bytes
             self._idle_timer = self._store.clock.call_later(IDLE_S, self._look_idle)
@@ -370,7 +370,8 @@ def write_frames(filesystem: FileSystem, writes: list[Write]) -> None:
         if synced:
             filesystem.sync_files(synced)
     except OSError:
-        # What a failed sync left in the cache may never reach the disk: it must not be found.
+        # Octets that a failed sync left in the cache may never reach the disk: no reader may find
+        # them.
         for _, path, offset, _ in writes:
             cut_off(filesystem, path, offset)
         raise

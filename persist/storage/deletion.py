@@ -68,12 +68,12 @@ class Deletion:
         self._stopped = True
 
     def note(self, index: QueueIndex) -> None:
-        """The queue was deleted."""
+        """Note that the queue was deleted."""
         self._deleted.append(index)
         self._journal.note_deletion()
 
     def batch_closed(self) -> None:
-        """The batch has all that was noted of the queues deleted so far."""
+        """Note that the batch has all that was noted of the queues deleted so far."""
         self._doomed += self._deleted
         self._deleted = []
 
@@ -89,7 +89,7 @@ class Deletion:
         return doomed
 
     def _remove(self, doomed: list[QueueIndex]) -> None:
-        """The definitions of these queues are gone from the disk: so may go what they held."""
+        """Remove what these queues held: their definitions are gone from the disk."""
         if self._stopped:
             return
         self._work.add(self._released(deque(doomed)))
@@ -122,7 +122,7 @@ class Deletion:
         self._context.run_background(job)
 
     def _remove_directories(self, directories: list[Path]) -> bool:
-        """Whether they are gone for good; runs in the background."""
+        """Remove the directories, in the background. Return whether they are gone for good."""
         gone = True
         for directory in directories:
             try:
@@ -133,7 +133,7 @@ class Deletion:
         return self._sync_parents({directory.parent for directory in directories}) and gone
 
     def _sync_parents(self, parents: Collection[Path]) -> bool:
-        """Whether what was removed from these directories cannot come back."""
+        """Sync these directories. Return whether what was removed from them cannot come back."""
         synced = True
         for parent in parents:
             try:
@@ -144,7 +144,7 @@ class Deletion:
         return synced
 
     def _without_files(self, queue_ids: set[int]) -> None:
-        """Only the journal knows of these queues, up to where it is now."""
+        """Note that only the journal knows of these queues, up to where it is now."""
         if self._stopped or not queue_ids:
             return
         self._leaving.append((self._persistent.end, queue_ids))

@@ -103,7 +103,7 @@ def _is_here(record: object, member: str | None) -> bool:
 
 def _way_out(data_directory: Path) -> str:
     if _is_of_a_cluster(data_directory):
-        # The others must not take an empty copy for the one that they know.
+        # The other nodes must not take an empty copy for the one that they know.
         return "have the cluster forget this node, and start it with an empty data directory"
     return f"`warren store repair --without-messages {data_directory}` makes an empty one"
 

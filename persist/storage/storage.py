@@ -72,7 +72,7 @@ QUARANTINED_MAX = 1000
 
 
 class NodeCalls(NamedTuple):
-    """What the storage asks of its node, and tells it.
+    """The calls of the storage to its node.
 
     `definitions` returns the youngest commit of definitions that a crash could still undo.
     `on_flow` is told when publishers are to wait, and when not any more; `on_trouble` with an error
@@ -115,9 +115,10 @@ class Storage:
         deleted_queues: DeletedQueues,
     ) -> None:
         self.unclaimed = UnclaimedMessages()
-        # Their queues have definitions, and could not be brought back.
+        # The messages of queues that have definitions, and could not be brought back.
         self._unreachable = UnclaimedMessages()
-        # Of queues that retain no acknowledged messages any more, by the id of that level.
+        # The logs of queues that retain no acknowledged messages any more, by the ids of their
+        # levels.
         self._emptied: dict[int, QueueIndex] = {}
         self.directory = context.directory
         self.damaged = recovery.damaged
@@ -140,7 +141,7 @@ class Storage:
         self._make_stores(recovery)
         self._make_journal()
         self._make_tidying(recovery)
-        # They count for what is confirmed, as the journal does, and wait for no tidying.
+        # Cards count for what is confirmed, as the journal does, and wait for no tidying.
         self.card_files = CardLog(
             context.filesystem,
             context.directory,
@@ -159,7 +160,7 @@ class Storage:
     # The parts, in the order in which they need each other
 
     def _make_stores(self, recovery: Recovery) -> None:
-        """The files of messages, and what queue indexes know of them."""
+        """Make the stores of message files, and what queue indexes know of them."""
         context, start = self._context, recovery.start
         directory = context.directory
         transient_directory = directory / TRANSIENT_DIRECTORY / LOG_DIRECTORY
@@ -179,7 +180,7 @@ class Storage:
         )
 
     def _make_journal(self) -> None:
-        """Make the journal, which writes to these files."""
+        """Make the journal, which writes to the persistent store."""
         context = self._context
         filesystem = context.filesystem
         self._writer = LogWriter(filesystem, self.persistent.directory, durable=True)
@@ -244,11 +245,12 @@ class Storage:
 
     def _note_start(self, recovery: Recovery) -> None:
         filesystem = self._context.filesystem
-        # No later start may take itself for this one, whatever becomes of what it writes.
+        # The number of the start is on disk first, so that no later start takes itself for this
+        # one.
         checkpoint = Checkpoint(self._context.node_id, recovery.place, recovery.start)
         data = encode_checkpoint(checkpoint)
         write_small_file(filesystem, self.directory / CHECKPOINT_FILE, data)
-        # What it says was true of the start before only.
+        # That file was true of the start before only.
         filesystem.remove(self.directory / CLEAN_FILE)
         filesystem.sync_directory(self.directory)
 
@@ -307,7 +309,7 @@ class Storage:
         defined: Collection[int] = (),
         is_deleted: Callable[[int], bool] | None = None,
     ) -> None:
-        """See to what was not opened: drop what is of deleted queues, and keep the rest.
+        """Drop the recovered messages of deleted queues that were not opened, and keep the others.
 
         `defined` are queues that could not be brought back this time. `is_deleted` says of the id
         of a queue that it was deleted; without it that is so where a note says it.
@@ -323,7 +325,7 @@ class Storage:
             queue_id = first_level(storage_id)
             lives_on = queue_id in there or (is_deleted(queue_id) and queue_id not in known)
             if is_retained(storage_id) and lives_on:
-                # Its queue is there, or at other nodes, and retains nothing here any more.
+                # The queue is here, or at other nodes, and retains nothing here any more.
                 self._emptied[storage_id] = index
                 index.remove_range(0, index.first_position())
             elif queue_id in defined:
@@ -340,10 +342,10 @@ class Storage:
         self.unclaimed.report()
         self._undelivered = None
         self._recovered_counts = {}
-        # This start may end before they have left the disk, and the next one knows by notes only.
+        # This start may end before the messages have left the disk: the next one needs the notes.
         if unnoted := dropped - deleted_queues.noted:
             deleted_queues.note(unnoted)
-        # Of the others there is nothing, or a definition has them again.
+        # Of the other noted queues nothing is left, or a definition has the id again.
         self._deletion.forget_when_synced(deleted_queues.noted - dropped)
 
     def drop_unclaimed(self, queue_id: int) -> Commit:
@@ -434,7 +436,7 @@ class Storage:
         self._watch_flow()
 
     def _report_lost(self, queue_id: int, position: int, reason: str, octets: bytes) -> None:
-        """A message is damaged: count it, report it, and keep the octets that are left of it."""
+        """Count and report a damaged message, and keep the octets that are left of it."""
         self.lost += 1
         log_event(
             log,
@@ -477,7 +479,7 @@ class Storage:
         self._end()
 
     def _end(self) -> None:
-        """Nothing more happens by itself."""
+        """Have nothing more happen by itself."""
         self._stopping = True
         self._work.stop()
         self._deletion.stop()

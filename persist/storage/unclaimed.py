@@ -42,7 +42,8 @@ class UnclaimedMessages:
         return bool(self._indexes)
 
     def keep(self, index: QueueIndex) -> None:
-        # Said at a clean stop of queues only, and what may have been delivered still may have.
+        # Indexes are closed at a clean stop for opened queues only: messages that may have been
+        # delivered still may have been.
         index.close(index.redelivered_below)
         self._indexes.setdefault(first_level(index.queue_id), {})[index.queue_id] = index
 
@@ -56,12 +57,12 @@ class UnclaimedMessages:
         return index
 
     def has(self, index: QueueIndex) -> bool:
-        """Whether no queue has taken the index."""
+        """Whether the index is still here, and no queue has taken it."""
         return self._indexes.get(first_level(index.queue_id), {}).get(index.queue_id) is index
 
     @contextmanager
     def moving(self, queue_id: int) -> Iterator[bool]:
-        """Move what is there elsewhere; False while another one does."""
+        """Move the queue's messages elsewhere; yields False while another caller moves them."""
         if queue_id in self._moving:
             yield False
             return
@@ -72,7 +73,8 @@ class UnclaimedMessages:
             self._moving.discard(queue_id)
 
     def levels(self, queue_id: int) -> list[QueueIndex]:
-        """The highest level first, as their messages would be delivered; empty if there is none."""
+        """Return the indexes of a queue, the highest level first, as in delivery; empty without
+        any."""
         return [index for _, index in sorted(self._indexes.get(queue_id, {}).items(), reverse=True)]
 
     def rows(self) -> Iterator[Unclaimed]:

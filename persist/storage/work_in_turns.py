@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 DONE = object()
-"""What comes after the last step of work."""
+"""Returned by `next` when a work has no further step."""
 
 
 class WorkInTurns:
-    """Each work is an iterator; going on with it does a step."""
+    """Goes on with works in turns. Each work is an iterator; each item it yields is a step."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
