@@ -336,7 +336,7 @@ class LogMember:
             self._leader_gone()
 
     def link_is_free(self, node: str) -> None:
-        """The link to the node can take more again."""
+        """Go on sending: the link to the node can take more again."""
         session = self._sessions.get(node)
         if session is not None and self.leads and not self.is_stopped:
             self._send_on(session)
