@@ -439,12 +439,9 @@ class Cluster:
             # If it was forgotten by a node that was killed in between, this is the rest of it.
             if not self.mirroring.queue_members.any_has(name):
                 return NotForgotten(404, str(error))
-        except MemberIsUp as error:
-            return NotForgotten(409, str(error))
-        except EtcdError as error:
-            return NotForgotten(503, str(error))
-        left = self.membership.members().keys() - {name}
-        await through(self.mirroring.queue_members.forget(name, left))
+        except (MemberIsUp, EtcdError) as error:
+            return NotForgotten(503 if isinstance(error, EtcdError) else 409, str(error))
+        await through(self.mirroring.queue_members.forget(name, self.membership.members()))
         await written(self.metadata, leftovers.of_forgotten(self.metadata, name))
         return None
 

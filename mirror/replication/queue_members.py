@@ -66,9 +66,10 @@ class QueueMembers:
             for _, record in self._definitions.items()
         )
 
-    async def forget(self, node: str, left: Collection[str]) -> None:
-        """The node will not come back: take it out of every queue of which it is a member, and of
-        every queue that it leads. `left` are the nodes of the cluster that are left."""
+    async def forget(self, node: str, members: Collection[str]) -> None:
+        """Take a node that will not come back out of every queue of which it is a member, and of
+        every queue that it leads. `members` are the nodes of the cluster, with or without it."""
+        left = frozenset(members) - {node}
         for key, record in list(self._definitions.items()):
             if record.leader == node or record.leader_is_forgotten:
                 await self._forget_leader(key, record.queue_id, node, left)
