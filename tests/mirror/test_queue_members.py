@@ -107,11 +107,16 @@ def declared(cluster: QuorumCluster, queue: str = "q", **more: Field) -> None:
     cluster.clock.advance(5)
 
 
+def cluster_of(*nodes: str) -> QuorumCluster:
+    disks: dict[str, Disk] = {}
+    cluster = QuorumCluster(*nodes, new_backing=backings_on(disks))
+    cluster.disks, cluster.forgotten = disks, set()
+    return cluster
+
+
 @pytest.fixture
 def cluster() -> QuorumCluster:
-    disks: dict[str, Disk] = {}
-    cluster = QuorumCluster("a", "b", "c", new_backing=backings_on(disks))
-    cluster.disks, cluster.forgotten = disks, set()
+    cluster = cluster_of("a", "b", "c")
     declared(cluster)
     return cluster
 
@@ -296,6 +301,26 @@ def test_the_copy_that_is_left_leads_when_the_others_are_forgotten(
     cluster.clock.advance(5)
     assert confirmed(publisher) == 1
     assert bodies(cluster.client("c")) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("order", ["ade", "dae", "eda"])
+def test_of_the_copies_that_are_left_the_furthest_leads(order: str) -> None:
+    cluster = cluster_of(*"abcde")
+    declared(cluster, x_quorum_initial_group_size=long(5))
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one")
+    cluster.clock.advance(1)
+    cluster.stall("a", "b")
+    publisher.publishes("q", b"two")
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 2
+    cluster.loses(*"ade")
+    for node in order:
+        assert cluster.record().epoch == 0
+        cluster.forgets(node)
+    cluster.clock.advance(20)
+    assert cluster.record().leader == "c" and sorted(cluster.record().members) == ["b", "c"]
+    assert bodies(cluster.client("b")) == [b"one", b"two"]
 
 
 def test_a_new_node_with_the_name_of_a_forgotten_leader_is_not_taken_for_it(
