@@ -44,7 +44,16 @@ BAR_WIDTH = 30
 F = TypeVar("F", bound=Callable[..., object])
 
 DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-DESTINATION = click.argument("destination", metavar="DEST")
+
+
+def _not_empty(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """As from a variable that is not set, "" would be the working directory."""
+    if not value:
+        raise click.BadParameter("it is empty; the working directory is .")
+    return value
+
+
+DESTINATION = click.argument("destination", metavar="DEST", callback=_not_empty)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 EXPORT = click.option("--export", "export_id", metavar="NAME", help="The newest unless named.")
 

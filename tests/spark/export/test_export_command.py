@@ -47,6 +47,11 @@ def call(*arguments: object, code: int = 0) -> Result:
     return result
 
 
+def test_an_empty_destination_is_not_the_working_directory(tmp_path: Path) -> None:
+    for arguments in (("run", tmp_path, ""), ("list", ""), ("verify", "")):
+        assert "'DEST': it is empty" in call(*arguments, code=2).output
+
+
 # Snapshots
 
 
