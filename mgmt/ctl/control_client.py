@@ -254,7 +254,10 @@ class ControlClient:
             ) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise CtlError(f"the connection to the node was lost: {error!r}") from error
+            raise CtlError(
+                f"the connection to the node was lost before its answer came ({error}): the node may"
+                " be stopping or pausing, and its log says why; what was asked may have been done"
+            ) from error
 
     def _open(self) -> None:
         """Connect, unless connected. Raises `NodeUnreachable`."""
