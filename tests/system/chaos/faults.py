@@ -7,6 +7,7 @@ connections cut: `Scene.heal` sets everything right.
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -18,7 +19,7 @@ from running_cluster import ClusterProcess, RunningCluster, wait_until
 
 from warren.mgmt.ctl.errors import CtlError
 
-from .load import MIRRORED
+from .load import MIRRORED, QUORUM
 
 LONG_S = 3.0
 """Longer than a node keeps its lease, or hears nothing of another one without finding it dead."""
@@ -168,6 +169,9 @@ def _revives(node: ClusterProcess) -> bool:
 
 
 Fault: TypeAlias = Callable[[Scene], str]
+
+HAS_PLAIN = "a"
+"""The node that has the queues without mirrors, where nodes are replaced."""
 
 
 def short(node: ClusterProcess) -> str:
@@ -348,6 +352,23 @@ def flapping(scene: Scene) -> str:
     return one + other
 
 
+def replace(scene: Scene) -> str:
+    """A node is lost with its disk, and forgotten; one of its name begins with nothing.
+
+    To be called while all copies are in sync: the others have everything then.
+    """
+    node = scene.rng.choice([node for node in scene.working if short(node) != HAS_PLAIN])
+    was_member = node.name in node.queue(QUORUM)["members"]
+    scene.kill(node)
+    scene.pause(0.0, LONG_S)
+    scene.rng.choice(scene.working).ctl("forget_cluster_node", node.name)
+    shutil.rmtree(node.data_directory)
+    node.start()
+    if was_member:
+        scene.rng.choice(scene.working).ctl("add_member", QUORUM, node.name)
+    return short(node)
+
+
 FAULTS: tuple[Fault, ...] = (
     kill_leader,
     kill_leader_and_heir,
@@ -378,10 +399,10 @@ CUTS: tuple[Fault, ...] = (
 """They need a network of their own."""
 
 
-def happen(scene: Scene) -> str:
-    """One to three faults, one after the other; what happened."""
+def happen(scene: Scene, *, replaces: bool = False) -> str:
+    """One to three faults, one after the other; what happened. With `replaces`, behind that."""
     known = FAULTS if scene.cluster.network is None else (*FAULTS, *CUTS)
-    said = []
+    said = [f"replace {replace(scene)}"] if replaces else []
     for _ in range(scene.rng.choice((1, 1, 2, 2, 3))):
         fault = scene.rng.choice(known)
         said.append(f"{fault.__name__} {fault(scene)}".strip())

@@ -381,8 +381,9 @@ class Load:
         return found
 
 
-def prepare(cluster: RunningCluster) -> None:
-    """The policies and the queues."""
+def prepare(cluster: RunningCluster, *, plain_at_first: bool = False) -> None:
+    """The policies and the queues. Queues without mirrors are one at each node, or all at the
+    first one."""
     first = next(iter(cluster.nodes.values()))
     everywhere = {"ha-mode": "all", "ha-sync-mode": "automatic"}
     two = {
@@ -397,7 +398,7 @@ def prepare(cluster: RunningCluster) -> None:
         body = {"pattern": pattern, "definition": definition}
         first.changes("policies", "/", name, body=body)
     for name, node in cluster.nodes.items():
-        client = Client(parse_url(node.url)).open()
+        client = Client(parse_url((first if plain_at_first else node).url)).open()
         channel = client.channel()
         channel.declare(f"plain.{name}", durable=True)
         if node is first:

@@ -1,10 +1,12 @@
-"""Chaos: python -P tests/system/chaos/run.py [--rounds 20] [--seed 1] [--first 0] [--nodes 3].
+"""Chaos: python -P tests/system/chaos/run.py [--rounds 20] [--seed 1] [--first 0] [--nodes 3]
+[--replace].
 
 Runs an etcd and nodes of their own under load. In each round of a seed the same faults happen, to
 whoever leads then, in half of them while nothing is acknowledged; afterwards everything is healed,
 the queues are drained, and the cluster must rest with nothing lost, invented, or delivered twice
-without a mark. Prints a line for each round. A round with complaints keeps its directory, and the
-next one has a new cluster.
+without a mark. With --replace, each round begins with a node that is lost with its disk, forgotten,
+and replaced by one that has nothing. Prints a line for each round. A round with complaints keeps
+its directory, and the next one has a new cluster.
 
 Ends with 1 if there were complaints. Cuts in the network need root; without, they are left out.
 """
@@ -36,8 +38,11 @@ NAMES = "abcdefg"
 class Chaos:
     """One cluster through any number of rounds."""
 
-    def __init__(self, directory: Path, seed: int, nodes: int = 3) -> None:
+    def __init__(
+        self, directory: Path, seed: int, nodes: int = 3, *, replaces: bool = False
+    ) -> None:
         self.directory = directory
+        self._replaces = replaces
         names = NAMES[:nodes]
         try:
             network = CutNetwork(*names)
@@ -51,7 +56,7 @@ class Chaos:
 
     def start(self, first: int) -> None:
         self._cluster.start()
-        prepare(self._cluster)
+        prepare(self._cluster, plain_at_first=self._replaces)
         self._load = Load(self._cluster, f"{self._seed}/{first}")
         self._load.start()
 
@@ -66,7 +71,7 @@ class Chaos:
         (load.drains.clear if piles_up else load.drains.set)()
         load.flows.set()
         wait_until(lambda: all(one.confirms > 20 + before[one] for one in load.publishers))
-        happened = happen(scene)
+        happened = happen(scene, replaces=self._replaces)
         scene.heal()
         load.drains.set()
         complaints, found = rest(self._cluster, load)
@@ -92,6 +97,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, metavar="ROUND")
     parser.add_argument("--nodes", type=int, choices=(3, 5), default=3)
+    parser.add_argument("--replace", action="store_true")
     chosen = parser.parse_args()
     # As Ctrl-C: nothing stays behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -105,7 +111,8 @@ def main() -> int:
         try:
             if chaos is None:
                 directory = Path(tempfile.mkdtemp(prefix="warren-chaos-"))
-                chaos, began_with = Chaos(directory, chosen.seed, chosen.nodes), number
+                chaos = Chaos(directory, chosen.seed, chosen.nodes, replaces=chosen.replace)
+                began_with = number
                 chaos.start(number)
             happened, complaints = chaos.play(number)
         except Exception:
@@ -124,7 +131,8 @@ def main() -> int:
             again = f"--seed {chosen.seed} --first {began_with} --rounds {rounds}"
             assert chaos is not None
             chaos.end()
-            print(f"kept: {chaos.directory}; again: {again} --nodes {chosen.nodes}", flush=True)
+            again += f" --nodes {chosen.nodes}{' --replace' if chosen.replace else ''}"
+            print(f"kept: {chaos.directory}; again: {again}", flush=True)
             chaos = None
     if chaos is not None:
         chaos.end()
