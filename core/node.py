@@ -198,7 +198,7 @@ class Node:
             vhost.stop_following()
 
     def stop(self) -> None:
-        """Stop the virtual hosts of a node that stops, whose clients are gone already."""
+        """Stop all virtual hosts: the node stops, and has no clients any more."""
         for vhost in self.vhosts.values():
             vhost.stop()
 
@@ -301,7 +301,7 @@ class Node:
         loopback: bool,
         protocol: str = AMQP,
     ) -> User:
-        """Return the user, who has this password, or is proved by a certificate if it is None.
+        """Return the user with this password; None stands for a login by certificate.
 
         Raises `LoginRefused`; `LoginThrottled` where the address has failed too often.
         """

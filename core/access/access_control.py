@@ -40,7 +40,7 @@ Permission: TypeAlias = Literal["configure", "write", "read"]
 TopicPermission: TypeAlias = Literal["write", "read"]
 
 DEFAULT_LOOPBACK_USERS = frozenset({"guest"})
-# The name that stands for the default exchange, whose name is empty, in permissions.
+# Permissions call the default exchange this; its own name is empty.
 DEFAULT_EXCHANGE_SHOWN = "amq.default"
 
 NAME_MAX = 255

@@ -40,8 +40,8 @@ class BackingSpec(NamedTuple):
     retained: bool = False
 
     def of_level(self, level: int, remembers_ids: bool) -> BackingSpec:
-        """Return the spec of a level of the queue, whose first level has this spec. The second
-        level of a queue that `remembers_ids` is for the ids."""
+        """Return the spec of another level; this is the spec of the first one. The second level of
+        a queue that `remembers_ids` is for the ids."""
         beside = remembers_ids and level == 1
         return self._replace(queue_id=self.queue_id + level, beside=beside)
 

@@ -36,7 +36,7 @@ class PriorityQueue(OneByOne):
         return self._levels
 
     def replace_levels(self, levels: list[BackingQueue]) -> None:
-        """Use these levels in the place of the present ones, whose messages they have."""
+        """Replace the levels with these, which have the same messages."""
         self._levels = levels
         self._fetch_order = levels[::-1]
         self.defers_confirms = levels[0].defers_confirms

@@ -71,7 +71,7 @@ class QuorumQueue(LocalQueue):
 
     @property
     def set_aside(self) -> tuple[int, int]:
-        """Dead messages whose dead letters are not safe yet are set aside, too."""
+        """Count dead messages, too, until their dead letters are safe."""
         count, octets = super().set_aside
         return count + len(self._kept), octets + self._kept_bytes
 

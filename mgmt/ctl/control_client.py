@@ -255,8 +255,9 @@ class ControlClient:
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise CtlError(
-                f"the connection to the node was lost before its answer came ({error}): the node may"
-                " be stopping or pausing, and its log says why; what was asked may have been done"
+                f"the connection to the node was lost before its answer came ({error}): the node"
+                " may be stopping or pausing, and its log says why; the command may have been"
+                " carried out"
             ) from error
 
     def _open(self) -> None:

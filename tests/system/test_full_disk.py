@@ -203,18 +203,7 @@ def test_a_node_that_ends_on_a_full_disk_is_back_when_there_is_space(
     data_dir = small_disk / "data"
     config = f"disk_free_limit.absolute = {NO_LIMIT}"
     server = start_server(data_dir=data_dir, config=config)
-    other = BulkClient(server.port).open()
-    other.declare("q")
-    other.close()
-    publisher = Publisher(server.port, "q")
-    try:
-        until(lambda: publisher.told_blocked or publisher.error)
-        assert publisher.error is None
-        fill_up(small_disk / "more")
-        server.signal(stop)
-        code = server.wait()
-    finally:
-        publisher.stop()
+    publisher, code = fill_and_end(server, small_disk, until, stop)
     assert "Traceback" not in server.log
     if stop is signal.SIGTERM:
         assert "messages_unwritten" in server.log
@@ -234,18 +223,27 @@ def test_the_exit_code_of_a_broker_of_processes_tells_that_one_could_not_write_a
 ) -> None:
     config = f"disk_free_limit.absolute = {NO_LIMIT}\nprocesses = 2"
     server = start_server(data_dir=small_disk / "data", config=config)
+    _, code = fill_and_end(server, small_disk, until, signal.SIGTERM)
+    assert server.log.count("messages_unwritten") == 1
+    assert code == EXIT_UNWRITTEN
+
+
+def fill_and_end(
+    server: Any, disk: Path, until: Callable[..., None], stop: signal.Signals
+) -> tuple[Publisher, int]:
+    """Publish until the disk is full and the publisher is blocked; end the node; its exit code."""
     other = BulkClient(server.port).open()
     other.declare("q")
     other.close()
     publisher = Publisher(server.port, "q")
     try:
         until(lambda: publisher.told_blocked or publisher.error)
-        fill_up(small_disk / "more")
-        code = server.terminate()
+        assert publisher.error is None
+        fill_up(disk / "more")
+        server.signal(stop)
+        return publisher, server.wait()
     finally:
         publisher.stop()
-    assert server.log.count("messages_unwritten") == 1
-    assert code == EXIT_UNWRITTEN
 
 
 def fill_up(path: Path) -> None:
