@@ -123,6 +123,10 @@ def test_each_message_that_is_replayed_has_an_id_of_its_own(
         assert properties is not None
         ids.add(properties.message_id)
     assert len(ids) == 6
+    # The next tests look at everything that is in the store.
+    for vhost in ("/", "shop"):
+        with pika.BlockingConnection(pika.URLParameters(broker.url_for(vhost))) as connection:
+            connection.channel().queue_delete("urgent")
 
 
 @pytest.fixture
