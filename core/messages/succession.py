@@ -180,7 +180,7 @@ class Succession(PublishConfirms):
         publish = self._unsafe.pop(publish_seq, None)
         if publish is not None:
             queue = self._queue_named(publish.queue)
-            # A queue that is full has not had the message; one whose node is gone may have.
+            # A full queue has not taken the message; a queue whose node is gone may have taken it.
             publish.had |= queue is not None and not queue.refuses_when_full
             self._refused(publish, queue)
 

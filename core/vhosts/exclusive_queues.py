@@ -30,7 +30,7 @@ class ExclusiveQueues(Generic[Q]):
         self._declaring[queue_id] = owner
 
     def decided(self, queue_id: int) -> None:
-        """Forget a declaration that was refused, or whose queue is there."""
+        """Forget that a queue is being declared: it was refused, or exists by now."""
         self._declaring.pop(queue_id, None)
 
     def owner_of_new(self, queue_id: int) -> object:

@@ -75,5 +75,5 @@ class Observation(Observers):
         return self if watched or self.firehose is not None else None
 
     def _watch(self, queue: TracedQueue) -> None:
-        """Have a queue report: a message whose life is recorded is about to be in it."""
+        """Have a queue report here, before it gets a message whose life is recorded."""
         queue.trace_with(self)

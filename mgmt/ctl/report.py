@@ -49,7 +49,7 @@ OF_VHOST: list[tuple[CtlCommand, dict[str, object]]] = [
 
 @command("report", "Print what support needs to see. It contains names of queues and users.")
 def report(call: Call) -> Answer:
-    """Print the parts one by one; a part that fails, or needs the control socket, is its reason."""
+    """Print the parts one by one, or the reason where one fails or needs the control socket."""
     call.announce(f"Reporting server status of node {call.node} ...\n")
     for asked, arguments in OF_NODE:
         _part(call, asked, arguments)

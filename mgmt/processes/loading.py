@@ -15,7 +15,7 @@ from warren.config import ProcessConfig
 from warren.core.errors import NotFound
 from warren.core.log_line import log_event
 from warren.mgmt.processes.asking import statuses
-from warren.mgmt.processes.states import ProcessState
+from warren.mgmt.processes.states import ProcessState, ProcessStatus
 
 log = logging.getLogger("warren.definitions")
 
@@ -31,32 +31,31 @@ async def is_to_load(process: ProcessConfig, running: Callable[[], Collection[st
 
     `running` are the names of the processes that this one can reach.
     """
+
+    def is_up(one: ProcessStatus) -> bool:
+        return one.state is ProcessState.DOWN or one.node in running()
+
     if process.number == FIRST:
         try:
             async with asyncio.timeout(OTHERS_UP_S):
-                while not await _others_are_up(process, running):
+                while not await _all_are(process, is_up):
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             log_event(log, logging.WARNING, "definitions_loaded_before_all_processes_are_up")
         return True
-    while not await _first_is_done(process):
+    while not await _all_are(process, _has_loaded):
         await asyncio.sleep(POLL_S)
     return False
 
 
-async def _others_are_up(process: ProcessConfig, running: Callable[[], Collection[str]]) -> bool:
-    """Whether every other process can be reached, or is down for good."""
+async def _all_are(process: ProcessConfig, ready: Callable[[ProcessStatus], bool]) -> bool:
+    """Whether the supervisor answers, and every process is `ready` by what it says."""
     try:
-        states = await statuses(process.supervisor)
+        return all(map(ready, await statuses(process.supervisor)))
     except NotFound:
         return False
-    return all(one.state is ProcessState.DOWN or one.node in running() for one in states)
 
 
-async def _first_is_done(process: ProcessConfig) -> bool:
-    """Whether the first process serves clients, or is down for good."""
-    try:
-        states = await statuses(process.supervisor)
-    except NotFound:
-        return False
-    return all(one.state is not ProcessState.STARTING for one in states if one.number == FIRST)
+def _has_loaded(one: ProcessStatus) -> bool:
+    """False for the first process, until it serves clients or is down for good."""
+    return one.number != FIRST or one.state is not ProcessState.STARTING

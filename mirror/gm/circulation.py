@@ -101,7 +101,7 @@ class Circulation:
         self.states = {member: self.states.get(member) or MemberState() for member in members}
 
     def settled(self, members: Iterable[MemberId]) -> list[MemberId]:
-        """Return the members among these whose publishes and acks have all gone round."""
+        """Return those of these members whose publishes and acks have all gone round the ring."""
         return [member for member in members if self.states[member].is_settled]
 
     # Messages from the left neighbour

@@ -51,7 +51,7 @@ class RingMember(MemberBase):
         if relinked.right and not self._is_alone:
             self._send_catchup()
         if relinked.right and new.right in self._links.suspects:
-            # The new right neighbour was only the left one until now, whose suspicion takes longer.
+            # Until now `new.right` was the left neighbour, which is suspected for longer.
             self._set_timer(
                 partial(self._suspicion_of_right_ends, new.right), self._limits.suspicion_s
             )

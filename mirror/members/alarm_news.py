@@ -12,7 +12,8 @@ from warren.core.resources.growth import Growth
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 
 SHARED = frozenset((Resource.MEMORY, Resource.DISK))
-"""Resources whose alarms are told to other nodes. No fault is: the node is about to stop."""
+"""Resources whose alarms are told to other nodes. The alarm of a fault is not: its node is about
+to stop."""
 
 
 class News(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

@@ -106,7 +106,7 @@ class CopyHere:
         # When the leader last asked for this mirror.
         self.wanted_at = clock.now()
         self.promoting = False
-        # The epoch whose leader this copy is about to replace, if no better candidate does.
+        # The epoch of the leader that this copy is about to replace, if no better candidate does.
         self._turn: int | None = None
         self._node = node
         self._clock = clock
