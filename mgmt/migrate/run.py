@@ -27,7 +27,7 @@ from warren.mgmt.migrate.queue_move import (
     move_queue,
 )
 from warren.mgmt.migrate.side import Side
-from warren.mgmt.migrate.stream_copy import Copy, copy_stream
+from warren.mgmt.migrate.stream_copy import Copy, copy_stream, has_first
 from warren.mgmt.migrate.window import Published
 from warren.mgmt.pace import Pace
 
@@ -208,7 +208,10 @@ def _listed(row: Mapping[str, Any]) -> Listed:
         return Listed(row["vhost"], row["name"], ready, 0, left_because(row), delayed=True)
     if is_stream(row):
         # Readers hold copies, and everything a stream has is ready.
-        return Listed(row["vhost"], row["name"], row.get("messages") or 0, 0, "", stream=True)
+        ready, unacked = row.get("messages") or 0, 0
+        return Listed(
+            row["vhost"], row["name"], ready, unacked, "", stream=True, kept=limits.kept(row)
+        )
     reason = left_because(row)
     return Listed(row["vhost"], row["name"], ready, unacked, reason, kept=limits.kept(row))
 
@@ -419,13 +422,15 @@ class _Run:
             moved, last = await copy_stream(
                 pair, queue.name, terms, known, lambda count: self._expect(queue, count)
             )
+            result.reason = moved.reason
             if not moved.reason:
                 there = await pair.count(pair.target, queue.name)
                 self._copied[queue.identity] = CopiedUpTo(last, ready, there)
+                result.reason = await self._removed_because(pair, queue, terms)
         else:
             self._expect(queue, ready)
             moved = await move_queue(pair, queue.name, FirstMessages(ready), terms)
-        result.reason = moved.reason
+            result.reason = moved.reason
         _note_doubtful(result, moved.doubtful)
 
     def _expect(self, queue: Listed, count: int) -> None:
@@ -438,13 +443,26 @@ class _Run:
 
         To read a queue that is no stream would empty it.
         """
+        path = ("queues", queue.vhost, queue.name)
         try:
-            row = await asyncio.to_thread(
-                self._target.get, "queues", queue.vhost, queue.name, columns="type,arguments"
-            )
+            row = await asyncio.to_thread(self._target.get, *path, columns=f"type,{limits.COLUMNS}")
         except CtlError as error:
             return error.text
+        self._kept[path] = limits.kept(row)
         return "" if is_stream(row) else "the target's queue of this name is no stream"
+
+    async def _removed_because(self, pair: Pair, queue: Listed, terms: Terms) -> str:
+        """Why the target's stream has removed copies whose originals the source has; else "".
+
+        How many octets a stream has, RabbitMQ does not tell; so this is found out afterwards.
+        """
+        most = self._kept["queues", queue.vhost, queue.name].octets
+        if most >= queue.kept.octets or await has_first(pair, queue.name, terms):
+            return ""
+        return (
+            f"the target keeps {most:,} octets of it at most (max-length-bytes),"
+            " and has removed the oldest copies"
+        )
 
     async def _dropped_because(self, queue: Listed, messages: int) -> str:
         """Why the target would not keep so many messages of this queue; else ""."""

@@ -156,6 +156,18 @@ async def copy_stream(
     return Copied(Moved(moved.messages, reason, []), last)
 
 
+async def has_first(pair: Pair, queue: str, terms: Terms) -> bool:
+    """Whether the target has a copy of the first message that the source has, or the source has
+    none. Raises `SideFailed`."""
+    original = await _Look(pair, pair.source, queue, terms).first_from(0)
+    if original is None:
+        return True
+    copy = await _Look(pair, pair.target, queue, terms).first_from(0)
+    copied = None if copy is None else _original(copy.header)
+    first = offset_of(original.header)
+    return copied is not None and first is not None and copied <= first
+
+
 def claim_on(queue: str) -> str:
     """The name of the queue that a run makes at the target, so that no other copies this stream."""
     named = hashlib.sha256(queue.encode("utf-8", "surrogateescape"))

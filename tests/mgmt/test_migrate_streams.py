@@ -222,6 +222,25 @@ def test_what_the_source_has_removed_is_passed_over(pair: tuple[Broker, Broker])
     assert read_bodies(target) == [large[0][0], *kept]
 
 
+def test_copies_that_the_target_removes_are_reported(pair: tuple[Broker, Broker]) -> None:
+    source, target = pair
+    limits = {"x-max-length-bytes": 200_000, "x-stream-max-segment-size-bytes": 100_000}
+    declare(source, queue="s", arguments=STREAM)
+    declare(target, queue="s", arguments={**STREAM, **limits})
+    publish(source.url, "s", *numbered(1))
+    assert move(*sides(source, target))["s"].all_moved, "nothing is removed yet"
+    large = [(b"%06d" % number * 1000, pika.BasicProperties()) for number in range(100)]
+    publish(source.url, "s", *large)
+    for _ in range(2):
+        result = move(*sides(source, target))["s"]
+        assert not result.all_moved
+        assert result.reason == (
+            "the target keeps 200,000 octets of it at most (max-length-bytes),"
+            " and has removed the oldest copies"
+        )
+    assert len(read_bodies(source)) == 101
+
+
 def test_a_dry_run_says_that_a_stream_is_copied(pair: tuple[Broker, Broker]) -> None:
     source, target = declared(pair)
     publish(source.url, "s", *numbered(2))
