@@ -14,8 +14,9 @@ and requeued under positions that only grow. The implementations can be stacked:
 | `stream_log` | that keeps what was read (`stream_store`), within `stream_limits` |
 | `retained_log` | that keeps what was acknowledged in another one (`handing_over`) |
 
-`variable_queue` is made of what is in memory, a `disk_range` and `returned_messages`.
-`paging` decides how much all of them together may keep in memory, from `queue_rates`. `peeking`
-and `taking` are for looking at messages and taking them out of the middle. Quorum queues
-(`core/queues/quorum_level.py`) and mirrors (`mirror/replication/`) wrap a backing queue.
+`variable_queue` has `ready_messages`, which are in memory, in a `disk_range` or among the
+`returned_messages`; `page_out` moves their bodies. `paging` decides how much all queues together
+may keep in memory, from `queue_rates`. `peeking` and `taking` are for looking at messages and
+taking them out of the middle. Quorum queues (`core/queues/quorum_level.py`) and mirrors
+(`mirror/replication/`) wrap a backing queue.
 """

@@ -1,21 +1,9 @@
 """A backing queue that moves messages to a disk when memory is short, and back.
 
-Answerable for which messages of a queue are in memory, and for their order; not for how the disk
-keeps them, which is the `QueueStore`'s, nor for how much memory there is, which is the `Pager`'s.
-
-From head to tail, ordered by position, the ready messages are
-
-    returned    messages that came back; their bodies may be on the disk only
-    q4          messages in memory
-    disk range  positions of messages that only the store knows
-    q1          messages in memory
-
-Whatever came back was delivered once, and what never was delivered is always behind it. While
-the disk range is empty a publish goes to q4, else to q1. A fetch that finds q4 empty reads ahead
-from the disk range; when that is exhausted, q1 joins q4. Paging out extends the disk range into
-q1, from its front, and then into q4, from its tail: these messages were never delivered, so the
-store can make them anew and the objects are forgotten. Pending messages and returned ones keep
-their objects and lose their bodies only.
+Answerable for which messages of a queue are in memory; not for the order of the ready ones
+(`ReadyMessages`), nor for how the disk keeps them (the `QueueStore`), nor for how much memory
+there is (the `Pager`). Pending messages keep their objects, and lose their bodies when memory is
+short.
 
 Persistent messages of a durable queue are written to the store when they arrive, and paging them
 out costs nothing; others are written when they are paged out.
@@ -29,47 +17,28 @@ to a small batch, or at the next tick of the pager (storage_internals.md section
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import compress, pairwise
+from collections.abc import Collection, Iterable, Sequence
+from itertools import compress
 from operator import attrgetter
 
 from warren.core.backing.backing_queue import BackingQueueStatus, Listed, Peeked
-from warren.core.backing.disk_range import DiskRange
-from warren.core.backing.paging import FREED_AT_ONCE, SLICE, Pager
-from warren.core.backing.peeking import FAR, Ahead, list_positions, peek
+from warren.core.backing.page_out import choose, drop_bodies, read_back
+from warren.core.backing.paging import Pager
 from warren.core.backing.queue_rates import QueueRates, Totals
 from warren.core.backing.queue_store import Purged, QueueStore
-from warren.core.backing.returned_messages import ReturnedMessages
-from warren.core.backing.taking import in_order, put_into_run, take_from_run
-from warren.core.messages.message import PAGED_OUT, Envelope, Message, mark_delivered
+from warren.core.backing.ready_messages import BatchSizes, ReadyMessages
+from warren.core.backing.taking import in_order
+from warren.core.messages.message import PAGED_OUT, Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 
 _is_persistent = attrgetter("persistent")
+_body_bytes = attrgetter("body_bytes")
 
 DEFAULT_MODE = "default"
 LAZY_MODE = "lazy"
 
 REDUCE_INTERVAL = 1000
 """Publishes between two looks at whether a queue has outgrown its target."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSizes:
-    """How much goes to the disk and back at once.
-
-    Reading ahead makes reads long enough to be worth a seek, and short enough to be no stall. A
-    lazy queue, of which there may be very many, holds less.
-    """
-
-    read_count: int = 512
-    read_bytes: int = 1 << 20
-    lazy_read_count: int = 64
-    lazy_read_bytes: int = 256 << 10
-    lazy_write_count: int = 64
-    lazy_write_bytes: int = 64 << 10
-
 
 DEFAULT_SIZES = BatchSizes()
 
@@ -79,29 +48,22 @@ class VariableQueue:
 
     __slots__ = (
         "_acked",
-        "_ahead",
         "_counts",
-        "_disk",
         "_durable",
         "_first_position",
         "_gone",
         "_initial_count",
         "_joined",
         "_lazy",
-        "_lazy_bytes",
         "_look_at",
         "_next_position",
         "_pager",
         "_pending",
-        "_q1",
-        "_q4",
         "_rates",
-        "_returned",
+        "_ready",
         "_returned_again",
-        "_sizes",
         "_store",
         "_stored",
-        "_tail",
         "_taken",
         "_target_count",
         "defers_confirms",
@@ -124,7 +86,6 @@ class VariableQueue:
         # Empty but in queues that count returns.
         self._counts = store.delivery_counts
         self._pager = pager
-        self._sizes = sizes
         self._durable = store.durable
         self.defers_confirms = store.durable
         self.defers_transient = False
@@ -137,18 +98,9 @@ class VariableQueue:
         # Pending messages that were taken from the middle, by position.
         self._taken: dict[int, Message] = {}
 
-        self._returned = ReturnedMessages()
-        self._q4: deque[Message] = deque()
-        self._disk = DiskRange(store, recovered, self._taken)
-        # An empty deque takes 600 bytes, and most queues never have a q1.
-        self._q1: deque[Message] | None = None
-        # q4 or q1: where a publish goes.
-        self._tail = self._q4
+        self._ready = ReadyMessages(store, recovered, self._taken, sizes)
 
-        # For readers that look into the middle of a long queue.
-        self._ahead: Ahead | None = None
-
-        # Whether anything of this queue was ever in the store.
+        # Whether anything of this queue may ever have been in the store.
         self._stored = recovered.count > 0
         # Totals; with the length and positions they give all others.
         self._acked = 0
@@ -162,9 +114,7 @@ class VariableQueue:
         self._target_count: int | None = None
         self._rates: QueueRates | None = None
         self._lazy = False
-        self._lazy_bytes = 0
         self._look_at = self._next_position + pager.worth_paging
-        self._find_tail()
         self.set_mode(mode)
 
     @property
@@ -185,7 +135,7 @@ class VariableQueue:
         position = self._next_position
         self._next_position = position + 1
         message = Message(envelope, body, position, expires_at)
-        self._tail.append(message)
+        self._ready.tail.append(message)
         self.length += 1
         self.ready_bytes += len(body)
         if self._durable and envelope.persistent:
@@ -223,7 +173,7 @@ class VariableQueue:
     ) -> None:
         messages = self._take_in(envelopes, bodies, confirms, first_seq)
         body_bytes = sum(map(len, bodies))
-        self._tail += messages
+        self._ready.tail.extend(messages)
         self.length += len(messages)
         self.ready_bytes += body_bytes
         if self._next_position > self._look_at:
@@ -267,12 +217,15 @@ class VariableQueue:
     # Fetching
 
     def fetch(self) -> Message | None:
-        if self._returned.heap or not self._q4:
-            if self._bring_head() is None:
+        ready = self._ready
+        if ready.returned.heap or not ready.q4:
+            if ready.bring_head(self._lose) is None:
                 return None
-            message = self._take_head()
+            message = ready.take_head()
+            if not self._joined:
+                self._join_pager_if_large()
         else:
-            message = self._q4.popleft()
+            message = ready.q4.popleft()
         self.length -= 1
         self.ready_bytes -= len(message.body)
         if self._joined:
@@ -281,11 +234,13 @@ class VariableQueue:
 
     def fetch_many(self, limit: int) -> list[Message]:
         count = min(limit, self.length)
-        q4 = self._q4
-        if self._returned.heap or len(q4) < count:
-            messages = self._take_heads(count)
+        ready = self._ready
+        if ready.returned.heap or len(ready.q4) < count:
+            messages = ready.take_heads(count, self._lose)
+            if not self._joined:
+                self._join_pager_if_large()
         else:
-            take = q4.popleft
+            take = ready.q4.popleft
             messages = [take() for _ in range(count)]
         self.length -= len(messages)
         self.ready_bytes -= sum([len(message.body) for message in messages])
@@ -303,7 +258,7 @@ class VariableQueue:
             if expires_at is None or expires_at > now:
                 break
             # The head may be another now: messages in front of it may be lost.
-            head = self._bring_head()
+            head = self._ready.bring_head(self._lose)
             if head is None or head.expires_at is None or head.expires_at > now:
                 break
             message = self.fetch()
@@ -312,61 +267,7 @@ class VariableQueue:
         return expired
 
     def next_expiry(self) -> float | None:
-        if self._returned.heap:
-            return self._returned.heap[0][1].expires_at
-        if self._q4:
-            return self._q4[0].expires_at
-        if self._disk.count:
-            return self._disk.next_expiry()
-        return self._q1[0].expires_at if self._q1 else None
-
-    def _bring_head(self) -> Message | None:
-        """Bring the first ready message to memory and return it; None when there is none left.
-
-        On the way it drops messages that are lost.
-        """
-        returned = self._returned.bring_head(self._store, self._lose)
-        if returned is not None:
-            return returned
-        while not self._q4 and self._disk.count:
-            self._read_ahead()
-        if not self._q4 and self._q1:
-            self._join_q1()
-        return self._q4[0] if self._q4 else None
-
-    def _take_head(self) -> Message:
-        """Remove and return the message that `_bring_head` has brought."""
-        if self._returned.heap:
-            return self._returned.take_head()
-        return self._q4.popleft()
-
-    def _take_heads(self, count: int) -> list[Message]:
-        """Remove and return the first ready messages, wherever they are: up to `count`."""
-        messages: list[Message] = []
-        while len(messages) < count:
-            if self._returned.heap:
-                wanted = count - len(messages)
-                messages += self._returned.take_heads(wanted, self._store, self._lose)
-            elif self._bring_head() is not None:
-                take = self._q4.popleft
-                run = min(count - len(messages), len(self._q4))
-                messages += [take() for _ in range(run)]
-            else:
-                break
-        return messages
-
-    def _read_ahead(self) -> None:
-        """Bring the first messages of the disk range to q4, which is empty."""
-        sizes = self._sizes
-        if self._lazy:
-            count_max, bytes_max = sizes.lazy_read_count, sizes.lazy_read_bytes
-        else:
-            count_max, bytes_max = sizes.read_count, sizes.read_bytes
-        self._q4.extend(self._disk.read_ahead(count_max, bytes_max, self._lose))
-        if not self._disk.count:
-            self._join_q1()
-        if not self._joined:
-            self._join_pager_if_large()
+        return self._ready.next_expiry()
 
     def _lose(self, count: int, body_bytes: int) -> None:
         self.length -= count
@@ -379,10 +280,8 @@ class VariableQueue:
         loaded: list[Message] = []
         for message in messages:
             if message.body is PAGED_OUT:
-                body = self._store.read_body(message)
-                if body is None:
+                if not read_back(self._store, message):
                     continue
-                message.body = body
                 if self._joined:
                     self._pending[message] = None
             loaded.append(message)
@@ -409,7 +308,7 @@ class VariableQueue:
         self.length += len(messages)
         self.ready_bytes += sum([message.body_bytes for message in messages])
         self._returned_again += len(messages)
-        self._returned.add(messages)
+        self._ready.returned.add(messages)
         if not self._joined:
             self._join_pager_if_large()
 
@@ -421,19 +320,8 @@ class VariableQueue:
     # Taking from the middle
 
     def take(self, positions: Sequence[int]) -> list[Message]:
-        wanted = sorted(positions)
-        returned = self._returned.take(wanted)
-        middle = take_from_run(self._q4, wanted)
-        if self._q1:
-            middle += take_from_run(self._q1, wanted)
-        if self._disk.count:
-            # Last, because q1 joins q4 when nothing is left on the disk.
-            middle += self._disk.take(wanted, self._lose)
-            if not self._disk.count:
-                self._join_q1()
-        if middle:
-            self._ahead = None
-            self._taken.update([(message.position, message) for message in middle])
+        returned, middle = self._ready.take(sorted(positions), self._lose)
+        self._taken.update([(message.position, message) for message in middle])
         taken = self.load(returned) + middle
         # Messages whose bodies the store has lost leave the queue, too.
         self._gone += len(returned) + len(middle) - len(taken)
@@ -450,32 +338,15 @@ class VariableQueue:
             taken = self._taken.pop(message.position, None)
             if taken is None or message.position < self.undelivered_from:
                 others.append(message)
-            elif self._disk.covers(message.position):
-                self._keep([message])
-                self._disk.put_back(message)
-                self._is_back(message)
-            elif self.load((message,)):
-                self._ahead = None
-                put_into_run(self._run_at(message.position), message)
+            elif self._ready.put_back(message):
+                self._stored = True
                 self._pending.pop(message, None)
-                self._is_back(message)
+                self.length += 1
+                self.ready_bytes += message.body_bytes
+                self._returned_again += 1
             else:
                 self._gone += 1
         return others
-
-    def _is_back(self, message: Message) -> None:
-        self.length += 1
-        self.ready_bytes += message.body_bytes
-        self._returned_again += 1
-
-    def _run_at(self, position: int) -> deque[Message]:
-        """The run in memory that a position belongs to."""
-        q1 = self._q1
-        if q1 is None:
-            return self._q4
-        if self._disk.count:
-            return q1 if position >= self._disk.end else self._q4
-        return q1 if not self._q4 or position > self._q4[-1].position else self._q4
 
     # Ending
 
@@ -484,8 +355,9 @@ class VariableQueue:
         if self._counts:
             self._forget_counts()
         if self._stored and count:
-            if self._returned.heap:
-                self._store.remove(Purged(self._returned.take_all()))
+            returned = self._ready.returned
+            if returned.heap:
+                self._store.remove(Purged(returned.take_all()))
             # Messages that were never delivered stand behind all pending ones but those taken.
             start = self.undelivered_from
             for position in sorted(self._taken):
@@ -498,7 +370,7 @@ class VariableQueue:
 
     def _forget_counts(self) -> None:
         """Forget the counts of ready messages: of returned ones, and those found at the start."""
-        ready = [position for position, _ in self._returned.heap]
+        ready = [position for position, _ in self._ready.returned.heap]
         undelivered_from = self.undelivered_from
         for position in (*ready, *[at for at in self._counts if at >= undelivered_from]):
             self._counts.pop(position, None)
@@ -516,19 +388,11 @@ class VariableQueue:
         self._store.close(self.delivered_below)
 
     def _forget_ready(self) -> None:
-        self._pager.free(self._returned.take_all())
-        if len(self._q4) > FREED_AT_ONCE:
-            self._pager.free(self._q4)
-            self._q4 = deque()
         self._gone += self.length
         self.length = 0
         self.ready_bytes = 0
-        self._q4.clear()
-        self._ahead = None
-        self._disk.clear()
-        self._q1 = None
-        self._lazy_bytes = 0
-        self._find_tail()
+        for messages in self._ready.clear():
+            self._pager.free(messages)
 
     @property
     def next_position(self) -> int:
@@ -536,11 +400,8 @@ class VariableQueue:
 
     @property
     def undelivered_from(self) -> int:
-        if self._q4:
-            return self._q4[0].position
-        if self._disk.count:
-            return self._disk.start
-        return self._q1[0].position if self._q1 else self._next_position
+        first = self._ready.undelivered_from
+        return self._next_position if first is None else first
 
     # For queues that count returns
 
@@ -562,61 +423,10 @@ class VariableQueue:
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
         """As the interface says; returned messages whose bodies are lost are passed over."""
         end = self._next_position
-        q1 = self._q1 if self._q1 is not None else ()
-        disk = self._disk
-        if not disk.count:
-            heap, runs = self._returned.heap, (self._q4, q1)
-            if self._ahead is None and len(self._q4) > 2 * FAR:
-                self._ahead = Ahead()
-            peeked = peek(
-                heap, runs, start, end, count_max, bytes_max, self._with_body, self._ahead
-            )
-            if peeked.next_position >= end:
-                # The reader that went through the queue is at its end.
-                self._ahead = None
-            return peeked
-        if start >= disk.end:
-            return peek((), (q1,), start, end, count_max, bytes_max, self._with_body)
-        head = peek(
-            self._returned.heap,
-            (self._q4,),
-            start,
-            disk.start,
-            count_max,
-            bytes_max,
-            self._with_body,
-        )
-        if head.messages:
-            return head
-        peeked = disk.peek(start, count_max, bytes_max, self._lose)
-        if not disk.count:
-            # All messages of the disk range are lost.
-            self._join_q1()
-        return peeked
+        return self._ready.peek(start, end, count_max, bytes_max, self._lose)
 
     def list_positions(self, start: int, end: int, count_max: int) -> Listed:
-        end = min(end, self._next_position)
-        durable, heap, disk = self._durable, self._returned.heap, self._disk
-        if not disk.count or start >= disk.end:
-            runs = (self._q4, self._q1 or ())
-            return list_positions(heap, runs, start, end, count_max, durable)
-        if start < disk.start:
-            head_end = min(end, disk.start)
-            head = list_positions(heap, (self._q4,), start, head_end, count_max, durable)
-            if head.positions or head.next_position >= end:
-                return head
-        return disk.list_positions(start, end, count_max)
-
-    def _with_body(self, message: Message) -> Message | None:
-        """The message as it can be looked at: itself, or a copy with its body; None if lost."""
-        if message.body is not PAGED_OUT:
-            return message
-        body = self._store.read_body(message)
-        if body is None:
-            return None
-        copy = Message(message.envelope, body, message.position, message.expires_at)
-        copy.redelivered = message.redelivered
-        return copy
+        return self._ready.list_positions(start, min(end, self._next_position), count_max)
 
     def skip_to(self, position: int) -> None:
         skipped = position - self._next_position
@@ -635,38 +445,7 @@ class VariableQueue:
             return
         self._store.redelivered_below = below
         # Messages below the former end were marked when they were counted, or when read.
-        mark_delivered(self._q4, counted, below)
-        mark_delivered(self._q1 or (), counted, below)
-        if self.undelivered_from > counted:
-            for _, message in self._returned.heap:
-                message.redelivered |= message.position < below
-
-    # Where a publish goes
-
-    def _find_tail(self) -> None:
-        """Choose the tail: the disk range has become empty or not, or the mode has changed."""
-        if self._disk.count or self._lazy:
-            if self._q1 is None:
-                self._q1 = deque()
-            self._tail = self._q1
-        else:
-            assert not self._q1
-            self._q1 = None
-            self._tail = self._q4
-
-    def _join_q1(self) -> None:
-        """The disk range is empty: q1 joins q4, at the cost of the shorter."""
-        q1 = self._q1
-        if q1:
-            if len(self._q4) < len(q1):
-                q1.extendleft(reversed(self._q4))
-                self._q4.clear()
-                self._q4, self._q1 = q1, self._q4
-            else:
-                self._q4.extend(q1)
-                q1.clear()
-            self._lazy_bytes = 0
-        self._find_tail()
+        self._ready.mark_delivered(counted, below)
 
     # Modes
 
@@ -680,15 +459,13 @@ class VariableQueue:
         if lazy == self._lazy:
             return
         self._lazy = lazy
+        self._ready.set_lazy(lazy)
         if lazy:
-            self._find_tail()
             self._look_at = 0
             if self.in_memory:
                 self._join_pager()
                 self._pager.ask(self)
         else:
-            if not self._disk.count:
-                self._join_q1()
             self._look_at = self._next_position + self._pager.worth_paging
 
     # With the pager
@@ -696,12 +473,7 @@ class VariableQueue:
     @property
     def in_memory(self) -> int:
         """Messages whose bodies are in memory, as far as they could be paged out."""
-        return self._ready_in_memory + len(self._pending)
-
-    @property
-    def _ready_in_memory(self) -> int:
-        q1 = len(self._q1) if self._q1 else 0
-        return len(self._q4) + q1 + self._returned.whole
+        return self._ready.in_memory + len(self._pending)
 
     @property
     def _pending_count(self) -> int:
@@ -744,7 +516,10 @@ class VariableQueue:
     def _look(self, body_bytes: int) -> None:
         """Look at the size: every so many publishes, and at every publish to a lazy queue."""
         if self._lazy:
-            self._write_lazily(body_bytes)
+            self._stored = True
+            self._ready.lazy_publishes(body_bytes)
+            if not self._joined:
+                self._join_pager()
         elif not self._joined:
             self._look_at = self._next_position + self._pager.worth_paging
             self._join_pager_if_large()
@@ -753,22 +528,8 @@ class VariableQueue:
             if self.excess >= REDUCE_INTERVAL:
                 self._pager.ask(self)
 
-    def _write_lazily(self, body_bytes: int) -> None:
-        """Page q1 out when it has grown to a batch; leave less to the pager."""
-        assert self._q1 is not None
-        self._lazy_bytes += body_bytes
-        count = len(self._q1)
-        if (
-            count >= self._sizes.lazy_write_count
-            or self._lazy_bytes >= self._sizes.lazy_write_bytes
-        ):
-            self._page_q1(count, SLICE)
-            self._lazy_bytes = 0
-        if not self._joined:
-            self._join_pager()
-
     def _join_pager_if_large(self) -> None:
-        if self._ready_in_memory + self._pending_count >= self._pager.worth_paging:
+        if self._ready.in_memory + self._pending_count >= self._pager.worth_paging:
             self._join_pager()
 
     def _join_pager(self) -> None:
@@ -797,7 +558,8 @@ class VariableQueue:
     # Paging out
 
     def reduce(self, budget: int) -> int:
-        parts = [self._page_alphas, self._page_pending]
+        self._stored = True
+        parts = [self._ready.page_out, self._page_pending]
         if self._rates is not None and self._rates.acks_grow_faster:
             parts.reverse()
         spent = 0
@@ -806,92 +568,14 @@ class VariableQueue:
                 spent += page(self.excess, budget - spent)
         return spent
 
-    def _page_alphas(self, count_max: int, budget: int) -> int:
-        """Page out ready messages, those that are delivered last first."""
-        spent = self._page_q1(count_max, budget)
-        if spent < budget:
-            spent += self._page_q4(min(count_max, self.excess), budget - spent)
-        if spent < budget:
-            spent += self._page_returned(min(count_max, self.excess), budget - spent)
-        return spent
-
-    def _page_q1(self, count_max: int, budget: int) -> int:
-        """Extend the disk range at its end."""
-        q1 = self._q1
-        if not q1:
-            return 0
-        messages, spent = self._choose(q1.popleft, min(count_max, len(q1)), budget)
-        if messages:
-            self._keep(messages)
-            self._disk.append(messages)
-            self._disk_grew()
-        return spent
-
-    def _page_q4(self, count_max: int, budget: int) -> int:
-        """Extend the disk range at its start."""
-        q4 = self._q4
-        messages, spent = self._choose(q4.pop, min(count_max, len(q4)), budget)
-        if messages:
-            messages.reverse()
-            self._keep(messages)
-            self._disk.prepend(messages)
-            self._disk_grew()
-        return spent
-
-    def _disk_grew(self) -> None:
-        # Messages that come back from disk are other objects.
-        self._ahead = None
-        self._find_tail()
-
     def _page_pending(self, count_max: int, budget: int) -> int:
         """Let go of the bodies of pending messages, the youngest first."""
         pending = self._pending
-        messages, spent = self._choose(
-            lambda: pending.popitem()[0], min(count_max, len(pending)), budget
+        messages, spent = choose(
+            self._store, lambda: pending.popitem()[0], min(count_max, len(pending)), budget
         )
-        self._drop_bodies(messages)
+        drop_bodies(self._store, messages)
         return spent
-
-    def _page_returned(self, count_max: int, budget: int) -> int:
-        """Let go of the bodies of returned messages, those at the end of the heap first."""
-        chosen = self._returned.choose(count_max, budget, self._price)
-        self._drop_bodies(chosen.messages)
-        return chosen.spent
-
-    def _choose(
-        self, take: Callable[[], Message], count_max: int, budget: int
-    ) -> tuple[list[Message], int]:
-        messages: list[Message] = []
-        spent = 0
-        while len(messages) < count_max and spent < budget:
-            message = take()
-            messages.append(message)
-            spent += self._price(message)
-        return messages, spent
-
-    def _price(self, message: Message) -> int:
-        """The cost of paging a message out, in the measure of `Pageable.reduce`."""
-        if self._durable and message.envelope.persistent:
-            return 1
-        return 1 + (len(message.body) >> 10)
-
-    def _drop_bodies(self, messages: list[Message]) -> None:
-        self._keep(sorted(messages, key=lambda message: message.position))
-        for message in messages:
-            message.page_out()
-
-    def _keep(self, messages: list[Message]) -> None:
-        """See to it that the store has these messages, given in the order of their positions."""
-        durable, has_written = self._durable, self._store.has_written
-        unwritten = [
-            message
-            for message in messages
-            # Messages that were paged out and read back are still there.
-            if not (durable and message.envelope.persistent) and not has_written(message)
-        ]
-        if unwritten:
-            self._stored = True
-            self._store.page(unwritten)
 
     # Showing
 
@@ -903,13 +587,13 @@ class VariableQueue:
         self._update_rates(now)
         assert self._rates is not None
         rates = self._rates.per_s
-        disk = self._disk
+        ready, disk = self._ready, self._ready.disk
         delta = (disk.start, disk.count, disk.end)
         return BackingQueueStatus(
             mode=self.mode,
-            q1=len(self._q1) if self._q1 else 0,
+            q1=len(ready.q1) if ready.q1 else 0,
             delta=delta if disk.count else (self._next_position, 0, self._next_position),
-            q4=len(self._q4) + len(self._returned.heap),
+            q4=len(ready.q4) + len(ready.returned.heap),
             len=self.length,
             target_ram_count=self.target_count,
             next_seq_id=self._next_position,
@@ -917,7 +601,7 @@ class VariableQueue:
             avg_egress_rate=rates.egress,
             avg_ack_ingress_rate=rates.ack_ingress,
             avg_ack_egress_rate=rates.ack_egress,
-            ram_msg_count=self._ready_in_memory,
+            ram_msg_count=ready.in_memory,
             ram_ack_count=len(self._pending) if self._joined else self._pending_count,
             ram_bytes=self.ready_bytes - disk.body_bytes,
             stored_count=self._store.count if self._stored else 0,
@@ -927,29 +611,13 @@ class VariableQueue:
 
     def check(self) -> None:
         """Assert everything that holds between two calls."""
-        q1 = list(self._q1 or ())
-        q4 = list(self._q4)
-        disk = self._disk
-        returned = [message for _, message in sorted(self._returned.heap)]
-        assert self.length == len(returned) + len(q4) + disk.count + len(q1)
-        in_memory_bytes = sum(message.body_bytes for message in returned + q4 + q1)
-        assert self.ready_bytes == in_memory_bytes + disk.body_bytes
-        self._returned.check()
-        disk.check()
-        assert all(message.body is not PAGED_OUT for message in q4 + q1)
-
-        spans = [(message.position, message.position + 1) for message in returned + q4]
-        if disk.count:
-            spans.append((disk.start, disk.end))
-        else:
-            assert self._lazy or not q1
-        spans += [(message.position, message.position + 1) for message in q1]
-        spans.append((self._next_position, self._next_position))
-        assert all(end <= start for (_, end), (start, _) in pairwise(spans)), spans
-
-        assert self._tail is (self._q1 if disk.count or self._lazy else self._q4)
+        ready, disk = self._ready, self._ready.disk
+        ready.check(self._next_position)
+        whole = [*(message for _, message in ready.returned.heap), *ready.q4, *(ready.q1 or ())]
+        assert self.length == ready.count
+        assert self.ready_bytes == sum(map(_body_bytes, whole)) + disk.body_bytes
         assert self._stored or not disk.count
         assert all(message.body is not PAGED_OUT for message in self._pending)
-        assert self._pending.keys().isdisjoint(returned + q4 + q1)
+        assert self._pending.keys().isdisjoint(whole)
         assert 0 <= len(self._pending) <= self._pending_count
         assert self._joined or not self._pending

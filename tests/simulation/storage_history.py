@@ -34,7 +34,8 @@ from jobs import Jobs  # noqa: E402
 from manual_clock import ManualClock  # noqa: E402
 
 from warren.core.backing.paging import Pager  # noqa: E402
-from warren.core.backing.variable_queue import BatchSizes, VariableQueue  # noqa: E402
+from warren.core.backing.ready_messages import BatchSizes  # noqa: E402
+from warren.core.backing.variable_queue import VariableQueue  # noqa: E402
 from warren.core.definitions.definition_table import CompletedCommit  # noqa: E402
 from warren.core.messages.message import PAGED_OUT, Envelope, Message  # noqa: E402
 from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, Settlement  # noqa: E402

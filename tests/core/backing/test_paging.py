@@ -146,7 +146,7 @@ def test_above_the_paging_ratio_memory_is_shared_by_duration(
         publish(fast, 4000)
         publish(slow, 400)
         tick(pager, clock)
-    assert fast.length == len(fast._q4) == 16000
+    assert fast.length == len(fast._ready.q4) == 16000
     memory.ratio = 1.0
     tick(pager, clock)
     clock.settle()
@@ -173,7 +173,7 @@ def test_paging_out_gives_other_work_its_turn(
         after = sum(queue.in_memory for queue in queues)
         assert before - SLICE <= after < before
         before = after
-    assert all(not queue.excess and queue._disk.count > 4000 for queue in queues)
+    assert all(not queue.excess and queue._ready.disk.count > 4000 for queue in queues)
     assert sum(len(queue.fetch_many(5000)) for queue in queues) == 15000
 
 

@@ -25,7 +25,8 @@ from manual_clock import ManualClock
 from warren.core.backing.paging import Pager
 from warren.core.backing.peeking import FAR
 from warren.core.backing.queue_store import Batch
-from warren.core.backing.variable_queue import BatchSizes, VariableQueue
+from warren.core.backing.ready_messages import BatchSizes
+from warren.core.backing.variable_queue import VariableQueue
 from warren.core.messages.message import PAGED_OUT, Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 
@@ -271,7 +272,7 @@ class VariableQueueMachine(RuleBasedStateMachine):
         if self.queue._joined:
             assert not self.queue.excess
         if self.queue.mode == "lazy":
-            assert not self.queue._ready_in_memory or not self.queue._joined
+            assert not self.queue._ready.in_memory or not self.queue._joined
 
     @rule(mode=st.sampled_from(("default", "lazy")), at_once=st.booleans())
     def set_mode(self, mode: str, at_once: bool) -> None:
@@ -296,7 +297,7 @@ class VariableQueueMachine(RuleBasedStateMachine):
     def lossy(self) -> list[Entry]:
         """What is on the disk only."""
         queue = self.queue
-        bodyless = {m.position for _, m in queue._returned.heap if m.body is PAGED_OUT}
+        bodyless = {m.position for _, m in queue._ready.returned.heap if m.body is PAGED_OUT}
         return [
             entry
             for entry in self.ready + self.pending
@@ -304,7 +305,7 @@ class VariableQueueMachine(RuleBasedStateMachine):
             and (
                 entry.position in bodyless
                 or (entry.message is not None and entry.message.body is PAGED_OUT)
-                or (entry.message is None and queue._disk.covers(entry.position))
+                or (entry.message is None and queue._ready.disk.covers(entry.position))
             )
         ]
 
@@ -469,9 +470,9 @@ def test_what_was_read_back_is_not_written_again() -> None:
     queue._target_count = 0
     queue.reduce(1000)
     assert queue.fetch() is not None
-    assert len(queue._q4) == 9
+    assert len(queue._ready.q4) == 9
     queue.reduce(1000)
-    assert store.paged == 10 and queue._disk.count == 9
+    assert store.paged == 10 and queue._ready.disk.count == 9
 
 
 def test_a_queue_that_never_wrote_asks_nothing_of_its_store() -> None:

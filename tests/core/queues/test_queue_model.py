@@ -22,7 +22,8 @@ from warren.core.backing.backing_queue import BackingQueue
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.paging import Pager
 from warren.core.backing.priority_queue import PriorityQueue
-from warren.core.backing.variable_queue import BatchSizes, VariableQueue
+from warren.core.backing.ready_messages import BatchSizes
+from warren.core.backing.variable_queue import VariableQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.errors import AccessRefused
 from warren.core.messages.message import PAGED_OUT, Envelope, Message

@@ -24,7 +24,8 @@ from manual_clock import ManualClock
 
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.paging import Pager
-from warren.core.backing.variable_queue import BatchSizes, VariableQueue
+from warren.core.backing.ready_messages import BatchSizes
+from warren.core.backing.variable_queue import VariableQueue
 from warren.core.messages.message import Envelope, Message
 from warren.core.queues.quorum_level import LastingEnvelopes, QuorumLevel, quorum_level
 
