@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from warren.core.messages.message import Envelope
+from warren.core.ports import Clock
 from warren.mirror.carriers.batch import HEAD
 from warren.mirror.messages.cargo import EnvelopePacker, Unpacker
 from warren.mirror.messages.post import Undeliverable
@@ -34,6 +35,11 @@ _ORIGIN = struct.Struct("<BBQ")
 _CONTROL = struct.Struct("<BI")
 _SAME_ENVELOPE = 0x80
 NEVER = -1.0
+
+
+def lives_s(expires_at: float | None, clock: Clock) -> float:
+    """How many seconds a message has left to live: clocks of nodes may differ by hours."""
+    return NEVER if expires_at is None else max(0.0, expires_at - clock.now())
 
 
 class Op(IntEnum):

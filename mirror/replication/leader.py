@@ -16,10 +16,9 @@ marker (SLICE) among the instructions. Slices are small, and one is under way at
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from warren.core.backing.peeking import first_positions
 from warren.core.messages.message import Envelope
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
@@ -27,28 +26,20 @@ from warren.mirror.carriers.batch import Position
 from warren.mirror.replication.awaited_confirms import AwaitedConfirms
 from warren.mirror.replication.confirm_rule import ALL, can_shrink, confirmed_upto
 from warren.mirror.replication.former_copy import Kept, Tail
-from warren.mirror.replication.instructions import NEVER, Op, Script
+from warren.mirror.replication.instructions import Op, Script, lives_s
 from warren.mirror.replication.known_copy import KnownCopy, SyncProgress
 from warren.mirror.replication.leader_effects import LeaderEffects, NoEffects
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import NOWHERE
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering, Step
+from warren.mirror.replication.slice_writing import SliceWriter
 from warren.mirror.replication.slices import pack_slice
 from warren.mirror.replication.unasked import Unasked
 from warren.mirror.replication.unreported import Unreported
 
 BATCH_BYTES_MAX = 128 << 10
 """With so many octets of instructions a batch is broadcast before the turn is over."""
-
-SLICE_COUNT = 128
-SLICE_BYTES = 64 << 10
-"""Messages and octets sent to a mirror at a time in a sync: less than a millisecond of work."""
-
-SLICE_PAUSE_S = 0.003
-BUSY_PAUSE_S = 0.012
-"""Pause between slices, and the longer pause under load: slices of the synchronisation compete for
-the mirrors' disks."""
 
 NOT_BEFORE = 1 << 40
 """More batches than a leader will ever write."""
@@ -109,8 +100,7 @@ class Leader:
         self._hand_outs: deque[tuple[int, int, int]] = deque()
         self._slices = 0
         self._unreported = Unreported()
-        self._slice_count = SLICE_COUNT
-        self._slice_rate = 0
+        self._slice_writer = SliceWriter(clock)
 
     def goes_on_in(self, epoch: int) -> None:
         """Go on in another epoch, in which the definition has still the same leader."""
@@ -131,9 +121,9 @@ class Leader:
         expires_at: float | None,
         delivered: bool,
     ) -> int:
-        lives_s = self._lives_s(expires_at)
+        left_s = lives_s(expires_at, self._clock)
         batch = self._batch
-        self._script.publish(level, position, envelope, body, lives_s, delivered)
+        self._script.publish(level, position, envelope, body, left_s, delivered)
         self._written()
         return batch
 
@@ -156,10 +146,6 @@ class Leader:
         if self._script.octets >= BATCH_BYTES_MAX and not self._is_from_afar:
             self._send()
         self._wake()
-
-    def _lives_s(self, expires_at: float | None) -> float:
-        """How many seconds a message has left to live: clocks of nodes may differ by hours."""
-        return NEVER if expires_at is None else max(0.0, expires_at - self._clock.now())
 
     @contextmanager
     def publishing_again(self) -> Iterator[None]:
@@ -351,7 +337,8 @@ class Leader:
         if copy.sync is not None and batch >= copy.awaits_batch:
             # Clients have their turns first.
             copy.awaits_batch = self._batch + NOT_BEFORE
-            self._clock.call_later(self._pause_s(copy), lambda: self._go_on_sending(mirror, copy))
+            pause_s = self._slice_writer.pause_s(copy, self._batch - self._slices)
+            self._clock.call_later(pause_s, lambda: self._go_on_sending(mirror, copy))
         elif copy.awaits_batch and batch >= copy.awaits_batch and copy.sync is None:
             copy.awaits_batch = 0
             if not copy.in_sync:
@@ -547,10 +534,8 @@ class Leader:
         self._release()
 
     def limit_slices(self, count_max: int, rate: int = 0) -> None:
-        """Send at most `count_max` messages in a slice, and never more than `SLICE_COUNT`; and at
-        most `rate` octets a second (0: no limit)."""
-        self._slice_count = min(SLICE_COUNT, count_max)
-        self._slice_rate = rate
+        """`SliceWriter.limit`."""
+        self._slice_writer.limit(count_max, rate)
 
     def cancel_sync(self, mirror: str) -> bool:
         """End the synchronisation of a mirror, which begins anew; False if there was none."""
@@ -637,13 +622,6 @@ class Leader:
         else:
             self._effects.now_in_sync(mirror)
 
-    def _pause_s(self, copy: KnownCopy) -> float:
-        used = self._batch - self._slices
-        is_busy = used != copy.used
-        copy.used = used
-        pause_s = BUSY_PAUSE_S if is_busy else SLICE_PAUSE_S
-        return max(pause_s, copy.slice_bytes / self._slice_rate) if self._slice_rate else pause_s
-
     def _go_on_sending(self, mirror: str, copy: KnownCopy) -> None:
         if self._copies.get(mirror) is copy and copy.sync is not None and not self.fenced:
             self._send_slice(mirror, copy)
@@ -659,10 +637,7 @@ class Leader:
             return
         level = self.levels[number]
         start = copy.sync[number]
-        script = Script()
-        end = self._write_kept(script, copy, number, start)
-        if end is None:
-            end = self._write_messages(script, copy, number, start)
+        script, end = self._slice_writer.write(level, number, copy, start)
         copy.sync[number] = NOWHERE if end >= level.next_position else end
         self._slices += 1
         copy.slice = pack_slice(self.queue_id, self.epoch, self._slices, script.take(self.epoch, 0))
@@ -679,68 +654,6 @@ class Leader:
         copy = self._copies.get(mirror)
         if copy is not None and copy.slice and not self.fenced:
             self._effects.send_slice(mirror, copy.slice)
-
-    def _write_kept(self, script: Script, copy: KnownCopy, number: int, start: int) -> int | None:
-        """Name messages of a former copy; returns up to which position, None if it lacks some."""
-        kept_from, kept_to = copy.kept[number] if copy.kept else (0, 0)
-        if not kept_from <= start < kept_to:
-            return None
-        level, has_kept = self.levels[number], copy.has_kept
-        assert has_kept is not None
-        most = has_kept.at_a_time
-        listed = level.list_positions(start, kept_to, most)
-        end = listed.next_position
-        out = first_positions(level.pending, start, end, most + 1)
-        if len(out) > most:
-            end = out.pop()
-        if has_kept.safe_only:
-            safe = level.is_durable and all(level.pending[p].envelope.persistent for p in out)
-            if not (listed.safe and safe):
-                return None
-        positions = sorted((*[p for p in listed.positions if p < end], *out))
-        for position in positions:
-            was_fetched = level.was_fetched(position)
-            script.run(Op.KEEP_OUT if was_fetched else Op.KEEP, number, position)
-        self._write_notes(script, number, positions)
-        script.runs(Op.TAKE, number, [at for at in positions if at in level.taken])
-        copy.sent += len(positions)
-        return end
-
-    def _write_messages(self, script: Script, copy: KnownCopy, number: int, start: int) -> int:
-        """Write messages into a slice; returns up to which position."""
-        level = self.levels[number]
-        peeked = level.peek(start, self._slice_count, SLICE_BYTES)
-        pending, end = self._pending_between(level, start, peeked.next_position)
-        ready = {message.position: message for message in peeked.messages if message.position < end}
-        loaded = {m.position: m for m in level.load([level.pending[p] for p in pending])}
-        positions = sorted((*ready, *loaded))
-        ages_s = level.ages_s(positions, self._clock.wall_time())
-        for position in positions:
-            if position in ages_s:
-                script.note(Op.ARRIVED, number, position, ages_s[position])
-            message = ready.get(position) or loaded[position]
-            lives_s = self._lives_s(message.expires_at)
-            was_fetched = level.was_fetched(position)
-            script.publish(number, position, message.envelope, message.body, lives_s, was_fetched)
-        self._write_notes(script, number, positions)
-        script.runs(Op.TAKE, number, [at for at in positions if at in level.taken])
-        copy.sent += len(ready) + len(loaded)
-        return end
-
-    def _pending_between(self, level: LeaderLevel, start: int, end: int) -> tuple[list[int], int]:
-        """Positions of messages that are out for acknowledgement, as many as go into a slice; and
-        the position up to which these are all."""
-        positions = first_positions(level.pending, start, end, self._slice_count + 1)
-        octets = 0
-        for count, position in enumerate(positions):
-            if count == self._slice_count or octets >= SLICE_BYTES:
-                return positions[:count], position
-            octets += level.pending[position].body_bytes
-        return positions, end
-
-    def _write_notes(self, script: Script, number: int, positions: Iterable[int]) -> None:
-        for op, position, said in self.levels[number].notes(positions):
-            script.note(op, number, position, said)
 
     def begin_epoch(self, step: Step, carried_out: tuple[int, int]) -> None:
         """After promotion: mirrors take the positions of this leader, and put back what was out.

@@ -28,10 +28,10 @@ from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import Calls, NodeDown
 from warren.mirror.messages.cargo import Packer, Unpacker
-from warren.mirror.replication.leader import BUSY_PAUSE_S, SLICE_BYTES, SLICE_COUNT
 from warren.mirror.replication.mirror_level import NOWHERE
 from warren.mirror.replication.replicas import Wanted
 from warren.mirror.replication.retained_copies import RetainedCopies
+from warren.mirror.replication.slice_writing import BUSY_PAUSE_S, SLICE_BYTES, SLICE_COUNT
 
 ASK: Final = "mirror.retained"
 ASK_AGAIN: Final = "mirror.retained_more"

@@ -18,7 +18,10 @@ from warren.core.messages.message import Envelope, Message
 from warren.mirror.replication import former_copy, mirroring
 from warren.mirror.replication.copy_cards import COPY_BIT, Card, leftover_rule
 from warren.mirror.replication.former_copies import FormerCopies
-from warren.mirror.replication.leader import Leader
+from warren.mirror.replication.instructions import Script
+from warren.mirror.replication.known_copy import KnownCopy
+from warren.mirror.replication.leader_level import LeaderLevel
+from warren.mirror.replication.slice_writing import SliceWriter
 
 BODY = bytes(1000)
 
@@ -161,18 +164,19 @@ def test_a_mirror_that_comes_back_to_many_messages_out_is_told_of_a_share_at_a_t
     level = led.leader.levels[0]
     assert len(level.pending) == 50
     shares: list[int] = []
-    written = Leader._write_kept
+    write = SliceWriter.write
 
-    def write_kept(self: Leader, script: Any, copy: Any, number: int, start: int) -> int | None:
+    def write_watched(
+        self: SliceWriter, level: LeaderLevel, number: int, copy: KnownCopy, start: int
+    ) -> tuple[Script, int]:
         before, there = copy.sent, level.pending
         level.pending = NotGoneThrough(there)
-        end = written(self, script, copy, number, start)
+        written = write(self, level, number, copy, start)
         level.pending = there
-        if end is not None:
-            shares.append(copy.sent - before)
-        return end
+        shares.append(copy.sent - before)
+        return written
 
-    monkeypatch.setattr(Leader, "_write_kept", write_kept)
+    monkeypatch.setattr(SliceWriter, "write", write_watched)
     come_back(cluster, "c")
     cluster.clock.advance(5)
     assert sorted(record(cluster, "a").in_sync) == ["b", "c"]

@@ -12,11 +12,13 @@ from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.messages.message import Envelope, Message
 from warren.core.queues.quorum_level import LastingEnvelopes, QuorumLevel, quorum_level
 from warren.mirror.messages.cargo import Unpacker
-from warren.mirror.replication.instructions import Script, perform
-from warren.mirror.replication.leader import SLICE_COUNT, Leader
+from warren.mirror.replication.instructions import perform
+from warren.mirror.replication.known_copy import KnownCopy
+from warren.mirror.replication.leader import Leader
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.queue_levels import leader_level
 from warren.mirror.replication.quorum_levels import QuorumLeaderLevel
+from warren.mirror.replication.slice_writing import SLICE_COUNT, SliceWriter
 
 ENVELOPE = Envelope("", "q", b"", False, 0, None)
 
@@ -87,12 +89,11 @@ class Pair:
         self.mirror.started = True
         mirrored = self.mirror.levels[0]
         mirrored.begin(0, self.level.next_position)
-        script = Script()
-        copy = SimpleNamespace(sent=0)
+        writer, copy = SliceWriter(CLOCK), KnownCopy(0)  # type: ignore[arg-type]
         start = 0
         while start < self.level.next_position:
-            start = self.leader._write_messages(script, copy, 0, start)  # type: ignore[arg-type]
-        perform(script.take(0, 0), self.mirror, Unpacker())
+            script, start = writer.write(self.level, 0, copy, start)
+            perform(script.take(0, 0), self.mirror, Unpacker())
         mirrored.upto = 1 << 62
 
     def there(self) -> dict[int, bytes]:
@@ -144,11 +145,11 @@ def test_a_slice_is_small_however_many_messages_were_delivered(returned: bool) -
     pair.rng.shuffle(pair.out)
     if returned:
         pair.level.give_back(pair.out, last=True)
-    copy = SimpleNamespace(sent=0)
+    writer, copy = SliceWriter(CLOCK), KnownCopy(0)  # type: ignore[arg-type]
     start, sent = 0, []
     while start < pair.level.next_position:
         before = copy.sent
-        start = pair.leader._write_messages(Script(), copy, 0, start)  # type: ignore[arg-type]
+        _, start = writer.write(pair.level, 0, copy, start)
         sent.append(copy.sent - before)
     assert sum(sent) == 1000
     assert max(sent) == SLICE_COUNT
