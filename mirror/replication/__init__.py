@@ -13,6 +13,7 @@ leads, which have mirrors and which of these are in sync; it changes by compare-
 | `leadership` | how this node begins to lead a queue, and how that ends |
 | `copies_here` | the mirrors that this node has of queues that others lead |
 | `led_queue`, `copy_here` | one queue led here; one mirror here |
+| `slice_writing` | what a mirror that lacks older messages is sent of them |
 | `hand_outs` | what clients may have had, as far as mirrors know |
 | `nodes` | which nodes there are, as this one sees them |
 | `replicas`, `promotion` | which nodes get mirrors or the lead, and why the lead has changed |
