@@ -1,4 +1,7 @@
-"""Endpoints a node answers for itself: a request that names another member is passed on to it."""
+"""Endpoints that each node answers for itself.
+
+A request that names another member of the cluster in its path is passed on to that member.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ Handler: TypeAlias = Callable[[ApiRequest], Awaitable[Any]]
 
 
 def at_node(path: str, handler: Handler) -> Handler:
-    """A handler that has the node in the path, `{node}`, answer the request.
+    """A handler that has the node in the path, `{node}`, answer the request with `handler`.
 
-    `peers()` must have the endpoint. The answer must not be a `Reply`, as nodes cannot send those.
+    `peers()` in `endpoints.py` must list the endpoint, or the other node would refuse the request.
+    The answer must not be a `Reply`, as nodes cannot send one another those.
     """
 
     async def answer(request: ApiRequest) -> Any:

@@ -16,7 +16,8 @@ OF_ERLANG: Row = {
 
 
 def offsets(queue: LocalQueue, node: str) -> Row:
-    """A stream's readers, all at its node, and the offsets of its first and its next message."""
+    """Columns of a stream: its readers, all at this node, and the offsets of its first and its
+    next message."""
     row: Row = {"readers": {node: queue.consumer_total}}
     if isinstance(queue, StreamingQueue):
         row["first_offset"] = queue.log.first
@@ -47,9 +48,9 @@ def backing_status(status: BackingQueueStatus) -> Row:
 
 
 def retained(queue: LocalQueue, *, since: bool = False) -> Row:
-    """The acknowledged messages that the queue retains.
+    """A column for the acknowledged messages that the queue retains; none if it retains nothing.
 
-    `since` adds the time of the oldest, for which an entry on disk may have to be read.
+    `since` adds the time at which the oldest was acknowledged; that may take a read from disk.
     """
     retention = queue.retention
     if retention is None:

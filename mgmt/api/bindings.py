@@ -123,7 +123,10 @@ def _exchange(request: ApiRequest, part: str) -> tuple[VirtualHost, str]:
 
 
 def _ends(request: ApiRequest) -> tuple[VirtualHost, str, DestinationKind, str]:
-    """The ends of the binding in the path. Raises `ObjectNotFound`, naming the end for POST."""
+    """The virtual host, source, kind of destination and destination in the path.
+
+    Raises `ObjectNotFound`; for POST its text names the exchange or queue that is missing.
+    """
     vhost, source = request.vhost(), request.exchange_name("source")
     kind = KINDS.get(request.name("kind"))
     if kind is None:

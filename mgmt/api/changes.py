@@ -1,4 +1,4 @@
-"""Common parts of all changes: they are durable when answered, and are put on record."""
+"""The last steps of each request that changes something: wait for the disk, and audit it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ async def durable(request: ApiRequest) -> None:
 
 
 def audit(request: ApiRequest, action: str, **what: object) -> None:
-    """Put on record that the caller did this."""
+    """Write to the audit log that the caller did `action`; `what` are its details."""
     caller = request.caller
     who = caller.name if caller.local else f"{caller.name} http {caller.address}"
     put_on_record(who, action, **what)

@@ -102,7 +102,11 @@ def _tls(session: TlsSession | None) -> Row:
 
 
 def state(connection: Connection) -> str:
-    """The state; `blocked` after a publish during an alarm, `flow` if the disk holds it back."""
+    """The connection's state, in RabbitMQ's words.
+
+    A connection that is not read is `blocked` if it has published during an alarm, and in `flow` if
+    the disk does not keep up.
+    """
     if connection.blocked:
         return "blocked" if connection.node.alarms.reason() else "flow"
     return connection.state.name.lower()
@@ -174,7 +178,10 @@ def channel_name(channel: Channel) -> str:
 
 
 def visible_connections(request: ApiRequest) -> list[Connection]:
-    """All for a monitor, else the caller's own; of one vhost if the path or a header names it."""
+    """This node's connections that the caller may see: all for a monitor, else the caller's own.
+
+    A virtual host in the path or in the header `X-Vhost` leaves only the connections to it.
+    """
     caller = request.caller
     only = request.http.headers.get("X-Vhost") or None
     if "vhost" in request.http.match_info:

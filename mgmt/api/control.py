@@ -38,7 +38,7 @@ from warren.mgmt.statistics.sampler import node_connections
 from warren.mgmt.waiting import reached
 
 TAIL_BYTES_MAX = 1 << 20
-"""The part of the log file, at its end, that is searched for its last lines."""
+"""Octets at the end of the log file in which its last lines are looked for."""
 
 TAIL_LINES_MAX = 10_000
 
@@ -259,7 +259,10 @@ def _listeners(suspended: bool) -> Callable[[ApiRequest], Any]:
 
 
 async def drain(request: ApiRequest) -> Any:
-    """Close all clients, hand over the queues other nodes can lead. Tells how many queues stay."""
+    """Begin maintenance: close all clients, and hand over the queues that other nodes can lead.
+
+    The answer has the number of queues that this node still leads.
+    """
     managed, cluster = request.managed, request.managed.cluster
     managed.drained = managed.suspended = True
     managed.suspend_listeners(True)
@@ -285,12 +288,12 @@ async def revive(request: ApiRequest) -> None:
 async def unacknowledged(request: ApiRequest) -> Any:
     """Positions of unacknowledged messages of the durable queues that this node leads.
 
-    They are ranges, end exclusive, by the id that the storage has for the queue; each level of a
-    queue with priorities has an id of its own. `queue_ids`, a list of such ids of queues as
-    hexadecimal numbers, limits the answer to these queues.
+    Each row has ranges of positions, end exclusive, and the id that the storage has for the queue;
+    each level of a queue with priorities has an id of its own. The body may have `queue_ids`, a
+    list of such ids as hexadecimal numbers: then only these queues are in the answer.
 
-    Messages acknowledged before are removed from the storage before this answers: a reader who
-    reads the storage afterwards does not find them there.
+    Messages that were acknowledged before the request are removed from the storage before the
+    answer, so a program that reads the storage after it does not find them there.
     """
     wanted = _queue_ids(await request.body())
     node = request.node
@@ -358,7 +361,7 @@ def _ranges(positions: list[int]) -> Iterator[tuple[int, int]]:
 
 
 async def stop(request: ApiRequest) -> Any:
-    """Answers before the node stops."""
+    """Have the node stop; the answer is sent before it does."""
     audit(request, "node_stop_wanted")
     request.managed.stop()
     return {"pid": os.getpid()}

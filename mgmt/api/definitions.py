@@ -74,7 +74,10 @@ async def _import(request: ApiRequest, vhost: str | None) -> Reply:
 
 
 async def _form(http: web.Request) -> tuple[bytes, str | None]:
-    """The fields of a page's form: the file, and the address to go to. Raises `BadRequest`."""
+    """The file of a web page's upload form, and the address to redirect the browser to, if any.
+
+    Raises `BadRequest`.
+    """
     try:
         form = await http.post()
     except (ValueError, AssertionError) as error:
@@ -95,7 +98,8 @@ async def _form(http: web.Request) -> tuple[bytes, str | None]:
 
 
 def _leads_here(address: str) -> bool:
-    """Whether it leads to this server: browsers take `\\` for `/` and ignore white space."""
+    """Whether a redirect stays on this server, even if a browser reads the address generously:
+    browsers take `\\` for `/` and ignore white space."""
     if not address.isprintable() or address != address.strip() or "\\" in address:
         return False
     try:

@@ -56,7 +56,7 @@ LOOKED_AT_ONCE = 20
 
 
 class _Wanted(NamedTuple):
-    """Which messages a list has, and how many octets of each payload."""
+    """Which messages a list shows, how many at most, and how many octets of each payload."""
 
     passes: Test
     count_max: int
@@ -64,7 +64,10 @@ class _Wanted(NamedTuple):
 
 
 def _queue_of(request: ApiRequest, permission: str) -> Queue:
-    """The delay queue of the exchange in the path, at any node. Raises `ObjectNotFound`."""
+    """The delay queue of the exchange in the path, whichever node leads it.
+
+    Raises `ObjectNotFound`, and `NotAuthorised` without the permission.
+    """
     vhost, exchange = exchange_of(request)
     request.check(vhost.name, "exchange", exchange.name, permission)
     queue = vhost.delay_queue(exchange.name)
@@ -121,7 +124,10 @@ async def list_delayed(request: ApiRequest) -> Any:
 async def _by_due_time(
     request: ApiRequest, delays: DelayQueue, wanted: _Wanted, offset: int
 ) -> dict[str, Any]:
-    """The list goes on at `next_offset`, which is None at its end and where offsets end."""
+    """One page of the list by due time. The next page begins at `next_offset`.
+
+    `next_offset` is None after the last message, and if it would be above `OFFSET_MAX`.
+    """
     epoch, node = epoch_of(request.node, delays), request.node
     breather = Breather()
     items: list[dict[str, Any]] = []
@@ -154,8 +160,11 @@ async def _by_due_time(
 async def _by_publishing(
     request: ApiRequest, delays: DelayQueue, wanted: _Wanted
 ) -> dict[str, Any]:
-    """The list goes on from `next`, which is None at its end. One call looks at so many messages as
-    one of `looking` does, and may find none."""
+    """One page of the list in the order of publishing. The next page begins at `next`.
+
+    `next` is None after the last message. A page may be empty although there are more messages, as
+    one call looks at a bounded number of them (`messages/looking.py`).
+    """
     epoch = epoch_of(request.node, delays)
     start = request.query("from")
     place = Place(0, _position_of(start, epoch)) if start else None
@@ -196,7 +205,7 @@ def _id(epoch: int, position: int) -> str:
 
 
 def _position_of(id: str, epoch: int) -> int:
-    """The position of the message with this id. Raises `ObjectNotFound` if it has none now."""
+    """The position in an id. Raises `ObjectNotFound` for an id of another epoch, or no id."""
     matched = re.fullmatch(r"([0-9]{1,18})\.([0-9]{1,18})", id)
     if matched is None or int(matched[1]) != epoch:
         raise _not_there()

@@ -95,7 +95,8 @@ LINKS = "clustering"
 
 
 async def certificate_expiration(request: ApiRequest) -> Any:
-    """Whether a certificate of a TLS listener or of links has expired, or does in that time."""
+    """Whether a certificate of a TLS listener or of the links between nodes has expired, or will
+    within the time in the path."""
     within_s = _period_s(request.name("within"), request.name("unit"))
     deadline = request.node.clock.wall_time() + within_s
     expiring = []
@@ -110,7 +111,7 @@ async def certificate_expiration(request: ApiRequest) -> Any:
 
 
 def _link_listener(request: ApiRequest) -> list[OpenListener]:
-    """The listener for links of other nodes, with RabbitMQ's name for it."""
+    """The listener for the links of other nodes, under RabbitMQ's name; empty if there is none."""
     managed = request.managed
     if managed.cluster is None or managed.config.cluster is None:
         return []
@@ -192,7 +193,7 @@ async def protocol_listener(request: ApiRequest) -> Any:
 
 
 async def virtual_hosts(request: ApiRequest) -> Any:
-    """Virtual hosts run if they exist; the check fails for those that could not be recovered."""
+    """Whether every virtual host that is defined could be recovered: then it runs."""
     missing = list(_missing_vhosts(request))
     if not missing:
         return OK

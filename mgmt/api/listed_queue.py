@@ -13,7 +13,7 @@ from warren.mgmt.http.request import ApiRequest
 
 
 class ListedQueue(NamedTuple):
-    """A queue of this node, or of another one."""
+    """A queue and its virtual host; this node or another one may lead the queue."""
 
     vhost: VirtualHost
     queue: Queue
@@ -29,7 +29,7 @@ def queue_of(request: ApiRequest) -> ListedQueue:
 
 
 def led_here(listed: ListedQueue) -> LocalQueue:
-    """The queue, which this node leads: of others it knows no figures."""
+    """The queue, which this node must lead: a node has figures only of the queues it leads."""
     assert isinstance(listed.queue, LocalQueue), listed.queue.described
     return listed.queue
 

@@ -263,7 +263,7 @@ _ASCII = bytes(range(128))
 
 
 def _holders(request: ApiRequest, messages: set[Message]) -> dict[Message, Row]:
-    """The client that holds each message. Dead letters on their way have none."""
+    """The client that holds each message. A dead letter on its way to a queue has none."""
     holders: dict[Message, Row] = {}
     for message in messages:
         holder = message.holder

@@ -16,7 +16,7 @@ from warren.mgmt.queue_members import leader_of, queues_with_members
 from warren.mgmt.waiting import through
 
 REBALANCED = ("all", "classic", "quorum")
-"""Types of queues, with the names that RabbitMQ's tool has for them."""
+"""The values of `type`, as RabbitMQ's tool names them."""
 
 ANY_NAME = ".*"
 
@@ -30,7 +30,7 @@ async def reset_statistics(request: ApiRequest) -> None:
 
 
 async def rebalance_queues(request: ApiRequest) -> list[Row] | None:
-    """Spread queues with copies over the nodes; a node that is alone keeps all of them.
+    """Spread the leaders of queues that have copies over the nodes; a lone node keeps them all.
 
     `vhost_pattern`, `queue_pattern` and `type` in the body limit this to some queues, and the
     answer to a request with a body is how many queues each node leads afterwards. Without a body

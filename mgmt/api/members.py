@@ -38,7 +38,7 @@ async def cluster_status(request: ApiRequest) -> Any:
     status["disk_nodes"] = peers.members()
     silent = sorted(set(peers.up()) - set(status["running_nodes"]))
     if silent:
-        # They run according to etcd, and do not answer this node.
+        # These nodes run according to etcd, and do not answer this node.
         status["partitions"] = {request.node.name: silent}
     return status
 
@@ -71,7 +71,10 @@ def _own_status(request: ApiRequest) -> dict[str, Any]:
 
 
 async def members(request: ApiRequest) -> Any:
-    """`linked` are the members that this node can reach, itself included."""
+    """The members of the cluster, and as `linked` those that this node can reach, itself included.
+
+    A node that has paused reaches none.
+    """
     peers = request.managed.peers
     name = request.node.name
     if peers is None:
@@ -81,13 +84,13 @@ async def members(request: ApiRequest) -> Any:
 
 
 async def member_names(request: ApiRequest) -> Any:
-    """All users who may see queues may see these, as rows of queues have names of nodes."""
+    """The names of all members. Every management user may see them: rows of queues name nodes."""
     peers = request.managed.peers
     return {"members": [request.node.name] if peers is None else peers.members()}
 
 
 async def forget(request: ApiRequest) -> None:
-    """Raises `ApiError`: 404 if the node is no member, 409 if it is up."""
+    """Remove a node from the cluster. Raises `ApiError`: 404 for no member, 409 if it is up."""
     name, cluster = request.name("node"), request.managed.cluster
     if cluster is None:
         raise ObjectNotFound()
@@ -103,7 +106,7 @@ async def state(request: ApiRequest) -> Any:
 
 
 async def stop_app(request: ApiRequest) -> Any:
-    """Answers before the node stops."""
+    """Have the node stop, but not its process; the answer is sent before it stops."""
     audit(request, "node_stop_wanted", process="stays")
     request.managed.stop_app()
     return {"state": "stopping"}

@@ -67,7 +67,7 @@ def _plan(body: Any) -> Plan:
 async def _begin(
     request: ApiRequest, listed: ListedQueue, plan: Plan, again: Kept | None = None
 ) -> Row:
-    """`again` is the interrupted job that is started again; None begins a new one."""
+    """Begin a job, and answer its name. `again` is an interrupted job to start again, or None."""
     vhost, queue = listed
     name = again.key.name if again is not None else None
     _check(request, vhost, queue, plan)
@@ -241,7 +241,10 @@ async def restart_job(request: ApiRequest) -> Any:
 
 
 def _why_no_restart(state: JobState) -> str:
-    """Why a job in this state is not started again; an interrupted one is not kept."""
+    """Why a job in this state cannot be started again.
+
+    `INTERRUPTED` is asked for only if the cluster keeps nothing about the job.
+    """
     over = {
         JobState.COMPLETED: "is completed",
         JobState.STOPPED: "was stopped",

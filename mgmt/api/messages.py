@@ -139,7 +139,7 @@ async def publish(request: ApiRequest) -> Any:
 
 
 def _missing(request: ApiRequest, kind: str) -> str:
-    """The text that a closed channel would have as its reply text."""
+    """The reply text with which AMQP would close a channel, as the object does not exist."""
     return f"NOT_FOUND - no {kind} '{request.name(kind)}' in vhost '{request.name('vhost')}'"
 
 
@@ -215,8 +215,11 @@ async def _got_one(queue: Queue, client: TracedClient) -> Fetched:
 
 
 def _settling(queue: Queue, mode: str) -> Callable[[list[Message]], None]:
-    """How messages are settled in this one of `ACK_MODES`. Those that are neither acknowledged nor
-    rejected come back as from a channel that is closed."""
+    """The method of the queue that settles messages in `mode`, one of `ACK_MODES`.
+
+    With `ack_requeue_true` messages are neither acknowledged nor rejected: they come back to the
+    queue as if the channel that had them were closed.
+    """
     return {
         "ack_requeue_true": queue.abandoned,
         "ack_requeue_false": queue.ack,

@@ -146,7 +146,7 @@ RIGHTS = {
 
 
 def description(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """The description. Endpoints that only the command line of the machine may use are left out."""
+    """The endpoints as an OpenAPI document, without those that only the command line may use."""
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
         operations = {

@@ -151,7 +151,11 @@ def _add_node(row: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def _shown(request: ApiRequest) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Message stats, churn, lengths: of the node for a monitor, else of the user's vhosts."""
+    """Message stats, churn rates and lengths of queues.
+
+    For a monitor they are those of the node. For other users, and with the header `X-Vhost`, stats
+    and lengths are those of the visible virtual hosts; only monitors see churn rates.
+    """
     statistics = request.managed.statistics
     kinds = ("lengths", "msg_rates", "node_stats")
     lengths, passed, churned = stats_json.times_of_kinds(request, *kinds)

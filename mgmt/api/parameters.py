@@ -19,7 +19,8 @@ from warren.mgmt.waiting import taken
 
 ADMINISTERED = frozenset({"operator_policy", VHOST_LIMITS})
 ADMINISTERED_GLOBALS = frozenset({CLUSTER_NAME, INTERNAL_CLUSTER_ID})
-"""Parameters that only administrators may set, as their own endpoints are only for them, too."""
+"""Components and global parameters that only administrators may set: the endpoints made for them
+are for administrators only, too."""
 
 POLICY = "policy"
 """The component under which policies can be read as parameters; they cannot be set by it."""

@@ -32,7 +32,10 @@ def permission_rows(node: Node, user: str | None = None, vhost: str | None = Non
 def topic_permission_rows(
     node: Node, user: str | None = None, vhost: str | None = None
 ) -> list[Row]:
-    """The same for topic permissions, of which a user may have one for each exchange."""
+    """Topic permissions, chosen and sorted as by `permission_rows`.
+
+    A user may have one for each exchange of a virtual host.
+    """
     rows = []
     for key, record, _ in node.metadata.records(_prefix("topic_permission", user)):
         assert isinstance(record, TopicPermissionRecord)
@@ -58,7 +61,10 @@ async def list_permissions(request: ApiRequest) -> Any:
 
 
 def _permissions(request: ApiRequest) -> list[Row]:
-    """The row of the path, if there is one. Raises `ObjectNotFound` without user or vhost."""
+    """The row of the user and vhost in the path, in a list; empty if the user has no permissions.
+
+    Raises `ObjectNotFound` or `NoSuchUser` if the vhost or the user does not exist.
+    """
     user, vhost = _user_and_vhost(request)
     return permission_rows(request.node, user, vhost)
 

@@ -40,7 +40,7 @@ class PolicyEndpoints:
         return await answer_rows(request, self._rows(request, [request.vhost()]))
 
     def _rows(self, request: ApiRequest, vhosts: Iterable[VirtualHost]) -> list[Row]:
-        """Sorted by virtual host and priority, the lowest first."""
+        """The policies of these virtual hosts, by virtual host and priority, the lowest first."""
         policies = [
             policy
             for vhost in vhosts
@@ -92,7 +92,8 @@ class PolicyEndpoints:
 
 
 def _endpoints(path: str, right: Right, summary: str, *, operator: bool) -> list[Endpoint]:
-    """`right` is needed to set or see a single one; all users of a vhost may list those in it."""
+    """The endpoints below `path`. `right` is needed to see, set or delete a single policy; every
+    user of a virtual host may list all of its policies."""
     does = PolicyEndpoints(operator=operator)
     return [
         Endpoint(path, {"GET": does.list_all}, summary=f"All {summary}"),

@@ -32,10 +32,10 @@ from warren.mgmt.queue_members import (
 )
 
 MACHINE_VERSION = 2
-"""The machine version of quorum queues in RabbitMQ 3.10, whose behaviour ours have."""
+"""The machine version of quorum queues in RabbitMQ 3.10: Warren's behave like that version."""
 
 SHOWN_OCTETS = 64
-"""How much of the body is shown of a message that is looked at."""
+"""Octets of a message's body that `peek` shows."""
 
 NO_MESSAGE = "Target queue does not have a message at that position"
 
@@ -57,7 +57,7 @@ async def status(request: ApiRequest) -> Any:
 
 
 def _log_columns(index: int | None) -> Row:
-    """Only the leader's node knows the index."""
+    """The columns about the log; empty for None, since only the leader's node knows the index."""
     if index is None:
         return dict.fromkeys(("Log Index", "Commit Index", "Snapshot Index"), "")
     return {"Log Index": index, "Commit Index": index, "Snapshot Index": "undefined"}

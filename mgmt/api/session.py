@@ -23,7 +23,7 @@ async def whoami(request: ApiRequest) -> Any:
 
 
 async def auth(request: ApiRequest) -> Any:
-    """Tells a page, which asks before the login, that there is no OAuth here."""
+    """Answer that there is no OAuth: web pages ask this before they show the login."""
     return {"enable_uaa": False, "uaa_client_id": "", "uaa_location": ""}
 
 

@@ -41,10 +41,10 @@ WILDCARDS = ("", "0.0.0.0", "::")
 CURSOR_ACTIONS = ("take_cursor", "release_others", "why_gone", "leave_cursor")
 
 QUEUES_MAX_BYTES = 8 << 20
-"""Limit of a request that names queues."""
+"""Octets of the largest request for a snapshot: it may name many queues."""
 
 
-# Making them
+# Making snapshots
 
 
 async def create(request: ApiRequest) -> Any:
@@ -82,7 +82,10 @@ async def create(request: ApiRequest) -> Any:
 
 
 async def token(request: ApiRequest) -> Any:
-    """The token, for the user who made the snapshot: a restarted stream knows the id only."""
+    """The token of a snapshot, for the user who made it or an administrator.
+
+    A stream of Spark that was restarted knows only the snapshot's id, and gets the token here.
+    """
     service = _service(request)
     granted = await service.find(request.name("snapshot"), fresh=True)
     if granted.user != request.caller.name and not request.caller.is_administrator:

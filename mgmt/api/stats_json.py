@@ -38,7 +38,10 @@ _PLACES = {name: at for at, name in enumerate(MessageStats._fields)}
 
 
 def window(request: ApiRequest, kind: str) -> Window | None:
-    """The window of `kind_age` and `kind_incr` in the query. Raises `BadRequest`."""
+    """The window that the query asks for by `KIND_age` and `KIND_incr`, such as `msg_rates_age`.
+
+    None if one of the two is missing. Raises `BadRequest`.
+    """
     age, increment = request.query(f"{kind}_age"), request.query(f"{kind}_incr")
     if not age or not increment:
         return None
@@ -92,7 +95,7 @@ class Shown:
         self._wall_offset_s = wall_offset_s
 
     def message_stats(self) -> dict[str, Any]:
-        """Empty without activity since the start and, according to the samples, before it."""
+        """The families with activity since the node's start or, as samples tell, before it."""
         shown: dict[str, Any] = {}
         latest = self._samples[0].figures if self._samples else self._current
         for family in FAMILIES:
@@ -103,7 +106,7 @@ class Shown:
         return shown
 
     def levels(self, *names: str) -> dict[str, Any]:
-        """These figures with their details."""
+        """The figures of these names, each with its details: rate, samples and averages."""
         shown: dict[str, Any] = {}
         for name in names:
             self._put(shown, name, (self._names.index(name),))

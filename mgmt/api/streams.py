@@ -17,8 +17,8 @@ from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.queue_members import FOLLOWER, LEADER, status_of
 
 ROLES = {LEADER: "writer", FOLLOWER: "replica"}
-"""RabbitMQ's words for members of streams. It does not list members without a copy; here they have
-their state as role."""
+"""RabbitMQ's words for members of streams. RabbitMQ does not list members that have no copy; Warren
+does, and shows their state as their role."""
 
 FIGURES = ("offset", "committed_offset", "first_offset", "readers", "segments")
 
@@ -36,8 +36,11 @@ async def status(request: ApiRequest) -> Any:
 
 
 def _figures(stream: Queue) -> Row:
-    """The figures of the leader, which only its own node knows. Offsets are those of the last
-    message, -1 if there was none yet. A log is not kept in segments."""
+    """The figures of the leader; empty on other nodes, which do not know them.
+
+    `offset` and `committed_offset` are those of the last message, -1 if there was none yet.
+    `segments` is always empty, since Warren does not keep a stream in segments.
+    """
     row: Row = dict.fromkeys(FIGURES, "")
     if isinstance(stream, StreamingQueue):
         log = stream.log

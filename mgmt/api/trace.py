@@ -1,7 +1,7 @@
-"""The recorded lives of messages (docs/tracing.md): of one message, and counts of all.
+"""The recorded lives of messages (docs/tracing.md): the life of one message, and counts of all.
 
-Every node knows the events on itself; the node that gets the request asks the others. Rules are
-parameters of the component `trace`.
+Each node records the events on itself; the node that gets the request asks the others. Rules, which
+select messages, are parameters of the component `trace`.
 """
 
 from __future__ import annotations

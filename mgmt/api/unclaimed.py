@@ -24,7 +24,7 @@ from warren.persist.storage.unclaimed import UnclaimedMessages
 
 BATCH_MESSAGES = 100
 BATCH_BYTES = 256 << 10
-"""The most messages, and octets of them, that are moved in one turn of the loop."""
+"""The most messages, and octets of their records, that are moved in one turn of the loop."""
 
 REQUEST_MESSAGES = 10_000
 REQUEST_BYTES = 16 << 20

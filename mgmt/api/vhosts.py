@@ -92,7 +92,7 @@ def _add_node(row: Row, other: Row) -> None:
 
 
 async def _elsewhere(request: ApiRequest, path: str) -> Elsewhere:
-    """The rows of other nodes, by virtual host."""
+    """The rows that the other nodes have of virtual hosts, by name of the virtual host."""
     found: Elsewhere = {}
     peers = peers_of(request)
     if peers is not None:
@@ -202,7 +202,7 @@ async def list_topic_permissions(request: ApiRequest) -> Any:
 
 
 async def start_vhost(request: ApiRequest) -> None:
-    """Check that the virtual host exists: each one of a running node runs."""
+    """Check that the virtual host exists. There is nothing to start: on a running node all run."""
     node, vhost = request.name("node"), request.name("vhost")
     if node != request.node.name:
         raise BadRequest(f"Request to node {node} failed with nodedown")
