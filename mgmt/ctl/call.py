@@ -1,4 +1,4 @@
-"""The argument of a command: its common options, and the client of the node."""
+"""The first argument of each command's function: the common options, and the node's client."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Call:
             self._client.close()
 
     def expect_vhost(self, name: str) -> Any:
-        """The virtual host. Raises `CtlError` if it does not exist."""
+        """The virtual host's row in the API. Raises `CtlError` if it does not exist."""
         found = self.client.find("vhosts", name)
         if found is None:
             raise no_such_vhost(name)
@@ -142,7 +142,10 @@ class Call:
         return prompted
 
     def _data_directory(self) -> Path:
-        """The data directory, found as the node finds its own: flag, environment, file, default."""
+        """The data directory, looked for where the node looks: flag, environment, file, default.
+
+        Raises `CtlError`.
+        """
         if self.options.data_dir == "":
             raise CtlError("--data-dir is empty", Exit.USAGE)
         if self.options.data_dir is not None:

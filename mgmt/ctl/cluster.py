@@ -89,8 +89,8 @@ def await_online_nodes(call: Call, count: int) -> Answer:
 # Members
 
 LEASE_S = 120.0
-"""Time until a dead node counts as down, if no timeout is given: longer than `cluster.lease_ttl` of
-most clusters."""
+"""How long to wait, without --timeout, until a dead node counts as down. It does when its lease
+ends, after `cluster.lease_ttl`, which is shorter in most clusters."""
 
 
 @command(

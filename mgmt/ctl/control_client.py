@@ -146,7 +146,8 @@ class RemoteTarget:
 class ControlClient:
     """Sends requests to one node, over one connection that is kept open.
 
-    `warn` is called once if the node has paused, with the reason and what its answers are then.
+    `warn` is called once if the node has paused, with a text that says why and what its answers
+    are worth.
     """
 
     def __init__(
@@ -193,7 +194,10 @@ class ControlClient:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The JSON of the answer; None if empty. Raises `CtlError`, `Refused` for a refusal."""
+        """Send a request; returns the JSON of the answer, None if it is empty.
+
+        Raises `Refused` if the node refuses the request, otherwise `CtlError`.
+        """
         # Some addresses to read from end with a slash; a change is always of an object.
         if "" in (path[:-1] if method == "GET" else path):
             raise WrongUsage("a name cannot be empty string.")
@@ -268,7 +272,7 @@ class ControlClient:
         try:
             connection.connect()
         except (OSError, UnicodeError) as error:
-            # The name of a host that is too long, or has an empty part, is a UnicodeError.
+            # The name of a host that is too long, or has an empty part, raises UnicodeError.
             connection.close()
             raise NodeUnreachable(
                 self.target.describe(), _reason(error), self.target.advice()

@@ -1,4 +1,4 @@
-"""How commands are declared: a name, a summary, parameters, and a function that runs it."""
+"""How commands are declared: each has a name, a summary, parameters, and a function to run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTEXT = {"help_option_names": ["-h", "-?", "--help"]}
 
 
 class Number(click.FloatRange):
-    """A number of a range; `float` reads `nan`, too, which is in every range for click."""
+    """A number in a range, and not NaN: `float` reads `nan`, and click finds it in every range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if math.isnan(number := super().convert(value, param, ctx)):
@@ -27,7 +27,7 @@ class Number(click.FloatRange):
 
 
 class _Seconds(Number):
-    """Seconds that a socket can wait."""
+    """A number of seconds that a socket can wait."""
 
     def _describe_range(self) -> str:
         return "x>=0"
@@ -129,7 +129,7 @@ def chosen_options(ctx: click.Context) -> Options:
 
 
 def _names_node(answer: Answer) -> bool:
-    """Whether the answer in JSON has the node's name, which has to be asked for."""
+    """Whether the answer in JSON has the node's name; to find that takes a request."""
     return answer is None or isinstance(answer, str) or not getattr(answer, "alone", True)
 
 

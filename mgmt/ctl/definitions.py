@@ -43,7 +43,11 @@ def export_definitions(call: Call, path: str, format: str) -> Answer:
 
 
 def _exported(call: Call) -> Any:
-    """Definitions in the form of RabbitMQ's command line; over the network, of its HTTP API."""
+    """The definitions, in the form of RabbitMQ's command line.
+
+    Over the network they are in the form of RabbitMQ's HTTP API: a node gives the form of the
+    command line through its control socket only.
+    """
     if call.client.target.local:
         return call.client.get("control", "definitions")
     return call.client.get("definitions")

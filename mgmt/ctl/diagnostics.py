@@ -84,7 +84,8 @@ def is_running(call: Call) -> Answer:
 
 @command("is_booting", "Say whether the node is starting.")
 def is_booting(call: Call) -> Answer:
-    """Answer no: a node that answers has started, and one that does not may as well be stopped."""
+    """Always answer no: a node that answers has started, and one that does not answer may as well
+    be stopped."""
     name = "the node"
     with suppress(NodeUnreachable):
         name = f"node {call.node}"
@@ -185,7 +186,7 @@ def _connects(call: Call, listener: dict[str, Any], address: str | None) -> bool
     try:
         socket.create_connection((host, listener["port"]), timeout_s).close()
     except (OSError, UnicodeError):
-        # The name of a host that is too long, or has an empty part, is a UnicodeError.
+        # The name of a host that is too long, or has an empty part, raises UnicodeError.
         return False
     return True
 

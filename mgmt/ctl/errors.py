@@ -56,7 +56,7 @@ class CheckFailed(CtlError):
 
 
 class NodeUnreachable(CtlError):
-    """The node does not answer at the place where it was looked for."""
+    """The node does not answer at the control socket or address that was `tried`."""
 
     def __init__(self, tried: str, reason: str, advice: str) -> None:
         super().__init__(
@@ -66,7 +66,7 @@ class NodeUnreachable(CtlError):
 
 
 class Refused(CtlError):
-    """The node refused the request; `answer` is its JSON, `reason` the reason in that."""
+    """The node refused the request; `answer` is the JSON it sent, `reason` the reason in it."""
 
     def __init__(self, status: int, answer: Mapping[str, Any], reason: str) -> None:
         error = str(answer.get("error") or "")
@@ -77,7 +77,7 @@ class Refused(CtlError):
 
 
 class NeedsLocal(CtlError):
-    """This can only be done through the control socket."""
+    """The command needs the control socket, and --url was given."""
 
     def __init__(self, what: str) -> None:
         super().__init__(

@@ -34,7 +34,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Document:
-    """A text for people and the same as JSON. `alone`: the JSON is printed without a wrapper."""
+    """A text for people, and the same as JSON. Unless it is `alone`, the JSON is an object to which
+    `result` and the name of the node are added."""
 
     text: str
     json: Any
@@ -45,7 +46,7 @@ PRINTED = Document("", None)
 """The answer of a command that has printed everything itself."""
 
 Answer: TypeAlias = Table | Document | str | None
-"""None, a message, a document or a table."""
+"""What a command returns: None if there is nothing to say, a message, a document or a table."""
 
 
 INT_LIMIT = 1 << 31

@@ -1,4 +1,4 @@
-"""Requests about the members of a quorum queue or a stream."""
+"""Requests about a quorum queue or a stream, mostly about its members."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from warren.mgmt.ctl.errors import CtlError, Refused
 
 
 def asked(call: Call, method: str, queues: str, *path: str, missing: str = "not_found") -> Any:
-    """The answer about a queue. `queues`: the part of the path that names queues of its type.
+    """The answer to a request about a queue. `queues` is the part of the path for its type.
 
-    Raises `CtlError`, with RabbitMQ's word for a refusal; `missing`: if there is no such queue.
+    Raises `CtlError`: with RabbitMQ's word for a refusal, or with the text `missing` if there is no
+    such queue.
     """
     try:
         return call.client.request(method, "control", queues, call.vhost, *path)

@@ -38,7 +38,7 @@ POLL_S = 0.1
 WAIT_S = 10.0
 STARTUP_S = 300.0
 STOP_S = 600.0
-"""Time for a node to write what it has in memory when it stops."""
+"""How long a stopping node may take: it writes the messages that it has in memory."""
 
 UNIT = option(
     "--unit",
@@ -275,7 +275,7 @@ def exec_elixir(call: Call, expression: tuple[str, ...]) -> Answer:
 
 @command("stop", "Stop the node, and wait until it has.", optional("pidfile"))
 def stop(call: Call, pidfile: str | None) -> Answer:
-    """A pid file says which process to wait for; without one the node says it itself."""
+    """Wait for the process in the pid file, or without one for the one behind the socket."""
     call.announce(f"Stopping and halting node {call.node} ...")
     _stop(call, None if pidfile is None else _pid_in(Path(pidfile)))
     return None
@@ -304,7 +304,7 @@ def _stop(call: Call, pid: int | None) -> None:
     client = call.client
     if not client.target.local:
         raise NeedsLocal("Stopping a node")
-    # Opened before the node ends, or another process that gets its number might be waited for.
+    # Open the process before it ends: later another process may have its number.
     process = _open_process(pid or client.peer_pid())
     try:
         client.post("control", "stop")

@@ -21,7 +21,8 @@ APPLY_TO = option("--apply-to", default="all", metavar="queues|exchanges|all")
 
 @contextmanager
 def _told_what_is_missing(call: Call, vhost: str | None) -> Iterator[None]:
-    """Turns a 404 into an error that says what is missing: the vhost, or else a parameter."""
+    """Turns a 404 into a `CtlError` that names the missing thing: the virtual host if it does not
+    exist, otherwise the parameter."""
     try:
         yield
     except Refused as refused:

@@ -123,5 +123,5 @@ def peek(call: Call, queue: str, position: str) -> Answer:
 
 
 def _plain(value: Any) -> Any:
-    """A list of routing keys as one text; a single key is shown without brackets."""
+    """The value to print: a list, which has routing keys, becomes one text without brackets."""
     return ", ".join(map(cell, value)) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""`report`: prints in one text what helps to find a fault of a node."""
+"""`report`: prints the outputs of many other commands, to help to find a fault of a node."""
 
 from __future__ import annotations
 

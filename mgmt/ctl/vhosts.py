@@ -52,7 +52,7 @@ def list_vhosts(call: Call, columns: tuple[str, ...]) -> Answer:
 
 
 def _shown(value: Any) -> Any:
-    """The states of a virtual host on its nodes become a list of pairs."""
+    """The value to print: an object, which has the state on each node, becomes a list of pairs."""
     if isinstance(value, dict):
         return [f"{{{node}, {state}}}" for node, state in value.items()]
     return value
@@ -61,7 +61,10 @@ def _shown(value: Any) -> Any:
 def checked_columns(
     wanted: tuple[str, ...], known: tuple[str, ...], default: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The columns, given one by one or with commas. Raises `WrongUsage` for an unknown one."""
+    """The wanted columns, or else the default ones. Names may be separated by commas, too.
+
+    Raises `WrongUsage` for an unknown column.
+    """
     names = tuple(name for given in wanted for name in given.replace(",", " ").split())
     unknown = [name for name in names if name not in known]
     if unknown:
