@@ -1,4 +1,4 @@
-"""Messages in hand: operators look at the messages in queues, and have them moved or deleted.
+"""Operators look at the messages in queues, and have them moved, copied, replayed or deleted.
 
 Theory. A message is named by its place: its level and its position. The level is the priority in a
 queue with priorities, and otherwise 0. A message keeps its position until it leaves the queue, or

@@ -90,14 +90,17 @@ COPYING = (Action.COPY, Action.REPLAY)
 """Actions that leave messages in their queue."""
 
 Record = Callable[[int], Awaitable[None]]
-"""Records how far the job is, and that it may have done so many messages, in case it is started
-again."""
+"""Records how far the job is, in case it is started again. The number is how many messages count as
+done then."""
 
 
 class Job:
-    """`done` counts the messages that have reached their target or were deleted, before an
-    interruption as well. `left` counts the messages that stay, by reason. `samples` are the first
-    messages that a dry run finds."""
+    """A job, and how far it is.
+
+    `done` counts the messages that have reached their target or were deleted, those before an
+    interruption included. `left` counts the messages that stay, by reason. `samples` are the first
+    messages that a dry run finds.
+    """
 
     def __init__(
         self,
@@ -274,7 +277,7 @@ class Job:
         return test
 
     async def _go_through(self) -> None:
-        """Raises `BrokerError`."""
+        """Look at each message once and carry out the plan. Raises `BrokerError`."""
         if self._positions is not None and not self._positions:
             self._reached_all = True
             return
@@ -309,7 +312,7 @@ class Job:
         self._reached_all = not self._stop_wanted.is_set() and not self.source.deleted
 
     def _note_missing(self) -> None:
-        """Count the messages that the plan lists and that the job cannot have."""
+        """Count the messages that the plan lists and the job did not meet: they stay, too."""
         missing = len(self._positions or ()) - len(self._places_met)
         if missing:
             is_kept = self.plan.action is Action.REPLAY or self.queue.is_stream
@@ -336,7 +339,7 @@ class Job:
         return await self._written(self._record(max(self.done, self._reserved)))
 
     async def _written(self, record: Awaitable[None]) -> bool:
-        """Wait until it is written. False if the job is to stop first."""
+        """Wait until the record is written. False if the job is to stop first."""
         writing = asyncio.ensure_future(record)
         await self._until_stopped(writing)
         if not writing.cancelled():
@@ -418,8 +421,11 @@ class Job:
                 self._move(message, target)
 
     async def _noted(self) -> bool:
-        """Wait until a new leader would deliver the messages taken out as redelivered; only then
-        may they go elsewhere. False if another node leads already, or the job is to stop."""
+        """Wait until each possible new leader counts the messages taken out as delivered.
+
+        Only then may they go elsewhere: if this node fails, the new leader delivers them again, and
+        must mark them as redelivered. False if another node leads already, or the job is to stop.
+        """
         noted = asyncio.ensure_future(through(self.queue.in_hand.noted()))
         await self._until_stopped(noted)
         return not noted.cancelled() and noted.result()
@@ -439,8 +445,8 @@ class Job:
     def _find_or_why_not(self, message: Message) -> Target | str:
         """Return where the message goes, or why it stays, as a text.
 
-        It does not raise `Stays`: `core.scheduling.waiting.run` lets no coroutine that has waited
-        do so.
+        It returns the text instead of raising `Stays`: once a coroutine has waited,
+        `core.scheduling.waiting.run` hands its caller no exception but `BrokerError`.
         """
         try:
             return self._find(message)
@@ -448,7 +454,7 @@ class Job:
             return str(stays)
 
     def _report(self, message: Message, target: Target | None) -> None:
-        """Tell the observer what is about to be done with the message."""
+        """Tell the virtual host's observer what the job is about to do with the message."""
         observer = self._vhost.observer
         if observer is not None:
             told = Target((), message.envelope) if target is None else target

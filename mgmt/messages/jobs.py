@@ -43,7 +43,7 @@ KEPT_MAX = 100
 
 
 NOTE_S = 1.0
-"""How long a stop of the node waits until the cluster has it that a job is over."""
+"""How long a stopping node waits for the cluster to store that a job is over."""
 
 
 class NotNow(BrokerError):
@@ -170,7 +170,8 @@ class MessageJobs:
                 await self._keep(key, job, job.done)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work. When the node stops, give it up soon: the cluster's store may be lost."""
+        """Do the work, but give it up `NOTE_S` after the node begins to stop: the cluster's store
+        may be out of reach, and then the work would never end."""
         doing = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stop_wanted.wait())
         await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)

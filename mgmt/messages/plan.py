@@ -66,7 +66,10 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 def parse_plan(value: Any) -> Plan:
-    """Raises `InvalidPlan`, and `InvalidFilter` for the filter."""
+    """The plan in the body of a request, or in a stored job.
+
+    Raises `InvalidPlan`, or `InvalidFilter` if the filter is wrong.
+    """
     try:
         plan = msgspec.convert(value, Plan)
     except msgspec.ValidationError as error:

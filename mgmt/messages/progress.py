@@ -14,9 +14,9 @@ from warren.core.queues.queue import Queue
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a job was.
 
-    It may have done `done` messages, but not more. A job that copies goes on at the place `next`, a
-    level and a position; None means its first place. `ends` has the position for each level at
-    which the job ends.
+    `done` messages count as done; a job with a limit has done that many at most. A job that copies
+    goes on at the place `next`, a level and a position; None means its first place. `ends` has the
+    position for each level at which the job ends.
 
     Positions are those of the queue with this id, under the leader of this epoch: under another
     leader they may name other messages.

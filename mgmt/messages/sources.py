@@ -12,7 +12,10 @@ from warren.mgmt.messages.plan import Action, Plan
 
 
 def source_of(queue: LocalQueue, plan: Plan) -> Source:
-    """Raises `PreconditionFailed` for a replay of a queue that has nothing to replay."""
+    """What a job with this plan reads.
+
+    Raises `PreconditionFailed` for a replay of a queue that has nothing to replay.
+    """
     if plan.action is not Action.REPLAY:
         return queue
     source = replayed_from(queue)
