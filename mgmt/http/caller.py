@@ -17,12 +17,12 @@ from warren.core.vhosts.node_counts import HTTP
 from warren.mgmt.http.errors import CHALLENGE, ApiError, LoginFailed, NotAuthorised
 
 LOCAL_USER = "warren-ctl"
-"""The user name that logs have for the command line."""
+"""The name under which logs show the command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The user of a request, logged in. `local` means: through the control socket."""
+    """The user of a request, logged in. `local`: the request came through the control socket."""
 
     user: User
     address: str

@@ -1,4 +1,4 @@
-"""An endpoint: its paths, a handler for each method, and the right it asks for."""
+"""An endpoint: its path, a handler for each method, and the right that a caller needs."""
 
 from __future__ import annotations
 
@@ -60,14 +60,17 @@ NO_CONTENT = Reply(204)
 
 @dataclass(frozen=True)
 class Endpoint:
-    """`path` is below /api, with names in braces. `summary` is for the description of the API."""
+    """A path of the API, and what answers there.
+
+    `path` is below /api, with names in braces. `summary` is for the description of the API.
+    """
 
     path: str
     methods: Mapping[str, Handler]
     right: Right = Right.USER
     summary: str = ""
     rights: Mapping[str, Right] = field(default_factory=dict)
-    """The rights of methods that ask for another right than the rest."""
+    """The rights of those methods that need another right than `right`."""
 
     body_bytes_max: int = 1 << 20
     """Limit of a request's body; a longer one is answered 413."""

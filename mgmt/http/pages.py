@@ -68,7 +68,7 @@ class Page:
 
 
 def page_routes(path_prefix: str) -> Routes:
-    """The routes under `path_prefix` beside the API."""
+    """The routes under `path_prefix` that do not belong to the API."""
     prefix = path_prefix.rstrip("/")
     pages = _static_pages()
     routes: dict[str, Handler] = {f"{prefix}/{name}": page.serve for name, page in pages.items()}

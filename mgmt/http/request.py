@@ -67,21 +67,30 @@ class ApiRequest:
         return "" if name == DEFAULT_EXCHANGE_IN_PATHS else name
 
     def vhost(self) -> VirtualHost:
-        """The virtual host in the path. Raises `ApiError` if it does not exist or is not open."""
+        """The virtual host in the path.
+
+        Raises `ApiError` if it does not exist or the caller may not enter it.
+        """
         vhost = self._vhost()
         if not self.caller.may_enter(self.node, vhost.name):
             raise NotAuthorised(VHOST_CLOSED)
         return vhost
 
     def vhost_of_policies(self) -> VirtualHost:
-        """The same for policies and parameters, for which the refusal has another text."""
+        """The virtual host in the path of a policy or a parameter.
+
+        It differs from `vhost` only in the text of the refusal, as in RabbitMQ.
+        """
         vhost = self._vhost()
         if not self.caller.may_enter(self.node, vhost.name):
             raise NotAuthorised(OBJECT_CLOSED)
         return vhost
 
     def seen_vhost(self) -> VirtualHost:
-        """The same for what a monitor may see in every virtual host."""
+        """The virtual host in the path, for what a monitor may see in every virtual host.
+
+        Raises `ApiError` if it does not exist or the caller may not see it.
+        """
         vhost = self._vhost()
         if not self.caller.may_see(self.node, vhost.name):
             raise NotAuthorised(VHOST_CLOSED)
@@ -96,11 +105,15 @@ class ApiRequest:
         raise ObjectNotFound()
 
     def visible_vhosts(self) -> list[VirtualHost]:
-        """The virtual hosts of a list: those the caller may enter, or the one in `X-Vhost`."""
+        """The virtual hosts whose contents a list shows, in the order of their names.
+
+        They are those that the caller may enter, or only the one in the header `X-Vhost`. Raises
+        `NotAuthorised` if the caller may not enter that one.
+        """
         return self._vhosts(self.caller.may_enter)
 
     def seen_vhosts(self) -> list[VirtualHost]:
-        """The same for what a monitor may see in every virtual host."""
+        """As `visible_vhosts`, for lists in which a monitor may see every virtual host."""
         return self._vhosts(self.caller.may_see)
 
     def _vhosts(self, allowed: Callable[[Node, str], bool]) -> list[VirtualHost]:
@@ -136,7 +149,10 @@ class ApiRequest:
         return boolean(self.http.query.get(name, False))
 
     async def body(self) -> dict[str, Any]:
-        """The JSON object of the body; no body, or null, is an empty one. Raises `BadRequest`."""
+        """The JSON object in the body. Without a body, and for null, it is empty.
+
+        Raises `BadRequest`.
+        """
         data = await self.http.read()
         body = parse_json(data) if data.strip() else None
         if body is None:
@@ -171,7 +187,7 @@ def boolean(value: Any) -> bool:
 
 
 def demanded(body: dict[str, Any], *names: str) -> list[Any]:
-    """These values of a body. Raises `BadRequest`, which names all that are missing."""
+    """The values of these names in a body. Raises `BadRequest`, which lists all missing names."""
     missing = [name for name in names if name not in body]
     if missing:
         terms = [f"{{key_missing,{name}}}" for name in missing]

@@ -1,4 +1,4 @@
-"""The HTTP server: the way of a request, the form of every answer.
+"""The HTTP server: it leads each request to its handler, and gives every answer its form.
 
 A request is authenticated, its right to the endpoint checked, and the handler answers it; errors of
 any kind become JSON. The network and the command line's control socket have the same endpoints; a
@@ -58,7 +58,8 @@ LogIn: TypeAlias = Callable[[web.Request, tuple[str, str]], Caller]
 API = "/api"
 
 PAUSED_HEADER = "Warren-Paused"
-"""A header of every answer of a node that has paused: why, and what that means."""
+"""The header that a paused node has in every answer. It says why the node has paused, and that the
+answer may be out of date."""
 
 PAUSED_CHANGES = ("/login", "/control/stop", "/control/app/stop")
 """Besides reading, the requests that a paused node accepts."""
@@ -200,14 +201,15 @@ class ManagementServer:
         self._runners.clear()
 
     def _metrics_for(self, audience: Audience) -> Routes:
-        """Routes for the metrics of all processes; siblings and the command line get this one's."""
+        """The routes of metrics. On listeners for clients they answer for all processes of the
+        broker; sibling processes and the command line get the metrics of this process."""
         siblings = self._siblings
         if siblings is None or audience not in (Audience.NETWORK, Audience.METRICS):
             return self._metrics
         return {path: siblings.metrics(path) for path in self._metrics}
 
     def _add_siblings(self, app: web.Application, audience: Audience) -> None:
-        """Add what only a broker of several processes has."""
+        """Add the routes and middleware that only a broker of several processes has."""
         siblings = self._siblings
         if siblings is None:
             return
@@ -276,7 +278,7 @@ class ManagementServer:
     # One request
 
     def _check_paused(self, endpoint: Endpoint, method: str) -> None:
-        """Raise `ApiError` if the node has paused and does not do this."""
+        """Raise `ApiError` if the node has paused, and refuses such a request meanwhile."""
         paused = self._managed.paused
         looks = method == "GET" and not endpoint.path.startswith(PAUSED_REFUSES)
         if paused and not looks and endpoint.path not in PAUSED_CHANGES:
@@ -501,14 +503,16 @@ async def _lines(rows: AsyncIterator[list[dict[str, Any]]]) -> AsyncIterator[byt
 
 
 def _unchallenged(http: web.Request, response: web.Response) -> web.Response:
-    """Removes the challenge for our pages, or the browser would ask for a password itself."""
+    """Remove the challenge from an answer to our own pages: the browser would ask for a password
+    itself, in place of the page."""
     if "X-Requested-With" in http.headers:
         response.headers.popall("WWW-Authenticate", None)
     return response
 
 
 def _route(path: str) -> str:
-    """The path of an endpoint, for aiohttp. Without the pattern it finds no name with braces."""
+    """The path of an endpoint as aiohttp takes it, with a pattern for each name: by default aiohttp
+    lets no name in a path have braces."""
     return path.replace("}", ":[^/]+}")
 
 
