@@ -17,7 +17,9 @@ ROOM = room_for(RETENTION_OF_ONE)
 
 
 class Detail:
-    """`coarse` is the factor, 1 for full detail.
+    """How detailed histories are at the moment.
+
+    `coarse` is the factor by which their intervals are longer, 1 for full detail.
 
     `wall_offset_s` plus a time of the node's clock is the time of day; samples stand at multiples
     of their interval in it.

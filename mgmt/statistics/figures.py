@@ -61,7 +61,10 @@ def connection_figures(connection: Connection) -> Figures:
 
 
 def queue_activity(queue: LocalQueue) -> float:
-    """A number that changes with any activity, for the length counts by an irrational share."""
+    """A number that changes with any activity of the queue.
+
+    The length counts by an irrational share, so its changes cannot cancel those of other counts.
+    """
     moved = (
         queue.published
         + 2 * (queue.acked + queue.given_back)

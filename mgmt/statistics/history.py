@@ -27,16 +27,16 @@ RETENTION: Retention = ((5.0, 600.0), (60.0, 3600.0), (600.0, 28_800.0), (1800.0
 """Seconds between samples, and for how many seconds they are kept; RabbitMQ's global policy."""
 
 RETENTION_OF_ONE: Retention = ((5.0, 600.0), (60.0, 3600.0))
-"""The same for a single queue, exchange, channel or connection."""
+"""The retention of a single queue, exchange, channel or connection; shorter, as there are many."""
 
 RATE_SPAN_S = 10.0
-"""The age of the oldest sample that a rate is computed from."""
+"""A rate is computed from the oldest sample that is not older than this."""
 
 SAMPLES_MAX = 500
 """The most samples of one request."""
 
 SAMPLE_OCTETS = 64
-"""The room in a ring for each of its samples; few are longer."""
+"""Octets that a ring has for each of its samples; few samples are longer."""
 
 _HEAD = Struct("<iH")
 """The head of each packed sample: its time in tenths of a second, and its length in octets."""
@@ -59,7 +59,11 @@ class Window:
     increment_s: int
 
     def times(self, now: float, wall_offset_s: float = 0.0) -> list[float]:
-        """Newest first; plus `wall_offset_s` they are whole increments, so that nodes agree."""
+        """The times of the samples, newest first.
+
+        In the time of day, which is a time plus `wall_offset_s`, they are multiples of the
+        increment. So all nodes of a cluster answer with samples of the same moments.
+        """
         count = min(self.age_s // self.increment_s, SAMPLES_MAX - 1) + 1
         newest = now - (now + wall_offset_s) % self.increment_s
         return [newest - self.increment_s * at for at in range(count)]
@@ -70,7 +74,7 @@ def pack(figures: Figures) -> Packed:
 
 
 def unpack(packed: bytes) -> Figures:
-    """Raises `msgspec.DecodeError` for octets that are not figures."""
+    """The figures in packed octets. Raises `msgspec.DecodeError` for other octets."""
     return _decode(packed)
 
 
@@ -240,7 +244,8 @@ class History:
         return found
 
     def _covering(self, oldest: float) -> list[tuple[float, bytes]]:
-        """The most detailed ring that goes back so far, or else the one that goes back furthest."""
+        """The samples of the most detailed ring that goes back to `oldest`, or else of the one that
+        goes back furthest; oldest first."""
         best: list[tuple[float, bytes]] = []
         for ring in self._rings:
             samples = list(ring.samples())

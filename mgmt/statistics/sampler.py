@@ -67,7 +67,7 @@ LAYOUT: Layout = {
     "vhost": (RETENTION, len(figures.VHOST)),
     "queue": (RETENTION_OF_ONE, len(figures.QUEUE)),
 }
-"""The contents of the file."""
+"""The kinds of histories in the file, each with its retention and the number of its figures."""
 
 NODE_COUNTERS = [at for at, name in enumerate(figures.NODE) if name not in figures.LEVELS]
 VHOST_COUNTERS = [at for at, name in enumerate(figures.VHOST) if name not in figures.LEVELS]

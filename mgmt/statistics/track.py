@@ -1,8 +1,8 @@
 """The samples of all objects of one kind, such as all queues.
 
-An object that was never active takes no memory. An idle one takes its last figures, and for an hour
-its history. Each object is looked at in every round, but its figures are only read while it is
-active.
+An object that was never active takes no memory. Of an idle one the last figures are kept, and its
+history for an hour. Each object is looked at in every round, but its figures are only read while it
+is active.
 """
 
 from __future__ import annotations
