@@ -12,7 +12,7 @@ from warren.core.errors import NotFound
 from warren.mgmt.processes.states import PATH, ProcessStatus
 
 ASK_S = 5.0
-"""Time for the answer, the same as for another node's."""
+"""How long the supervisor may take to answer: as long as another node may (`mgmt/peers.py`)."""
 
 
 async def statuses(supervisor: Path) -> list[ProcessStatus]:

@@ -25,7 +25,10 @@ POLL_S = 0.02
 
 
 class ProcessesDirectory:
-    """Locked from `open` to `close`. `first` is the first process's directory, for it to open."""
+    """The shared directory. `open` locks it if it exists, otherwise `create` does.
+
+    `close` unlocks it. `first` is the data directory of the first process, which opens it itself.
+    """
 
     def __init__(self, path: Path, lock_fd: int, first: DataDirectory, is_new: bool) -> None:
         self.path = path
@@ -35,9 +38,10 @@ class ProcessesDirectory:
 
     @classmethod
     def open(cls, data_dir: Path) -> ProcessesDirectory:
-        """Lock it if it exists; only the data directory itself is created.
+        """Lock the directory of the processes in `data_dir`, if it exists.
 
-        Raises `DataDirectoryRefused`, OSError.
+        Of what is missing, this creates `data_dir` only; `create` makes the rest. Raises
+        `DataDirectoryRefused`, OSError.
         """
         path = data_dir / PROCESSES
         is_new = not is_of_processes(data_dir)
@@ -65,13 +69,18 @@ class ProcessesDirectory:
             )
 
     def without_data(self, count: int) -> list[int]:
-        """The processes, by number, whose directory is new or missing: of those from 2 to `count`,
-        as the first one has the data directory itself."""
+        """The numbers of the processes from 2 to `count` whose directory is new or missing.
+
+        The first process is not among them, as it has the data directory itself.
+        """
         numbers = range(2, count + 1)
         return [n for n in numbers if not (self.path / str(n) / IDENTITY_FILE).exists()]
 
     def create(self) -> None:
-        """Make it a directory of processes, and lock it. Raises `DataDirectoryRefused`, OSError."""
+        """Create and lock the directory, unless `open` has locked it.
+
+        Raises `DataDirectoryRefused`, OSError.
+        """
         if self._lock_fd < 0:
             create_directory(self.path)
             self._lock_fd = _locked(self.path, self.path.parent)

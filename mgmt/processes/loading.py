@@ -22,12 +22,13 @@ log = logging.getLogger("warren.definitions")
 FIRST = 1
 """The number of the process that loads the files."""
 OTHERS_UP_S = 10.0
-"""How long the first process waits for the others; one with much to recover takes longer."""
+"""How long the first process waits for the others. One that recovers much may take longer; the
+files are loaded without it then."""
 POLL_S = 0.05
 
 
 async def is_to_load(process: ProcessConfig, running: Callable[[], Collection[str]]) -> bool:
-    """Whether this process is to load the files, and now; False where another has loaded them.
+    """Wait until the files can be loaded, or are loaded; True if this process is to load them.
 
     `running` are the names of the processes that this one can reach.
     """

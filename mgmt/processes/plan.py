@@ -115,7 +115,8 @@ def name_of(first: str, number: int) -> str:
 
 
 def directory_of(data_dir: Path, number: int) -> Path:
-    """The first process has the data directory itself, as the process of an ordinary broker has."""
+    """The directory of a process: the first one has the data directory itself, as the only process
+    of an ordinary broker has."""
     return data_dir if number == 1 else data_dir / PROCESSES / str(number)
 
 

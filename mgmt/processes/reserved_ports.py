@@ -1,8 +1,8 @@
 """The ports that all processes of a broker share, reserved for as long as the supervisor lives.
 
-Answerable for ports that no other program has. Processes that share a port need SO_REUSEPORT, with
-which the system would let two brokers of one user share it, too, without an error; so each address
-is tried without it first. The reserved sockets are bound and do not listen: they get no
+Makes sure that no other program has these ports. Processes that share a port need SO_REUSEPORT,
+with which the system would let two brokers of one user share it, too, without an error; so each
+address is tried without it first. The reserved sockets are bound and do not listen: they get no
 connections.
 """
 
@@ -19,7 +19,7 @@ from warren.mgmt.processes.plan import Addresses, Shared
 
 
 class ReservedPorts:
-    """Keeps the ports; `addresses` have real ports instead of 0."""
+    """The reserved ports, until `release`; `addresses` have real ports in place of 0."""
 
     def __init__(self) -> None:
         self.addresses = Shared((), (), (), (), (), ())

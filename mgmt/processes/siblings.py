@@ -30,7 +30,8 @@ from warren.mgmt.processes.states import ProcessState
 
 SOCKET = "http.sock"
 OWN = "/own"
-"""Prefix of the paths for metrics of this process alone, without a login. Only on that socket."""
+"""Prefix of the paths for the metrics of this process alone. They need no login, and are therefore
+only served at the socket for other processes."""
 ADDRESS = "Warren-Address"
 """The header of a request passed on that has the client's address."""
 ROUTE = "/process/{number:[0-9]+}/{rest:.*}"

@@ -11,9 +11,12 @@ PATH = "/processes"
 
 
 class ProcessState(StrEnum):
-    """`down`: the process has ended too often, and is not started any more. `stopped`: it is there
-    and serves no clients, because `stop_app` has stopped its node, or because it stands still. The
-    supervisor does not know this; the other processes do."""
+    """The state of a process.
+
+    `down`: it has ended too often, and is not started any more. `stopped`: the process exists, but
+    serves no clients, because `stop_app` has stopped its node, or because it hangs. The supervisor
+    does not know of that state; the other processes do.
+    """
 
     STARTING = "starting"
     RUNNING = "running"

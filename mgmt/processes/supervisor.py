@@ -94,7 +94,8 @@ class Supervised:
         return True
 
     def died(self, reason: str, now: float) -> float | None:
-        """The seconds to wait before the next start; None: it stays down."""
+        """Note that the process has ended; returns the seconds to wait before its next start, None
+        if it stays down."""
         self.child = None
         pause_s = self.deaths.note(now)
         status = self.status
@@ -214,8 +215,10 @@ class Supervisor:
         return ProcessPlan(self._config, first, count, self._ports.addresses, secret)
 
     def _expect_all_queues(self, store: SharedStore, first: str, count: int) -> None:
-        """Forget processes that are not started, or begin anew; raise `NodeRefused` if one of them
-        has queues."""
+        """Have the store forget the processes that are not started now, or that begin without data.
+
+        Raises `NodeRefused` if one of them leads queues: these would be missing or empty.
+        """
         assert self._directory is not None
         queues, members = store.queues(), store.members()
         new = self._directory.without_data(count)
@@ -248,8 +251,9 @@ class Supervisor:
     def _starts_alone(self) -> bool:
         """Whether the first process starts before the others, which then join it.
 
-        It brings definitions into a broker that has not begun: those that the directory has, or the
-        defaults, which no process makes where files are loaded.
+        It does so in a broker that has not begun, since it brings the definitions: those in its
+        directory, or the defaults. In a new directory and with `load_definitions` it brings none,
+        as the files take the place of the defaults: then all processes start together.
         """
         assert self._directory is not None
         has_none = self._directory.first.is_new and self._config.load_definitions is not None

@@ -1,6 +1,6 @@
 """The supervisor's answers to its processes: the store of definitions, and the processes' states.
 
-Answerable for a socket that only the broker's own user may open, at a path of any length.
+Only the broker's own user may open the socket, and its path may have any length.
 """
 
 from __future__ import annotations
