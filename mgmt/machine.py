@@ -33,7 +33,10 @@ THREADS_MAX = 1024
 def look(
     memory: MemoryMonitor, disk: DiskMonitor | None, fd_used: int, sockets_used: int
 ) -> Machine:
-    """`sockets_total` is how many clients may connect while the other files stay open."""
+    """Gather the figures of this moment; the caller has counted open files and sockets.
+
+    `sockets_total` is how many clients may connect while the other files stay open.
+    """
     shares = descriptors()
     return Machine(
         mem_used=memory.used_bytes or 0,

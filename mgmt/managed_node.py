@@ -43,7 +43,10 @@ FILES_FRESH_S = 1.0
 
 
 class OpenListener(NamedTuple):
-    """`protocol` is named as in health checks: amqp, amqp/ssl, http, https, http/prometheus."""
+    """An address at which the node listens.
+
+    `protocol` is named as in health checks: amqp, amqp/ssl, http, https, http/prometheus.
+    """
 
     protocol: str
     host: str
@@ -55,7 +58,6 @@ class ManagedNode:
     """Everything that the endpoints and metrics read or change.
 
     `listeners` is filled as listeners open. `stop` ends the node as SIGTERM does.
-    `reload_certificates` reads the TLS files anew.
     """
 
     node: Node
@@ -111,7 +113,8 @@ class ManagedNode:
         return self.node.name
 
     def machine(self) -> Machine:
-        """Figures of this moment, but open files of the last second, as counting them is slow."""
+        """The figures of this moment, except that the count of open files may be `FILES_FRESH_S`
+        old, since to count them is slow."""
         now = self.node.clock.now()
         if self._files is None or now - self._files[0] > FILES_FRESH_S:
             self._files = (now, open_files())

@@ -20,7 +20,10 @@ FLAGS = {0x1: "up", 0x2: "broadcast", 0x8: "loopback", 0x40: "running", 0x1000: 
 
 
 def network_interfaces() -> dict[str, list[dict[str, str]]]:
-    """Hardware address, flags and addresses by interface; empty or left out where not told."""
+    """Hardware address, flags and IP addresses by interface.
+
+    A fact that the system does not tell is empty or left out.
+    """
     ipv6 = _ipv6_addresses()
     found: dict[str, list[dict[str, str]]] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:

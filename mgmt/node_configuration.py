@@ -33,7 +33,10 @@ def read_configuration(
 def examine_configuration(
     config_file: str | None, variables: Mapping[str, str], flags: Mapping[str, str | None]
 ) -> Findings:
-    """The same with all problems, and a configuration that leaves out the wrong settings."""
+    """All problems of the configuration, and what it is without the wrong settings.
+
+    The arguments are those of `read_configuration`.
+    """
     environment = Environment(variables)
     path = config_file or environment.config_file(Path.exists)
     config, warnings, problems = _examine_file(path)

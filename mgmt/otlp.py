@@ -47,7 +47,10 @@ _OK = Status(StatusCode.UNSET)
 
 
 class OtlpExporter:
-    """Counts spans since it was made; `dropped` also counts records that no span was made of."""
+    """Sends spans to `endpoint` from a thread of its own, until `close`.
+
+    `exported` and `dropped` count spans; `dropped` also counts records for which there was no room.
+    """
 
     def __init__(self, endpoint: str, service_name: str, node: str) -> None:
         self.exported = 0

@@ -1,4 +1,4 @@
-"""Asks the management of the other nodes of a cluster, and answers theirs.
+"""Asks the other nodes of a cluster for their part of an answer, and answers when they ask.
 
 A question is a request to an endpoint of the API, or to one that only nodes know (`FOR_NODES`),
 with the user who made it. A node answers a passed request for itself alone. The node that was asked
@@ -85,7 +85,7 @@ class _PassedHttp:
 
 
 class Peers:
-    """The management of the other nodes. They may ask this one for `endpoints`."""
+    """The other nodes of the cluster, to ask them. They may ask this one for `endpoints`."""
 
     def __init__(
         self, managed: ManagedNode, cluster: Cluster, endpoints: Iterable[Endpoint]
@@ -210,12 +210,15 @@ class Peers:
     # Being asked
 
     async def stop(self) -> None:
-        """Answer no more: what an answer waits for may not come while the node stops."""
+        """Stop answering: an answer may wait for an event that never comes while the node stops."""
         self._stopping = True
         await end_tasks(self._answers)
 
     async def _asked(self, node: str, *question: Any) -> Any:
-        """Answer by a task of asyncio, since the caller waits by the broker's own `Waiting`."""
+        """Answer another node's question in a task of asyncio, which handlers need.
+
+        The caller awaits this method by the broker's own `Waiting`, which cannot run handlers.
+        """
         if self._stopping:
             raise NotFound("the node is stopping")
         answered = Event()

@@ -40,8 +40,11 @@ def is_there(backups: str, number: int = 1) -> bool:
 
 
 def archives(backups: str) -> list[tuple[str, Archive]]:
-    """The archives at a place, of a node and of the processes of a broker, and what to put before
-    what is said of each. Raises `BackupRefused`, OSError."""
+    """The archives at a place: of a node, and of the processes of a broker.
+
+    Each has a text to print before every line about it, such as `process 2: `; it is empty for a
+    node. Raises `BackupRefused`, OSError.
+    """
     found = []
     number = 1
     while is_there(backups, number):

@@ -35,7 +35,7 @@ class MemberRefused(Exception):
 
 
 class MemberStatus(NamedTuple):
-    """One member. `has_copy`: the node runs, and has the queue."""
+    """The state of one member. `has_copy`: its node runs, and has a copy of the queue."""
 
     node: str
     state: str

@@ -175,7 +175,8 @@ class _Life:
         self._output = output
         # Whether the node has stopped without writing everything.
         self.left_unwritten = False
-        # The node that serves, or has paused; no frame keeps one that has stopped.
+        # The node that serves, or has paused. `live` has no variable for it, which would keep a
+        # stopped node in memory.
         self._node: RunningNode | None = None
         # Set by a signal. Other reasons to end come from the node itself (`RunningNode.ends`).
         self._stop_wanted = asyncio.Event()

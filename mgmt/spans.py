@@ -152,7 +152,7 @@ class Spans:
         return ended
 
     def _parent(self, record: TraceRecord) -> Context | None:
-        """Raises `NotSampled`."""
+        """The parent of the message's spans; None if they begin a trace. Raises `NotSampled`."""
         key = (record.vhost, record.id)
         if record.traceparent or key not in self._parents:
             context = parse_context(record.traceparent, record.tracestate)

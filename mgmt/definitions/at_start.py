@@ -86,7 +86,10 @@ def file_problems(path: Path) -> list[str]:
 
 
 def definition_files(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The files with what they hold. Raises `DefinitionsFileRefused` and `NotDefinitions`."""
+    """The files, each with the definitions parsed from it.
+
+    Raises `DefinitionsFileRefused` and `NotDefinitions`.
+    """
     for file in _files(path):
         yield file, parse(_read(file))
 
@@ -105,7 +108,8 @@ def _read(file: Path) -> bytes:
 
 
 async def _keep(node: Node, digest: str) -> None:
-    """The hash is kept without `skip_if_unchanged`, too: the next start may have it."""
+    """Keep the hash of the files. It is kept without `skip_if_unchanged`, too, since that may be
+    set at the next start."""
     node.global_parameters.set(IMPORTED_HASH, digest)
     await durable(node.metadata)
 

@@ -6,7 +6,7 @@
     ├── NoSuchUserYet       permissions of a user who does not exist
     ├── NoSuchVhostYet      something in a virtual host that does not exist
     ├── QueueLimitReached   more queues than the limit of a virtual host allows
-    ├── InvalidItem         any other item that a declaration or a setting would be refused for
+    ├── InvalidItem         any other item that the broker refuses to declare or to set
     └── DefinitionsFileRefused   any of these in a file, or a file that cannot be read
 
 `text` is for people, `reason` is the reason in RabbitMQ's HTTP answer with status 400: a text, or a

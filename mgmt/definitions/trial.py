@@ -1,7 +1,7 @@
 """Tries files of definitions with a node that keeps nothing, listens nowhere and connects nowhere.
 
-A file may rely on virtual hosts and users that the node of the configuration has already: unless
-that begins anew, all that items name are there.
+A file may rely on virtual hosts and users that the configured node has already. So, unless that
+node begins anew, all virtual hosts and users that items name are made before the items are tried.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes the text format of Prometheus, 0.0.4, in slices.
 
-Lines of one metric stand together, so rows, which have all metrics of an object, are written as
-columns.
+The format wants the lines of one metric together. A row has the values of all metrics of one
+object, so rows are written column by column.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Values: TypeAlias = Sequence[float]
 
 
 class Metric(NamedTuple):
-    """`kind` is counter, gauge, histogram or untyped."""
+    """A metric. `written` puts a prefix before the name; `kind` is counter, gauge, histogram or
+    untyped."""
 
     name: str
     kind: str

@@ -20,7 +20,10 @@ async def grouped(
     per_object: bool,
     no_sum: Collection[str] = (),
 ) -> Rows:
-    """`no_sum` are the metrics whose sum means nothing."""
+    """The metrics of these things: a row for each with `per_object`, otherwise one row of sums.
+
+    `no_sum` are the names of metrics whose sum means nothing; the row of sums does not have them.
+    """
     if per_object:
         rows = [
             (labels_of(thing), values(thing)) async for chunk in chunks(things) for thing in chunk

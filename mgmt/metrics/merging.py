@@ -13,9 +13,10 @@ UP_HEAD = (
 
 
 def merged(texts: Mapping[int, bytes | None]) -> bytes:
-    """One text of all. Lines of one metric stand together, as the format demands.
+    """One text with the lines of all texts, those of one metric together, as the format demands.
 
-    `texts` are by number of the process; None if it has not answered. Lines are in that order.
+    `texts` has the text of each process by its number, None if the process has not answered. Lines
+    of a metric are in the order of `texts`.
     """
     heads: dict[bytes, list[bytes]] = {}
     lines: dict[bytes, list[bytes]] = {}

@@ -1,4 +1,4 @@
-"""The paths of metrics."""
+"""The HTTP routes at which Prometheus fetches the metrics."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class ConnectionLost(PerfError):
 
 
 class ClosedByBroker(PerfError):
-    """`code` is AMQP's reply code, which the text has, too."""
+    """The broker closed `what`: the channel or the connection. `code` is AMQP's reply code."""
 
     def __init__(self, what: str, code: int, reply_text: str) -> None:
         super().__init__(f"the broker closed the {what}: {code} {reply_text}")

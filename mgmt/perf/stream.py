@@ -55,7 +55,7 @@ class Arrivals:
 
 
 class Stream:
-    """One direction of one connection with one channel."""
+    """The octets that the broker sends on one connection with one channel."""
 
     __slots__ = ("_awaited", "_in_delivery", "_is_first_body", "_rest", "_stamp", "_tag")
 
