@@ -101,8 +101,9 @@ class Acceptor:
     ) -> int:
         """Accept connections for protocols that `factory` makes; port 0 picks a free one.
 
-        With `introduce`, that returns the factory for each connection, before TLS begins. The host
-        `::` is every address of the machine, of IPv6 and of IPv4. Returns the port; raises OSError.
+        If `introduce` is given, it returns the factory for each connection before TLS begins. The
+        host `::` is every address of the machine, of IPv6 and of IPv4. Returns the port; raises
+        OSError.
         """
 
         self._loop = asyncio.get_running_loop()
@@ -189,8 +190,8 @@ class Acceptor:
             )
 
     def _pause(self, listener: socket.socket) -> None:
-        """Pause a listener: its ready socket, which cannot be accepted, would wake the loop without
-        end."""
+        """Stop watching a listener for `PAUSE_S`: the connection that cannot be accepted would wake
+        the loop in every turn."""
 
         def go_on() -> None:
             del self._pauses[listener]
@@ -228,9 +229,10 @@ class Acceptor:
 
 
 async def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
-    """Sockets bound to an address, in the sense of `Acceptor.listen`. Raises OSError.
+    """Sockets bound to an address; `host` and `port` are those of `Acceptor.listen`.
 
-    If they are `shared`, other shared sockets of the same user may have the same address.
+    Raises OSError. If the sockets are `shared`, other shared sockets of the same user may have the
+    same address.
     """
     if host in ("", ANY):
         return _bind_everywhere(port, shared)

@@ -1,11 +1,11 @@
-"""One more header, a number, for each of many messages: a stream tells its readers offsets so.
+"""Adds one header, a number, to each of many messages: a stream sends its readers offsets this way.
 
-To put a header behind the others, the headers must be a whole table that has none of that name.
-Reading the table shows it, and takes most of the time. But messages that one program sends are
-alike: of two content headers of one size, the octets that say where something ends and what it is
-called are mostly the same, and only values differ. So what was found of one header, its *shape*,
-holds for every other that has the same octets in those places, which one comparison of large
-numbers tells.
+A header may be added behind the others if they form a well-formed table without a header of that
+name. Finding that out means reading the table, which takes most of the time. But messages that one
+program sends are alike: in two content headers of one size, the octets that give lengths, types and
+names are mostly the same, and only values differ. So the result of reading one content header, its
+*shape*, holds for every other that has the same octets in those places; one comparison of large
+integers checks that.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from warren.amqp.properties import (
 from warren.core.field import long
 
 SHAPES_MAX = 64
-"""Shapes that are kept, one for each size of a header. Programs whose headers have more sizes than
-that pay for the reading of some of them again."""
+"""Shapes that are kept, one for each size of a content header. If headers have more sizes than
+that, all shapes are dropped and read again."""
 
 SHAPE_BYTES_MAX = 4096
-"""Larger headers are read each time."""
+"""The largest content header whose shape is kept; larger ones are read each time."""
 
 _LONG = struct.Struct(">I")
 _pack_number = struct.Struct(">q").pack
 
 
 class Shape(NamedTuple):
-    """What holds for all content headers that have the octets of `pattern` where `mask` has ones.
+    """How to add a header to content headers that equal `pattern` in the bits that `mask` sets.
 
-    `before`: what takes the place of the octets from the flags up to the first header, `first`.
-    `end`: where the last header ends.
+    `before`: the new octets from the flags up to the first header, which begins at offset `first`.
+    `end`: the offset at which the last header ends.
     """
 
     mask: int
@@ -61,10 +61,10 @@ class AmqpAddedHeader:
         self._shapes: dict[int, Shape] = {}
 
     def add(self, header: bytes, number: int) -> bytes:
-        """The content header with this number behind its headers.
+        """The content header with one more header behind the others: this number.
 
-        Raises `MalformedProperties` if the properties are not whole. Headers that are no table,
-        which publishing does not check, are left out.
+        Raises `MalformedProperties` if the properties are incomplete. Publishing does not check
+        that the headers are a table; if they are not, the number becomes the only header.
         """
         shape = self._shapes.get(len(header))
         if shape is None or int.from_bytes(header, "big") & shape.mask != shape.pattern:
@@ -91,7 +91,8 @@ class AmqpAddedHeader:
         return replace(header, headers=sorted_by_key({**table, self._name: long(number)}))
 
     def _shape_of(self, header: bytes) -> Shape | None:
-        """Read a header, and keep its shape. None if no header can be put behind its headers."""
+        """The shape of a content header, which is kept from now on; None if it is too large, or if
+        no header can be added behind its headers."""
         size = len(header)
         if size > SHAPE_BYTES_MAX:
             return None

@@ -21,7 +21,7 @@ PAUSE = "alarm"
 
 
 class PublishingConnection(Protocol):
-    """A connection as alarms see it. `blocked`: an alarm keeps it from being read."""
+    """The part of a connection that alarms use. `blocked`: it is not read because of an alarm."""
 
     node: Node
 
@@ -67,8 +67,8 @@ class Blocking:
         self.queue: Queue | None = None
 
     def holds_back(self, channel: PublishingChannel, header: bytes) -> bool:
-        """Whether the publish with this content header, of which a frame came during an alarm, has
-        to wait. If so, the connection is no longer read."""
+        """Whether a publish of which a frame arrives during an alarm has to wait; `header` is its
+        content header. If it has to wait, the connection is no longer read."""
         connection = channel.connection
         node = connection.node
         grown: Queue | None = None
@@ -106,7 +106,8 @@ class Blocking:
             connection.resume(PAUSE)
 
     def _tell(self, connection: PublishingConnection) -> None:
-        """Tell the client the reason, if there is one to tell: flow control is not told."""
+        """Send connection.blocked with the reason, once, to clients that understand it. Waiting
+        without an alarm is flow control, of which clients are not told."""
         reason = connection.node.alarms.reason()
         if not reason or self._is_told or "connection.blocked" not in connection.capabilities:
             return

@@ -106,7 +106,7 @@ class ChannelConfirms(PublishConfirms):
             self.record(publish_seq, of_publish)
 
     def settle(self, publish_seq: int) -> None:
-        """One more queue has this publish safe."""
+        """One more queue has stored this publish safely."""
         if publish_seq in self._refused:
             self._refused[publish_seq] -= 1
             if not self._refused[publish_seq]:

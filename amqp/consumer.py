@@ -197,8 +197,8 @@ class ChannelConsumer(Consumer):
     def leave(self) -> None:
         """The channel has ended, and the queue will forget this consumer in one of the next turns.
 
-        Until then it takes one message at most, to be acknowledged whatever the client has asked
-        for: the channel gives it back.
+        Until then it takes one message at most. That message counts as unacknowledged even if the
+        client asked for no acknowledgements, so that the channel gives it back.
         """
         self.__class__ = LeavingConsumer
         self.no_ack = False
@@ -261,8 +261,8 @@ class LeavingConsumer(ChannelConsumer):
     """A consumer that is still in its queue though its channel has ended. Nothing that it takes is
     sent to the client.
 
-    What another node sends without waiting for acknowledgements is lost, like what was on its way
-    to the client.
+    Messages that another node sends without waiting for acknowledgements are lost, like those that
+    were on their way to the client.
     """
 
     __slots__ = ()

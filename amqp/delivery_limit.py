@@ -20,7 +20,8 @@ HELD_PER_US = 32
 
 
 class DeliveryLimit:
-    """At most `most` messages may be outstanding. Consumers count here what they are handed."""
+    """At most `most` messages may be outstanding. Consumers count here the messages that they are
+    handed."""
 
     __slots__ = ("_held", "_outstanding", "_served", "_turns", "most")
 
@@ -46,7 +47,7 @@ class DeliveryLimit:
         return self._outstanding >= self.most
 
     def change(self, most: int, outstanding: int) -> None:
-        """Another limit, with so many messages outstanding."""
+        """Set another limit; `outstanding` messages are not settled at present."""
         self.most = most
         self._outstanding = outstanding
         if self.is_reached:
@@ -74,13 +75,13 @@ class DeliveryLimit:
         self._held.clear()
 
     def count(self, count: int) -> None:
-        """So many messages were handed to a consumer."""
+        """`count` messages were handed to a consumer."""
         self._outstanding += count
         if self.is_reached:
             self._stop()
 
     def settled(self, count: int) -> None:
-        """So many of the messages counted are outstanding no more."""
+        """`count` of the outstanding messages were settled."""
         self._outstanding -= count
         self._go_on()
 
@@ -92,14 +93,15 @@ class DeliveryLimit:
         self._served.clear()
 
     def _go_on(self) -> None:
-        """Serve those that are held back, in turn, until the limit is reached again: last those
-        whose queue has nothing for them."""
+        """Serve the consumers that are held back, in turn, until the limit is reached again; those
+        whose queue has no ready message come last."""
         self._turns.spend(len(self._held) // HELD_PER_US)
         self._serve(filter(lambda held: held.queue.has_ready, list(self._held)))
         self._serve(iter(list(self._held)))
 
     def _serve(self, held: Iterator[Consumer]) -> None:
-        """Serve as many at a time as there is room for messages, so that they share it."""
+        """Serve as many consumers at a time as there is room for messages, so that they share the
+        room."""
         while not self.is_reached and (some := list(islice(held, self.room))):
             some = [consumer for consumer in some if consumer in self._held]
             for consumer in some:
@@ -109,7 +111,8 @@ class DeliveryLimit:
 
 
 def _wake(consumers: Iterable[Consumer]) -> None:
-    """Let the queues go on when all these consumers of theirs may: a queue serves them in turn."""
+    """Unblock all these consumers before any of their queues delivers: a queue serves its consumers
+    in turn, and must find all of them able."""
     able = [one.queue for one in consumers if one.unblock(Blocked.CHANNEL_LIMIT)]
     for queue in dict.fromkeys(able):
         queue.deliver()

@@ -37,8 +37,9 @@ class HoldingChannel(Protocol):
 class DeliveryTimeout:
     """The timeout of one channel.
 
-    Each check notes the tags handed out by then: a message is at least as old as its note. A
-    channel without a timeout takes notes as well, for people who ask how long a message is held.
+    Each check notes the last tag handed out so far, and the time. A message is at least as old as
+    the first note whose tag is not below its own. A channel without a timeout takes notes as well:
+    the management pages show how long messages are held.
     """
 
     __slots__ = ("_clock", "_notes", "_timeout_s", "_timer")

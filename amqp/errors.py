@@ -99,7 +99,7 @@ REPLIES: dict[type[BrokerError], Reply] = {
 
 
 def unreadable(payload: bytes, error: Exception, channel: int) -> BrokerError:
-    """The error for the payload of a method frame, by what `decode_method` has against it."""
+    """The error to report for a method frame whose payload `decode_method` refused with `error`."""
     if len(payload) < 4:
         return FrameError(f"{described(METHOD, payload)}: unknown_frame")
     if isinstance(error, MalformedText):

@@ -58,9 +58,11 @@ def encode_table(table: Table) -> bytes:
 
 
 def list_values(data: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where the values are of pairs that are known to be whole: octets that may be any others
-    without changing where anything ends. Tables and arrays in the table, and what is as rare, are
-    left out."""
+    """The start and end of each value in the pairs between two offsets, which must be well-formed.
+
+    Any octets may stand in such a span without moving the end of anything. Values of rare types
+    (tables, arrays, decimals, void) are left out.
+    """
     offset = start
     while offset < end:
         letter_at = offset + 1 + data[offset]
@@ -78,7 +80,7 @@ def list_values(data: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
 _UINT32 = struct.Struct(">I")
 _DECIMAL = struct.Struct(">BI")
 
-# Letter on the wire, letter of the field, format.
+# The types of fixed size: letter on the wire, letter of the `Field`, format.
 _FIXED: dict[int, tuple[str, struct.Struct]] = {
     ord(letter): (kind, struct.Struct(code))
     for letter, kind, code in (
@@ -97,7 +99,7 @@ _FIXED: dict[int, tuple[str, struct.Struct]] = {
     )
 }
 _IN_ARRAY = {letter: struct.Struct(f">x{code.format[1:]}") for letter, (_, code) in _FIXED.items()}
-"""The same behind their letters."""
+"""The types of `_FIXED` with a pad octet in front, which skips the letter of an array's item."""
 
 # Makes a field in half the time that calling its class takes.
 _new = tuple.__new__

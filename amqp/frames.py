@@ -28,7 +28,7 @@ OVERHEAD = 8
 """Octets of a frame besides its payload."""
 
 FRAME_US = 2
-"""The cost of a frame besides what it leads to, in the microseconds of
+"""The cost of reading a frame, without the work that it asks for, in the microseconds of
 `core/scheduling/turns.py`."""
 
 FRAME_MIN_SIZE = 4096

@@ -1,7 +1,7 @@
 """The beginning of a connection: greeting, login, and the limits that client and broker agree on.
 
-Section 1 of amqp_semantics.md. `Connection` is the state machine; this module makes the decisions
-of its states before RUNNING. It writes to no socket.
+The rules are those of amqp_semantics.md section 1. `Connection` is the state machine; this module
+makes the decisions of its states before RUNNING. It writes to no socket.
 """
 
 from __future__ import annotations

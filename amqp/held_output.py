@@ -40,10 +40,11 @@ class HeldOutput:
 
     @contextmanager
     def leaving(self, metadata: MetadataStore, written: list[bytes]) -> Iterator[list[Event]]:
-        """Hold output written after the block until everything that ends in the block is gone.
+        """Hold output written after the block until everything that the block ends is gone.
 
-        A client that is told that it has left must find nothing of what it left behind, such as
-        queues; other nodes decide on that too. The block adds the events to wait for to the list.
+        A client that has got close-ok must no longer find objects that ended with its channel or
+        connection, such as queues. Other nodes may have a part in removing them: the block adds the
+        events to wait for to the list that it gets.
         """
         before = metadata.uncommitted()
         left: list[Event] = []

@@ -1,9 +1,9 @@
 """The end of channels: their consumers leave the queues, those of one connection all at once.
 
 A queue looks through all its consumers for those that leave, and a connection may have thousands of
-channels, each with a consumer of the same queue. Consumers of very many queues leave in turns; what
-they are still handed meanwhile, one message each at most, is not sent, and goes back with all else.
-The messages that channels give back are given back in turns, too.
+channels, each with a consumer of the same queue. Consumers of very many queues leave in several
+turns of the loop. Messages that they are still handed meanwhile, one each at most, are not sent to
+the client and go back with its other unacknowledged messages, which takes several turns too.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ GIVE_BACK_US = 40
 
 LEFT_AT_ONCE = 100
 LEAVE_US = 5
-"""Queues that consumers leave at once, and the cost of each queue and each consumer."""
+"""Queues that consumers leave in one turn, and the cost of each queue and each consumer, in the
+microseconds of `core/scheduling/turns.py`."""
 
 LOOKED_AT_ONCE = 1000
-"""Consumers that are looked at together, to find those of the same queue, where they leave in
-turns. A few queues of this node are left by all at once, which costs less than doing it twice."""
+"""If consumers leave in several turns, so many are looked at together to find those of one queue:
+a queue looks through all its consumers each time that some leave."""
 
 
 class EndingChannel(Protocol):
@@ -67,8 +68,8 @@ def leave(consumers: list[ChannelConsumer], turns: Turns, then: Callable[[], Non
     """Remove consumers from their queues; their channels have forgotten them before. `then` is
     called when all have left.
 
-    Returns what is to be waited for, if anything: an event that happens when all have left, and the
-    auto-delete queues of other nodes that have lost their last consumer are gone.
+    Returns the event to wait for, or nothing if all is done. The event happens when all have left,
+    and the auto-delete queues of other nodes that lost their last consumer are gone.
     """
     ending: list[Event] = []
     over = Event()
@@ -90,7 +91,8 @@ def leave(consumers: list[ChannelConsumer], turns: Turns, then: Callable[[], Non
 
 
 def _is_much(consumers: Sequence[ChannelConsumer]) -> bool:
-    """Whether to leave takes so long that others should have their turns meanwhile."""
+    """Whether leaving takes so long that other clients should have their turns meanwhile: there are
+    many queues, or some are led by other nodes."""
     if len(consumers) <= LEFT_AT_ONCE:
         return False
     queues = {consumer.queue for consumer in consumers}
@@ -98,7 +100,7 @@ def _is_much(consumers: Sequence[ChannelConsumer]) -> bool:
 
 
 def _leave(consumers: Iterable[Consumer]) -> list[Event]:
-    """Remove consumers from their queues; returns the events of these."""
+    """Remove consumers from their queues; returns the events of `remove_consumers`."""
     left = [queue.remove_consumers(of_queue) for queue, of_queue in _by_queue(consumers).items()]
     return [event for event in left if event is not None]
 

@@ -8,8 +8,11 @@ RESERVED_PREFIX = "amq."
 
 
 def clean_name(name: str) -> str:
-    """The name without CR and LF, which RabbitMQ strips from what is declared, deleted and bound,
-    but not from what is published to, consumed, got and purged; everything else is legal."""
+    """The name without CR and LF; every other character is legal.
+
+    RabbitMQ strips CR and LF from names in the methods declare, delete, bind and unbind, but not in
+    publish, consume, get and purge.
+    """
     if "\r" in name or "\n" in name:
         return name.replace("\r", "").replace("\n", "")
     return name

@@ -294,8 +294,8 @@ def headers(header: bytes) -> Table:
 
 
 def find_headers(header: bytes) -> tuple[int, int]:
-    """Where the headers begin and end in a content header that `scan` takes; where they would be,
-    both times, if there are none."""
+    """The offsets at which the headers begin and end in a content header that `scan` accepts.
+    Without headers both are the offset at which they would be."""
     flags, offset = header[FLAGS_AT], FLAGS_AT + 2
     for flag in (_CONTENT_TYPE >> 8, _CONTENT_ENCODING >> 8):
         if flags & flag:

@@ -54,7 +54,8 @@ QUEUES_AT_ONCE = 200
 """A message for more queues than that is published in several turns."""
 
 QUEUES_BETWEEN_LOOKS = 20
-"""Queues that get a message between two checks whether the turn is over: limits may cost more."""
+"""Queues that get a message between two checks whether the turn is over. There are few, since a
+queue whose limits are reached costs more than `QUEUE_US`."""
 
 ARGUMENTS_AT = HEAD.size + 4
 """The offset of a method's arguments in its frame."""
@@ -142,7 +143,7 @@ class PublishRoutes:
         return self.known().get(method) or self.resolve(method)
 
     def reads_headers(self, method: bytes, header: bytes) -> bool:
-        """Whether routing a publish takes a look at its headers, which may be many."""
+        """Whether routing a publish reads its headers, which takes long if there are many."""
         route = self.known().get(method)
         return route is None or route.queues is None or b"CC" in header
 
@@ -251,7 +252,8 @@ class PublishRoutes:
         return source
 
     def _with_facts(self, route: Route, header: bytes, facts: properties.Facts) -> Envelope:
-        """Check the properties, in RabbitMQ's order, and take the routing keys in CC and BCC."""
+        """The envelope, with the routing keys in CC and BCC. The properties are checked in
+        RabbitMQ's order."""
         if facts.user_id is not None:
             self._check_user_id(facts.user_id)
         expiration_ms = None
@@ -304,11 +306,11 @@ async def publish_to_many(
     """Publish to many queues; other work of the node has its turn in between."""
     turns = vhost.turns
     if confirms is not None:
-        # Some queues may have the message safe before the last queue gets it.
+        # Some queues may report the message safe before the last queue gets it.
         confirms.record(publish_seq, (PENDING,) * len(queues))
     for at in range(0, len(queues), QUEUES_BETWEEN_LOOKS):
         for queue in queues[at : at + QUEUES_BETWEEN_LOOKS]:
-            # A queue that has been deleted meanwhile counts as one that has the message safe.
+            # A queue that has been deleted meanwhile counts as if it had stored the message.
             answer = SETTLED
             current = vhost.current(queue)
             if current is not None:

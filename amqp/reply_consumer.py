@@ -12,7 +12,7 @@ from warren.core.node import Node
 
 
 class ReplyChannel(Protocol):
-    """What a reply consumer uses of its channel."""
+    """The part of a channel that its reply consumer uses."""
 
     last_delivery_tag: int
 

@@ -87,7 +87,7 @@ def _amqplain(response: bytes) -> Credentials:
     login, password = fields.get("LOGIN"), fields.get("PASSWORD")
     if login is None or password is None or login.kind not in _TEXTS:
         raise SyntaxFault("an AMQPLAIN response has LOGIN and PASSWORD")
-    # What is no text is a wrong password, and so is an empty one for every user.
+    # A PASSWORD field that is not text counts as an empty password, which is wrong for every user.
     return Credentials(
         to_text(login.value), to_text(password.value) if password.kind in _TEXTS else ""
     )

@@ -42,7 +42,8 @@ ABORTED_S = 5.0
 """The time that connections may take to end after they were cut when the node stops."""
 
 LOST_US = 300
-"""The cost of the end of a connection, including the line in the log."""
+"""The cost of the end of a connection, including the line in the log, in the microseconds of
+`core/scheduling/turns.py`."""
 
 OUTPUT_MAX = 16 * 1024 * 1024
 """Octets written to a socket that its peer may leave unread before we stop reading from it too. The

@@ -9,8 +9,9 @@
     any state before AWAITING_OPEN ─anything else─▶ FAILED
 
 A method that is not in the table is an error. Before AWAITING_OPEN the connection sends nothing
-more, and the socket is cut after a delay (amqp_semantics.md section 1.1); from then on it is a
-channel error (section 1.10). FAILED and CLOSED ignore everything and wait for the socket to end.
+more, and the socket is cut after a delay (amqp_semantics.md section 1.1). From AWAITING_OPEN on the
+method is a channel error (section 1.10). FAILED and CLOSED ignore everything and wait for the
+socket to end.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ NEXT: Mapping[tuple[State, Transition], State] = {
 """The state after each transition; a transition that is not here is a fault of the broker."""
 
 NAMES: Mapping[State, str] = {State.AWAITING_OPEN: "opening", State.RUNNING: "running"}
-"""The states in which a fault of the client is told it in a close, as error texts name them."""
+"""The states in which connection.close tells the client of its fault, and their names in the text
+of that close."""
 
 BEFORE_RUNNING = frozenset(State) - {State.RUNNING, State.CLOSING, State.CLOSED}
 

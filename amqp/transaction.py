@@ -1,7 +1,7 @@
 """A transaction of a channel (amqp_semantics.md section 7): publishes and verdicts until commit.
 
 Publishes are checked and routed when they arrive; they reach queues, or are returned, at commit.
-There is no rollback across queues. commit-ok waits until every queue has its messages safe.
+There is no rollback across queues. commit-ok waits until all queues report their messages safe.
 
 A message that a client takes from one queue and publishes to another in a transaction is in one of
 them at any moment. When all queues are on this node only, one sync writes publishes and
@@ -35,7 +35,7 @@ PUBLISH_US = 3
 
 
 IN_ONE_CALL_US = 2
-"""The same for each of many that are handed over in one call."""
+"""The same for each of many publishes that are handed over in one call."""
 
 AT_ONCE = 256
 """Publishes handed over before checking whether the turn is over."""
