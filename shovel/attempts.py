@@ -18,8 +18,8 @@ cancelled again."""
 
 class Attempts:
     """Repeated attempts. `attempt` returns when all is done, and raises on a failure. `failed` is
-    called with each failure, `again` before each next attempt. `delay_s` None: a failure is the
-    end."""
+    called with each failure, `again` before each next attempt. If `delay_s` is None, a failure ends
+    the attempts."""
 
     def __init__(
         self,

@@ -34,6 +34,8 @@ def unrecognised(name: str, value: Mapping[str, Any], known: Collection[str]) ->
 
 
 def wants(valid: Callable[[Any], bool], what: str) -> Check:
+    """A check that `valid` accepts the value; its error text says that it should be `what`."""
+
     def check(key: str, value: Any) -> Problems:
         return [] if valid(value) else [f"{key} should be {what}, actually was {term(value)}"]
 

@@ -63,7 +63,7 @@ class Flow:
         self._told = told
         self._log = log
         self._loop = asyncio.get_running_loop()
-        # Set from the time at which messages are requested.
+        # None until messages are requested.
         self._over: asyncio.Future[None] | None = None
         self._source: Connection
         self._destination: Connection
@@ -98,8 +98,8 @@ class Flow:
         await self._over
 
     async def settle(self) -> None:
-        """After a stop: wait for the answers to messages in flight, which are acknowledged then. So
-        they do not go back to the source, and are not moved a second time."""
+        """Wait, after a stop, for the destination's answers to messages in flight. Messages that it
+        confirms are acknowledged, so they do not go back to the source to be moved twice."""
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
                 while self._transfer.in_flight and not self._has_failed:
@@ -119,7 +119,7 @@ class Flow:
     def fail(self, reason: str) -> None:
         """End the flow for this reason."""
         over = self._over
-        # Before messages are requested, a failure is raised by the question that it answers.
+        # Before messages are requested, `Connection.ask` raises the failure.
         if over is not None and not over.done():
             over.set_exception(SessionEnded(reason))
             # The flow may end for another reason before anything waits for this future.
@@ -135,7 +135,7 @@ class Flow:
         self._carefully(self._pump)
 
     def _carefully(self, work: Callable[[], None]) -> None:
-        """Do this; a fault of the broker ends this session, and not the node."""
+        """Do the work; a fault of the broker ends this session, and not the node."""
         try:
             work()
         except Exception:

@@ -48,8 +48,8 @@ class Reach:
     def target(self, uri: Uri, connection_name: str, user: str, *, impersonates: bool) -> Target:
         """The target for the broker of the URI.
 
-        Within this node the login is that of `user`, empty for an operator. `impersonates`: its
-        messages may have the `user_id` of other users.
+        A connection within this node is let in as `user`; an empty name is an operator. If it
+        `impersonates`, the messages it publishes may have the `user_id` of other users.
         """
         login = Login(
             DEFAULT_USER if uri.username is None else uri.username,
@@ -74,7 +74,8 @@ class Reach:
         return dial
 
     def _admitted(self, name: str, *, impersonates: bool) -> User:
-        """The user to be let in as. Raises `ConnectionFailed` if the login is refused."""
+        """The user as whom the connection is let in. Raises `ConnectionFailed` if the login is
+        refused."""
         user = OPERATOR
         if name:
             try:

@@ -3,7 +3,8 @@
 `x-death` has a table for each queue in which a message died and each reason, the last death first
 (amqp_semantics.md section 4). The table names the queue, and the exchange and the routing keys with
 which the message was published before it came there. A message goes back to the queue or to the
-exchange. It stays where it is if its `x-death` does not name that, or if that does not take it.
+exchange. It stays where it is if its `x-death` does not name that queue or exchange, or if the
+queue or exchange refuses it.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ class Address(NamedTuple):
 def back(header: bytes, to: Back, which: Death) -> tuple[Address, bytes]:
     """The address to which the message with this content header goes back, and the header to send.
 
-    The new header has no count of deliveries, which begins anew, and has further routing keys in
-    `CC` again. The rest is the same. Raises `LeftBehind` and `MalformedContent`.
+    The new header lacks the count of deliveries, so that it begins anew. For a message that goes
+    back to an exchange, `CC` has its further routing keys again. The rest is the same. Raises
+    `LeftBehind` and `MalformedContent`.
     """
     fields = header_fields(header)
     death = _death(fields, which)

@@ -37,7 +37,8 @@ class Observer(Protocol):
     """The object that a session reports to."""
 
     def counted(self, messages: int) -> None:
-        """The number of messages to be moved from the source queue, as `queue-length` asks."""
+        """The session moves this number of messages: with `delete-after` `queue-length`, those that
+        were in the source queue when the session began."""
         ...
 
     def running(self, source_uri: str, dest_uri: str) -> None: ...
@@ -46,8 +47,8 @@ class Observer(Protocol):
 
 
 class Session:
-    """One session. `remaining`: the number of messages still to be moved; None: see
-    `definition`."""
+    """One session. `remaining`: the number of messages still to be moved; None if there is no
+    limit, or if the session has to count them first (`QUEUE_LENGTH`)."""
 
     def __init__(
         self,

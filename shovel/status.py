@@ -49,7 +49,7 @@ class Status:
 def row(
     name: str, vhost: str, node: str, status: Status, definition: Definition | None
 ) -> dict[str, Any]:
-    """A shovel as the HTTP API shows it; without a definition where it cannot be understood."""
+    """A shovel as the HTTP API shows it; `definition` is None unless this node runs the shovel."""
     shown: dict[str, Any] = {
         "node": node,
         "timestamp": datetime.fromtimestamp(status.since, UTC).strftime("%Y-%m-%d %H:%M:%S"),

@@ -10,8 +10,8 @@ published (`on-publish`), or never (`no-ack`). The destination refuses a message
 returning it because it reaches no queue. A refused message stays unacked and so in the source. It
 does not count as moved, and is published again after a pause.
 
-To a queue, order is kept: after a refusal, other messages wait until the refused ones are
-published. To an exchange, each message may have another fate, so the others go on.
+If the destination is a queue, order is kept: after a refusal, other messages wait until the refused
+ones are published. If it is an exchange, each message may have another fate, so the others go on.
 
 A message may also be left: it stays in the source until the connection ends, and counts as dealt
 with, not as moved.
@@ -49,9 +49,9 @@ class Ack(NamedTuple):
 
 
 class Transfer:
-    """The messages between one source and one destination. `limit`: the number of messages after
-    which the transfer is done; None is no limit. `leaves_refused`: messages that the destination
-    refuses are left."""
+    """The messages between one source and one destination. `in_order`: refused messages hold up the
+    others. `limit`: the number of messages after which the transfer is done; None is no limit.
+    `leaves_refused`: messages that the destination refuses are left."""
 
     def __init__(
         self, mode: AckMode, *, in_order: bool, limit: int | None, leaves_refused: bool = False
@@ -133,11 +133,11 @@ class Transfer:
         return self._settled([message])
 
     def confirmed(self, tags: Iterable[int]) -> list[Ack]:
-        """The destination has confirmed these."""
+        """The destination has confirmed the publishes with these tags."""
         return self._settled([self._in_flight.pop(tag) for tag in tags])
 
     def refused(self, tag: int) -> None:
-        """The destination refused this message."""
+        """The destination refused the publish with this tag."""
         message = self._in_flight.pop(tag)
         if self._leaves_refused:
             self.leave(message)

@@ -144,7 +144,7 @@ class Worker:
             log_fault(log, "shovel_fault", shovel=self.name, vhost=self.vhost)
             reason = "internal error"
         if reason != status.reason:
-            # A broker that is unreachable for a night is worth one line.
+            # Each reason is logged once: a broker may be unreachable for a whole night.
             log_event(
                 log,
                 logging.WARNING,
