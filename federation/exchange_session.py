@@ -73,7 +73,8 @@ class HelperTypeUnknown(Exception):
 
 
 class ExchangeSession:
-    """`exchange` returns the exchange here, as it is now; None if it no longer exists."""
+    """One session of an exchange's link. `exchange` returns the exchange here as it is now; None if
+    it no longer exists."""
 
     def __init__(
         self,

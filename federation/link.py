@@ -136,7 +136,7 @@ class Link:
         state = LinkState.SHUTDOWN if status.state is LinkState.RUNNING else LinkState.ERROR
         reason = self._reason(error)
         if reason != status.error:
-            # A broker that is unreachable for a night is worth one line.
+            # Each reason is logged once: a broker may be unreachable for a whole night.
             log_event(
                 log,
                 logging.WARNING,

@@ -1,9 +1,10 @@
 """The links of a node: they follow the definitions, as `plan.py` reads them.
 
-A change of a definition makes the exchanges and queues due that it may concern. Those that are due
-are examined in turns: the links that each is to have are compared with those that it has. A changed
-link is started anew. A link that is no longer wanted ends for good, and its objects at the upstream
-are deleted. When a link only moves to another node, or its node stops, these objects stay.
+A change of a definition makes the exchanges and queues due that it may concern. Each turn of the
+loop examines some of those that are due: it compares the links that they should have with the links
+that they have. A changed link is started anew. A link that is no longer wanted ends for good, and
+its objects at the upstream are deleted. When a link only moves to another node, or its node stops,
+these objects stay.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Marker(NamedTuple):
         if first:
             headers[ORIGINAL_EXCHANGE] = Field("S", message.exchange)
             headers[ORIGINAL_ROUTING_KEY] = Field("S", message.routing_key)
-        # The message is for one queue now.
+        # The message is for one queue here, and further routing keys would bring it to others.
         if CC in headers:
             headers[ORIGINAL_CC] = headers.pop(CC)
         return self._written(message.header, headers)

@@ -92,7 +92,7 @@ class Plan:
             yield wanted, self._is_here(vhost, federated, record)
 
     def _applied(self, vhost: VirtualHost, federated: Federated) -> Applied | None:
-        """The policies' definition for it; None if it cannot be federated."""
+        """The policies that apply to an exchange or queue; None if it cannot be federated."""
         name = federated.name
         if federated.kind == "exchange":
             exchange = vhost.exchanges.get(name)

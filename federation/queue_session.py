@@ -47,7 +47,8 @@ def wants_more(queue: Queue | None) -> bool:
 
 
 class QueueSession:
-    """`queue` returns the queue here, as it is now; None if it no longer exists."""
+    """One session of a queue's link. `queue` returns the queue here as it is now; None if it no
+    longer exists."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class QueueSession:
         self._queue = queue
         self._marker = marker
         self._flow = Flow(self._progressed, log)
-        # Whether the session consumes; and whether that may have to change.
+        # Whether the session consumes at the upstream. `_due` is set when that may have to change.
         self._asks = False
         self._due = asyncio.Event()
         self._source: Connection
