@@ -1,7 +1,8 @@
 """Turns the restored data directory of a cluster's member into that of a node without a cluster.
 
 A member has a copy of the cluster's definitions, and the messages of the queues that it led or
-mirrored. From these it makes the definitions of a node that has these queues and needs no etcd.
+mirrored. From these this module makes the definitions of a node that has these queues and needs no
+etcd.
 Queues of which the member had no copy exist, and are empty. Definitions that end with a node, such
 as exclusive queues, are left out.
 """
@@ -35,7 +36,8 @@ KINDS = (
     "parameter",
     "global_parameter",
 )
-"""Bindings are taken later, when it is known which exchanges and queues exist."""
+"""The kinds of definitions that are taken first. Bindings are taken later, when it is known which
+exchanges and queues exist."""
 
 FIRST_VERSION = 1
 

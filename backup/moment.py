@@ -41,7 +41,8 @@ from warren.persist.recovery.recovery import (
 from warren.persist.snapshots.pins import PINS_DIRECTORY, UNFINISHED, locked
 
 TRIES_MAX = 20
-"""Checkpoints are written every few seconds at most, and linking all files takes far less."""
+"""Attempts to link all files while no checkpoint is written. The first nearly always succeeds:
+checkpoints are written every few seconds at most, and linking takes far less."""
 
 NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 """The errors of linking where it is impossible and copying may still be possible."""
@@ -49,8 +50,8 @@ NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSU
 
 class TakenFile(NamedTuple):
     """A file of a moment: its path in a data directory, the file to read it from, and how many of
-    its octets count. If it was changed at another time than `changed_ns`, it may be another
-    file."""
+    its octets count. A file with this path and size that was changed at another time than
+    `changed_ns` may have other contents."""
 
     path: str
     source: Path

@@ -2,7 +2,7 @@
 
 Object stores show an object when all of it was sent; in other file systems a file gets its name
 when it is complete. None of them has locks that work everywhere, so only one process at a time may
-change such an archive. pyarrow is loaded when the first URL is opened: a broker does without it.
+change such an archive. pyarrow is loaded when the first URL is opened: a broker runs without it.
 """
 
 from __future__ import annotations

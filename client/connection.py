@@ -103,7 +103,7 @@ async def open_any(targets: Sequence[Target], user: User) -> tuple[Connection, T
 
 
 class Connection(asyncio.Protocol):
-    """One socket."""
+    """One connection to a broker; `open` makes it."""
 
     def __init__(self, target: Target, user: User) -> None:
         self._loop = asyncio.get_running_loop()

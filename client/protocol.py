@@ -6,8 +6,8 @@ The user of the protocol passes in received octets and the time, and gets events
 sends what `data_to_send` returns, and calls `tick` at the time of `deadline`. Whatever a broker
 sends, no method raises: octets that make no sense end the connection.
 
-A channel answers questions in the order in which they were asked (4.2.5 of the specification:
-methods are synchronous or not). So an answer is for the oldest unanswered question.
+A broker answers the questions on a channel in the order in which they were asked (4.2.5 of the
+specification: methods are synchronous or not). So an answer is for the oldest unanswered question.
 
 The n-th publish on a channel with confirms has delivery tag n. Every publish ends once, as
 `Confirmed` or as `Refused`. A return does not name the tag, and comes before the ack: it is taken
