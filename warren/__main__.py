@@ -17,7 +17,7 @@ def main() -> None:
 def _occupy_standard_streams() -> None:
     """Open the null device where standard input, output or error is closed.
 
-    Else a socket gets that number, and libuv ends a process that closes it.
+    Otherwise a socket gets that number, and libuv ends a process that closes it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         pass

@@ -30,8 +30,11 @@ class LoopClock:
         return self._loop.call_soon(callback)
 
     def end(self) -> None:
-        """Cancel all timers, and start no more: a node that pauses has stopped, but its process
-        goes on. What its timers would do later, it must not; and they would keep it in memory."""
+        """Cancel all timers, and start no more.
+
+        A node that pauses stops, but its process goes on: timers of the stopped node must not act
+        later, and would keep it in memory.
+        """
         self._ended = True
         for timer in list(self._timers):
             timer.cancel()

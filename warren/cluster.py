@@ -326,8 +326,8 @@ class Cluster:
         node.vhost_limits.elsewhere.is_beside = self.membership.is_beside
         self.mirroring.attach(node, self._new_backing)
         self.post.watch(on_up=lambda name: None, on_down=self._link_down)
-        # Questions are answered once it is known what a mirror here had of the queue. Incarnations
-        # are nanoseconds: no node delivers a thousand million messages a second.
+        # After `attach`: answers depend on the messages that mirrors here have. The first delivery
+        # has the number of the incarnation, a time in ns, which grows faster than nodes deliver.
         QueueHost(node, self.post, self.calls, self.mirroring, self._links.identity.incarnation)
         await self._links.start()
         self.post.open(self._links)
@@ -370,7 +370,7 @@ class Cluster:
         return self._links.traffic(node)
 
     def paused(self) -> Collection[str]:
-        """The nodes that have told this one that they are down for having lost etcd."""
+        """The nodes that have reported, when they stopped, that they pause without etcd."""
         return self._links.paused
 
     def _going_on(self) -> Collection[str]:
@@ -436,7 +436,7 @@ class Cluster:
         try:
             await self.membership.forget(name)
         except UnknownMember as error:
-            # If it was forgotten by a node that was killed in between, this is the rest of it.
+            # A node that was killed while it forgot the member has left its queues to this call.
             if not self.mirroring.queue_members.any_has(name):
                 return NotForgotten(404, str(error))
         except (MemberIsUp, EtcdError) as error:

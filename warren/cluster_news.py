@@ -1,4 +1,4 @@
-"""News that the nodes of a cluster send each other, other than for queues."""
+"""The news that the nodes of a cluster exchange, except those of queues."""
 
 from __future__ import annotations
 

@@ -117,7 +117,8 @@ def _one_of(*choices: str) -> Kind:
 
 
 def _or_named(kind: Kind, names: Mapping[str, str]) -> Kind:
-    """The values of `kind`, or others that RabbitMQ takes, each with the value that it is here."""
+    """A kind that also takes RabbitMQ's names of values; `names` gives the value that each has
+    here."""
     return Kind(lambda text: kind.parse(names.get(text, text)), kind.wanted)
 
 
@@ -205,12 +206,12 @@ NONE = _one_of("none")
 LISTENER = Kind(Listener.parse, "a port, or an address and a port such as 127.0.0.1:5672")
 LEVEL = _or_named(
     _one_of(*LOG_LEVELS),
-    # No line has these levels: the lines of the next level that some have are shown.
+    # No line of Warren has these levels; each counts as the nearest level that lines have.
     {"notice": "warning", "alert": "critical", "emergency": "critical"},
 )
 FILE_LEVEL = _or_named(
     LEVEL,
-    # Levels of RabbitMQ 3.6 that left out severe lines: a file has these, too.
+    # With these levels RabbitMQ 3.6 left severe lines out; here the file has those lines too.
     {"=debug": "debug", "!=info": "debug", "<=notice": "debug", "<warning": "debug"},
 )
 DIRECTORY = Kind(Path, "the path of a directory")
@@ -224,7 +225,7 @@ BYTES = Kind(_absolute, "an amount of bytes such as 512MB, 1GiB or 4096")
 # Smaller files would hold one batch each; offsets in larger ones would not fit a place.
 STORE_FILE_BYTES_MIN = 64 << 10
 STORE_FILE_BYTES_MAX = 1 << 30
-# Copying larger messages into each queue is of no use.
+# An embedded message is copied into each of its queues, which is of no use for larger ones.
 EMBED_BELOW_MAX = 1 << 20
 
 BALANCED = "balanced"
@@ -260,7 +261,7 @@ def _tls_options(prefix: str) -> dict[str, Kind]:
 
 
 KEYS: Mapping[str, Kind] = {
-    # The first three are Warren's own; RabbitMQ takes the other two from its environment.
+    # These three are Warren's own; RabbitMQ takes the last two from its environment.
     "processes": Kind(parse_processes, PROCESSES_WANTED),
     "data_dir": DIRECTORY,
     "node_name": Kind(checked_node_name, NODE_NAME_WANTED),
@@ -330,7 +331,7 @@ KEYS: Mapping[str, Kind] = {
     ),
     "disk_free_limit.relative": SHARE,
     "disk_free_limit.absolute": BYTES,
-    # Warren's own.
+    # The keys up to `alarms.block_all_publishers` are Warren's own.
     "snapshot_limit.relative": SHARE,
     "snapshot_limit.absolute": BYTES,
     "snapshot_rate": Kind(

@@ -1,7 +1,7 @@
 """Makes a `Config` from the values that a `rabbitmq.conf` sets.
 
-Answerable for what keys mean together: which of two counts, and the values of keys that are not
-set.
+Answerable for what keys mean together: which of two keys counts, and the values of keys that are
+not set.
 """
 
 from __future__ import annotations

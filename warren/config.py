@@ -102,7 +102,7 @@ class SslOptions:
     fail_if_no_peer_cert: bool = False
     # The password of the key.
     password: str = dataclasses.field(default="", repr=False)
-    # Empty: those that OpenSSL offers.
+    # Empty versions or ciphers: those that OpenSSL offers.
     versions: tuple[str, ...] = ()
     ciphers: tuple[str, ...] = ()
     # Whether the order of `ciphers` counts, instead of the client's order.
@@ -161,7 +161,7 @@ class ClusterConfig:
     queue_master_locator: str = "client-local"
     # The most messages sent to a mirror at a time while it is synchronised.
     sync_batch: int = 4096
-    # The same in octets per second; 0: no limit.
+    # The most octets sent to it per second meanwhile; 0: no limit.
     sync_rate: int = 0
     start_attempts: int = 10
     start_pause_s: float = 0.5
@@ -195,7 +195,7 @@ class Config:
     data_dir: Path | None = Path("warren-data")
     node_name: str | None = None
     processes: Processes = 1
-    # The place of this process among them; None for a broker of one process.
+    # The place of this process among these processes; None for a broker of one process.
     process: ProcessConfig | None = None
 
     amqp_listeners: tuple[Listener, ...] = (Listener(ANY_HOST, AMQP_PORT),)
@@ -242,9 +242,10 @@ class Config:
     snapshot_limit: Limit = DEFAULT_SNAPSHOT_LIMIT
     # Octets per second for all readers of snapshots over HTTP together.
     snapshot_rate: int = 64 << 20
-    # True: as in RabbitMQ. False: at first, publishers whose queues do not grow go on.
+    # True: an alarm blocks every publisher, as in RabbitMQ. False: while the shortage is small,
+    # publishers whose queues do not grow go on.
     alarms_block_all: bool = False
-    # Whether shovels and federation bring messages here and elsewhere.
+    # Whether this node runs shovels and the links of federation.
     runs_links: bool = True
     store_file_bytes_max: int = 16 << 20
     embed_below: int = 4096
@@ -274,15 +275,15 @@ class Config:
 
     # The cluster of the node; None for a node without one.
     cluster: ClusterConfig | None = None
-    # The same for the processes of a broker without a cluster.
+    # How the processes of a broker without a cluster reach each other.
     process_cluster: ClusterConfig = ClusterConfig((), b"")
 
     # A file of definitions, or a directory of such files, imported at each start.
     load_definitions: Path | None = None
     definitions_skip_if_unchanged: bool = False
 
-    # Categories without a level of their own have `log_level`; on an output with a level, they have
-    # that.
+    # Categories without a level of their own have `log_level`, or on an output (console, file) with
+    # a level, the level of the output.
     log_level: LogLevel = "info"
     log_levels: tuple[tuple[str, LogLevel], ...] = ()
     log_console: bool = True
@@ -310,8 +311,8 @@ def parse_processes(text: str) -> Processes:
 
 
 def directory(text: str) -> Path:
-    """The path of a directory. Raises ValueError if it is empty: a variable that was not set would
-    stand for the directory in which the node happens to be started."""
+    """The path of a directory. Raises ValueError if it is empty: a shell variable that is not set
+    would otherwise mean the directory in which the node happens to be started."""
     if not text:
         raise ValueError("the path of a directory is empty")
     return Path(text)

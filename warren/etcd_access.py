@@ -1,4 +1,4 @@
-"""How a node reaches the etcd of its cluster, or its stand-in."""
+"""How a node reaches the etcd of its cluster, or the supervisor that stands in for etcd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a data directory has to be for the node that is started on it."""
+"""Checks whether a node may start on a data directory."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class FirstDefinitions:
             raise self._refusal()
 
     def writes(self, shared: MetadataStore) -> list[Write]:
-        """The definitions that the shared ones lack. Queues stay at the node."""
+        """The writes of the definitions that the shared ones lack. This node leads the queues."""
         return [
             Write(key, _led_by(record, self._node_name))
             for key, record, _ in self._definitions

@@ -80,8 +80,7 @@ class MessageStorage:
 
         def run() -> None:
             recovery.run()
-            # Only after recovery has found that the directory can be used: others are left as they
-            # are.
+            # After recovery, which raises for a directory that it refuses: that stays as it is.
             empty_transient(filesystem, path)
 
         try:
@@ -143,7 +142,7 @@ class MessageStorage:
             await asyncio.sleep(0.005)
 
     def stop(self) -> int:
-        """Write everything and close; how many batches could not be written.
+        """Write everything and close; returns the number of batches that could not be written.
 
         The node's queues must have been stopped before.
         """

@@ -77,7 +77,7 @@ class MessageTraces:
         if self._thread is not None:
             self._thread.close()
         if self._files is not None:
-            # A node that pauses still tells what it has recorded.
+            # A node that pauses still answers with the records that it has.
             self._files.close(partial(asyncio.get_running_loop().run_in_executor, None))
         if self.exporter is not None:
             await asyncio.to_thread(self.exporter.close)

@@ -128,11 +128,11 @@ class RunningNode:
         )
         self._second_copy: SecondCopyThread | None = None
         self.management: Management | None = None
-        # Set when an operator asks the node to stop; everything but its process.
+        # Set when an operator asks the node to stop; the second leaves its process running.
         self.stop_wanted = asyncio.Event()
         self.stop_app_wanted = asyncio.Event()
         self.left_unwritten = False  # The disk refused changes when the node stopped.
-        self._clock: LoopClock  # of all parts
+        self._clock: LoopClock  # The clock of all parts.
 
     @classmethod
     async def start(
@@ -490,7 +490,8 @@ async def _try_to_stop(step: Awaitable[object]) -> None:
 
 
 def _look_again(shovels: Shovels, federation: Links) -> None:
-    """Check shovels and federation again: nodes have come or gone, this one perhaps."""
+    """Check shovels and federation again: nodes have come or gone, or this node has lost its
+    lease."""
     shovels.look_again()
     federation.look_again()
 
@@ -542,7 +543,7 @@ async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
 def _settle_unclaimed(
     node: Node, messages: MessageStorage, stores: Stores, cluster: Cluster | None
 ) -> None:
-    """See to the messages on disk of queues that this node does not lead."""
+    """Keep, drop or take as a mirror's copy the messages on disk that no open queue has claimed."""
     is_deleted = None
     if cluster is not None:
         is_deleted = cluster.leftovers(messages.storage.card_files, stores.deleted_queues)

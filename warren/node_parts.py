@@ -51,8 +51,8 @@ from warren.shovel.shovels import Shovels
 
 
 class Stores(NamedTuple):
-    """Where a node keeps what it knows. `directory` and `recovery`, what was found in it, are None
-    on a node without a disk."""
+    """The stores of a node. `directory` is its data directory, and `recovery` has the messages that
+    were found there; both are None on a node without a disk."""
 
     metadata: MetadataStore
     deleted_queues: DeletedQueues
@@ -61,7 +61,7 @@ class Stores(NamedTuple):
 
 
 class KeptMessages(NamedTuple):
-    """What a node with a data directory has for its messages. The `monitors` are to be started."""
+    """The parts that keep the messages of a node on disk. The caller starts the `monitors`."""
 
     messages: MessageStorage
     disk: DiskMonitor
@@ -112,7 +112,7 @@ def kept_messages(
     memory: MemoryMonitor,
     faults: Faults,
 ) -> KeptMessages | None:
-    """The storage of messages, which begins to work; None on a node without a disk."""
+    """Start the storage of messages, and make its other parts; None on a node without a disk."""
     metadata, deleted_queues, directory, recovery = stores
     if directory is None or recovery is None:
         return None

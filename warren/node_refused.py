@@ -12,4 +12,4 @@ class ClusterRefused(NodeRefused):
 
 
 class StoreLost(NodeRefused):
-    """The store of the cluster could not be used; it may be back at the next attempt."""
+    """The etcd of the cluster could not be used; it may be back at the next attempt."""
