@@ -1,4 +1,4 @@
-"""What the broker reads of content headers and writes into them (`core.ports.ContentCodec`)."""
+"""Reads and edits the content headers of messages for `core` (`core.ports.ContentCodec`)."""
 
 from __future__ import annotations
 

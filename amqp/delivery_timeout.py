@@ -39,7 +39,7 @@ class DeliveryTimeout:
 
     Each check notes the last tag handed out so far, and the time. A message is at least as old as
     the first note whose tag is not below its own. A channel without a timeout takes notes as well:
-    the management pages show how long messages are held.
+    the HTTP API shows how long messages are held.
     """
 
     __slots__ = ("_clock", "_notes", "_timeout_s", "_timer")

@@ -85,7 +85,7 @@ def content_frames(channel: int, header: bytes, body: bytes, frame_max: int) -> 
     parts = [frame(HEADER, channel, header)]
     octets = memoryview(body)
     for start in range(0, len(body), room):
-        # The code that writes the parts takes any object with octets.
+        # The code that writes the parts takes any bytes-like object.
         piece = cast(bytes, octets[start : start + room])
         parts += (HEAD.pack(BODY, channel, len(piece)), piece, END)
     return parts

@@ -35,8 +35,8 @@ WRITE_BUFFER_HIGH = 256 * 1024
 MUCH_BYTES = 8 * 1024
 MUCH_BYTES_PER_US = 128
 """Reading at least `MUCH_BYTES` in one go counts as work: `MUCH_BYTES_PER_US` octets are a
-microsecond. Otherwise the loop would read megabytes from one publisher at a time, or from a
-hundred."""
+microsecond. Otherwise one turn of the loop might read megabytes from each of a hundred
+publishers."""
 
 ABORTED_S = 5.0
 """The time that connections may take to end after they were cut when the node stops."""
