@@ -1,7 +1,7 @@
 """Runs a coroutine again after each failure, with a delay between failures.
 
-After the first failure following a time without failures the next attempt begins at once; after
-later failures it begins after the delay.
+The next attempt begins at once after the first failure, and after the failure of an attempt that
+lasted longer than the delay. After any other failure it begins when the delay is over.
 """
 
 from __future__ import annotations

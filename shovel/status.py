@@ -12,7 +12,7 @@ from warren.shovel.definition import PROTOCOL, Definition
 
 class ShovelState(Enum):
     """STARTING: the shovel connects. RUNNING: it moves messages as they come. TERMINATED: it
-    failed, and waits before it tries again."""
+    failed, and waits before it tries again, if its reconnect delay allows that."""
 
     STARTING = "starting"
     RUNNING = "running"
