@@ -12,6 +12,6 @@ storage that an archive is kept on, and implements it for a directory; `remote_s
 it for places that pyarrow reaches. `restore.py` puts the files of a backup into an empty directory,
 and `alone.py` makes that the data directory of a node without a cluster.
 
-The house knows the names and formats of files (`persist/`), and nothing of the broker. Begin in
-`archive.py`.
+The house knows the names and formats of files (`persist/`) and the records of definitions, and
+nothing else of the broker. Begin in `archive.py`.
 """

@@ -5,5 +5,5 @@ or a clock. `connection.py` puts it on a socket of asyncio. Content headers stay
 (`content_header.py` edits them), so that every property and the type of every header field of a
 moved message stay as its publisher sent them.
 
-Of the rest of the broker, this house knows at most the field types of `core`.
+This house may import the field types of `core`, and nothing else of the broker.
 """

@@ -142,17 +142,17 @@ def table_value(fields: Sequence[tuple[str, bytes]]) -> bytes:
 
 
 def array_value(items: bytes) -> bytes:
-    """An array with these values, given as octets one behind the other."""
+    """An array with these values, given as octets one after the other."""
     return b"A" + _LONG.pack(len(items)) + items
 
 
 def array_items(value: bytes) -> bytes | None:
-    """The values in an array, one behind the other; None for another type."""
+    """The values in an array, one after the other; None for another type."""
     return value[5:] if value[:1] == b"A" else None
 
 
 def array_values(items: bytes) -> list[bytes]:
-    """The values that are one behind the other in these octets. Raises `MalformedContent`."""
+    """The values that are one after the other in these octets. Raises `MalformedContent`."""
     values, at = [], 0
     try:
         while at < len(items):
