@@ -91,7 +91,7 @@ CERTIFICATE_CHECK_S = 30.0
 """The time between checks whether the certificate files of links were renewed."""
 
 DRAIN_S = 30.0
-"""The time for which an operator waits until queues are handed over."""
+"""The longest time that an operator waits until queues are handed over."""
 DRAIN_POLL_S = 0.05
 
 

@@ -61,7 +61,7 @@ ETCD_PORT = 2379
 
 PROCESSES_MAX = 64
 """The most processes of a broker. Each has a link with each of the others, and one machine should
-have 2,000 of them at most."""
+have at most 2,000 links."""
 
 LOCATORS = ("client-local", "min-masters", "random")
 """The ways to choose the node of a new queue."""

@@ -1,9 +1,9 @@
 """Reads `rabbitmq.conf`: lines of `key = value`, in RabbitMQ's sysctl format and with its keys.
 
 Answerable for the grammar, for the keys, and for error texts that lead to the wrong line. An
-unknown key is an error, because it is a typing error that would go unnoticed. A key that RabbitMQ
-knows and Warren does not need is a warning, which says what Warren does instead, so that existing
-files can be used as they are. All errors of a file are reported together.
+unknown key is an error, as a typing mistake would go unnoticed otherwise. A key that RabbitMQ knows
+and Warren does not need is a warning, which says what Warren does instead, so that existing files
+can be used as they are. All errors of a file are reported together.
 
 `#` starts a comment anywhere outside of single quotes. A dot inside a name is written `\\.`. If a
 key is set twice, the later value counts. `conf_keys.py` and `unused_keys.py` have the keys.
