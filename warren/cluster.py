@@ -370,7 +370,7 @@ class Cluster:
         return self._links.traffic(node)
 
     def paused(self) -> Collection[str]:
-        """The nodes that have reported, when they stopped, that they pause without etcd."""
+        """The nodes that ended their links with this one because they pause."""
         return self._links.paused
 
     def _going_on(self) -> Collection[str]:
