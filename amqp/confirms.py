@@ -145,7 +145,7 @@ class ChannelConfirms(PublishConfirms):
 
     def close(self) -> None:
         """The channel is gone: publishes settled from now on are not reported."""
-        self.on_news = _nobody
+        self.on_news = _no_news
 
     def report(self, channel: int) -> bytes:
         """The frames that report the publishes settled since the last report."""
@@ -179,5 +179,5 @@ class ChannelConfirms(PublishConfirms):
         return b"".join(frames)
 
 
-def _nobody() -> None:
+def _no_news() -> None:
     """Stands in for `on_news` of a channel that is gone."""

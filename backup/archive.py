@@ -108,7 +108,7 @@ class Archive:
             if not shelf.is_foreign():
                 return cls(shelf, None)
             if shelf.size(ARCHIVE_FILE) is None:
-                raise BackupRefused(f"{shelf.shown} holds something else than backups") from None
+                raise BackupRefused(f"{shelf.shown} holds something other than backups") from None
             # Another process has begun the archive meanwhile.
             return cls.on(shelf)
         try:

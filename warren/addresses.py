@@ -54,13 +54,13 @@ def refusal(purpose: Purpose, address: Listener, error: OSError) -> AddressRefus
         return AddressRefused(number, f"host {host!r} was not found: {choose}")
     where = "every address" if host in ("", ANY_HOST) else host
     if number == errno.EADDRINUSE:
-        reason = f"port {port} of {where} cannot be had, address already in use"
+        reason = f"port {port} of {where} cannot be used, address already in use"
     elif number == errno.EADDRNOTAVAIL:
         reason = f"{host} is no address of this machine"
     elif number == errno.EACCES:
         reason = f"port {port} may be used by privileged processes only"
     else:
-        reason = f"port {port} of {where} cannot be had, {os.strerror(number).lower()}"
+        reason = f"port {port} of {where} cannot be used, {os.strerror(number).lower()}"
     return AddressRefused(number, f"{reason}: {choose}")
 
 

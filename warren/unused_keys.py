@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-NO_ERLANG = "Warren is one process without Erlang's schedulers, memory and distribution"
+NO_ERLANG = "Warren has no Erlang schedulers, memory allocators or distribution"
 NO_CLASSIC_VERSIONS = "classic queues have one format on disk (docs/storage-format.md)"
 NO_FORMATTERS = "log lines have one form, which docs/configuration.md describes"
 NO_ROTATION = "logrotate moves the log file away, and SIGHUP opens a new one"
@@ -221,7 +221,7 @@ def _rest() -> Iterator[tuple[str, str]]:
         " sysmon_handler.triggers.process.long_scheduled_execution",
     )
     yield "message_store_shutdown_timeout", "a stop waits until what was published is on disk"
-    yield "vhost_restart_strategy", "virtual hosts are no processes that could end by themselves"
+    yield "vhost_restart_strategy", "no virtual host stops by itself, so none is restarted"
     yield "collect_statistics", "management.rates_mode says how much is counted"
     yield "initial_frame_max", "a frame may have 4096 octets until its client has logged in"
     yield "memory_monitor_interval", "memory is looked at every second, and more often near the end"

@@ -89,7 +89,7 @@ class EndReason(StrEnum):
     FORGOTTEN = "forgotten"
     STOPPED = "stopped"
     PAUSED = "paused"
-    """The node has lost the store of definitions, and pauses until that is back."""
+    """The node pauses: it has lost the store of definitions, or could not join again."""
     FAULT = "fault"
 
 

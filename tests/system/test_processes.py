@@ -373,7 +373,7 @@ def test_what_is_in_use_is_refused(broker: Processes, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = refusal(tmp_path / "new", "--processes", "2", "--amqp", f"127.0.0.1:{port}")
-    assert f"port {port} of 127.0.0.1 cannot be had, address already in use" in said
+    assert f"port {port} of 127.0.0.1 cannot be used, address already in use" in said
     assert not (tmp_path / "new").exists()
     broker.start(processes=2)
     assert "in use by another process" in refusal(broker.data_dir, "--processes", "2")

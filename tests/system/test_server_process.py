@@ -367,7 +367,7 @@ def test_a_port_in_use_is_a_failure_that_says_so(tmp_path: Path) -> None:
     assert (code, output) == (1, "")
     (line,) = errors.splitlines()
     assert line == (
-        f"warren: port {port} of 127.0.0.1 cannot be had, address already in use: choose another"
+        f"warren: port {port} of 127.0.0.1 cannot be used, address already in use: choose another"
         " with --amqp HOST:PORT, or listeners.tcp in rabbitmq.conf"
     )
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"

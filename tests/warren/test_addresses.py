@@ -28,7 +28,7 @@ from warren.config import Listener
             Purpose.AMQP,
             Listener("::", 5672),
             OSError(errno.EADDRINUSE, ""),
-            "port 5672 of every address cannot be had, address already in use: choose another with"
+            "port 5672 of every address cannot be used, address already in use: choose another with"
             " --amqp HOST:PORT, or listeners.tcp in rabbitmq.conf",
         ),
         (
@@ -49,7 +49,7 @@ from warren.config import Listener
             Purpose.AMQP_TLS,
             Listener("127.0.0.1", 80),
             OSError(errno.EMFILE, ""),
-            "port 80 of 127.0.0.1 cannot be had, too many open files: choose another with"
+            "port 80 of 127.0.0.1 cannot be used, too many open files: choose another with"
             " listeners.ssl in rabbitmq.conf",
         ),
     ],
