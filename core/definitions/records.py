@@ -59,6 +59,11 @@ def forgotten(leader: str) -> str:
     return leader + _FORGOTTEN
 
 
+def is_forgotten(leader: str) -> bool:
+    """Whether a leader has a name of `forgotten`."""
+    return leader.endswith(_FORGOTTEN)
+
+
 class QueueRecord(msgspec.Struct, frozen=True):
     """`queue_id` is what the storage knows the queue by, `declared_by` the name of the user, empty
     where that is not known.
@@ -99,7 +104,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
 
     @property
     def leader_is_forgotten(self) -> bool:
-        return self.leader.endswith(_FORGOTTEN)
+        return is_forgotten(self.leader)
 
     @property
     def whole_copies(self) -> int:

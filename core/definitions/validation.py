@@ -11,6 +11,9 @@ from typing import Any
 from warren.core.errors import BrokerError
 from warren.core.ports import MetadataStore
 
+INTEGER_MAX = (1 << 63) - 1
+"""The store keeps integers in 64 bits."""
+
 
 class ValidationFailed(BrokerError):
     """A policy, parameter, limit, user or permission is not what it must be."""
@@ -70,7 +73,7 @@ def is_storable(value: object) -> bool:
     """Whether the store can hold a JSON value: its integers must fit in 64 bits."""
     if is_integer(value):
         assert isinstance(value, int)
-        return -(1 << 63) <= value < 1 << 63
+        return -INTEGER_MAX - 1 <= value <= INTEGER_MAX
     if isinstance(value, dict):
         return all(is_storable(item) for item in value.values())
     return not isinstance(value, list) or all(is_storable(item) for item in value)

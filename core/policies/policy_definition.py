@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from warren.core.definitions.validation import (
+    INTEGER_MAX,
     ValidationFailed,
     is_integer,
     is_storable,
@@ -241,10 +242,11 @@ def _check_ha(definition: Mapping[str, Any]) -> None:
                 f"{key} must be {first} or {second}, got {term(definition[key])}"
             )
     batch_size = definition.get("ha-sync-batch-size", 1)
-    if not _at_least(1)(batch_size) or not is_storable(batch_size):
+    if not _at_least(1)(batch_size):
         raise ValidationFailed(
             f"ha-sync-batch-size takes an integer greater than 0, {term(batch_size)} given"
         )
+    _check_size("ha-sync-batch-size", batch_size)
     _check_log(definition)
 
 
@@ -257,8 +259,14 @@ def _check_log(definition: Mapping[str, Any]) -> None:
             continue
         if carrier != "log":
             raise ValidationFailed(f"ha-replication must be log to specify {key}")
-        if not valid(definition[key]) or not is_storable(definition[key]):
+        if not valid(definition[key]):
             raise ValidationFailed(f"{key} {refusal}, {term(definition[key])} given")
+        _check_size(key, definition[key])
+
+
+def _check_size(key: str, value: Any) -> None:
+    if not is_storable(value):
+        raise ValidationFailed(f"{key} takes integers up to {INTEGER_MAX}, {term(value)} given")
 
 
 def _check_ha_params(mode: Any, definition: Mapping[str, Any]) -> None:
@@ -270,8 +278,9 @@ def _check_ha_params(mode: Any, definition: Mapping[str, Any]) -> None:
             if given:
                 raise ValidationFailed('ha-mode="all" does not take parameters')
         case "exactly":
-            if not _at_least(1)(params) or not is_storable(params):
+            if not _at_least(1)(params):
                 raise ValidationFailed(f'ha-mode="exactly" takes an integer, {shown} given')
+            _check_size('ha-mode="exactly"', params)
         case "nodes":
             _check_ha_nodes(params, shown)
         case _:

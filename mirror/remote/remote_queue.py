@@ -25,6 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from warren.core import errors
+from warren.core.definitions.records import is_forgotten
 from warren.core.errors import BrokerError, NotFound, no_queue
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
@@ -49,7 +50,7 @@ from warren.mirror.messages.post import Kind
 from warren.mirror.remote.publishes_under_way import PublishesUnderWay
 from warren.mirror.remote.queue_end import QueueEnd, QueueMoved
 from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport, pack_numbers
-from warren.mirror.remote.subscription import LastRead, Subscription
+from warren.mirror.remote.subscription import TAKES_NOTHING, LastRead, Subscription, take_each
 from warren.mirror.remote.telling_ring import UNHEARD, TellingRing
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ _HEARD = struct.Struct("<QQ")
 _CONSUMER_STATE = struct.Struct("<QI?I")
 
 _ELSEWHERE_REASONS = ~Blocked.PREFETCH
-_TAKES_NOTHING = ~(Blocked.PREFETCH | Blocked.SOCKET)
 
 NEW_LEADER_S = 30.0
 """Seconds that clients of a mirrored queue wait for a new leader before they are refused."""
@@ -248,6 +248,7 @@ class RemoteQueue(Queue):
                 if consumer.blocked & Blocked.NOT_ACTIVE:
                     # The consumer has left meanwhile, so the leader must not hear of it.
                     return
+                self._expect_leader()
             offset = await self._ask("subscribe", *subscription)
         except BrokerError:
             self._forget_consumer(consumer)
@@ -256,9 +257,7 @@ class RemoteQueue(Queue):
             # The channel is gone, but the leader has the subscription, or will get it.
             self.remove_consumer(consumer)
             raise
-        if self._successor is not None:
-            # The leader that has answered no longer leads.
-            raise QueueMoved(self._successor)
+        self._expect_no_successor()
         if self.deleted:
             raise no_queue(self.name, self._vhost.name)
         if consumer not in self._numbers:
@@ -313,13 +312,13 @@ class RemoteQueue(Queue):
     def _hand_on(self, number: int, consumer: Consumer | None, messages: list[Message]) -> None:
         """Give the consumer the messages that it can take, and return the rest."""
         is_returning = number in self._returning
-        if consumer is None or is_returning or consumer.blocked & _TAKES_NOTHING:
+        if consumer is None or is_returning or consumer.blocked & TAKES_NOTHING:
             taken = 0
         elif len(messages) <= consumer.capacity():
             consumer.take_many(messages)
             taken = len(messages)
         else:
-            taken = _take_each(consumer, messages)
+            taken = take_each(consumer, messages)
         if consumer is not None and self.is_stream:
             self._last_read.note(consumer, messages[:taken])
         if consumer is not None and self._trace is not None:
@@ -421,18 +420,24 @@ class RemoteQueue(Queue):
         return count
 
     async def end(self, *, if_unused: bool, if_empty: bool) -> None:
-        """Delete the queue at its leader; on return its definition is gone here, too.
-
-        Raises `PreconditionFailed` if the queue is in use or not empty, where it must not be.
-        """
+        """Delete the queue at its leader; on return its definition is gone here, too. If the leader
+        is forgotten, nothing else is deleted here: copies end with the definition. Raises
+        `PreconditionFailed` if the queue is in use or not empty, where it must not be."""
         try:
-            self.left_ready = await self._ask("delete", if_unused, if_empty)
+            if is_forgotten(self.leader) and not (if_unused or if_empty):
+                await self._vhost.end_queue(self, self._expect_no_successor)
+            else:
+                self.left_ready = await self._ask("delete", if_unused, if_empty)
         except QueueMoved as moved:
             queue = self._moved_to(moved)
             await queue.end(if_unused=if_unused, if_empty=if_empty)
             self.left_ready = queue.left_ready
             return
         await self._gone
+
+    def _expect_no_successor(self) -> None:
+        if self._successor is not None:
+            raise QueueMoved(self._successor)
 
     # Life
 
@@ -478,15 +483,15 @@ class RemoteQueue(Queue):
         if not self._waiting:
             self._waiting = True
             self._waited = Event()
-            clock = self._queues.clock
-            self._give_up_timer = clock.call_later(NEW_LEADER_S, self._give_up)
+            self._give_up_timer = self._queues.clock.call_later(NEW_LEADER_S, self._give_up)
 
     def _stop_waiting(self) -> None:
         self._waiting = False
-        self._waited.happen()
+        # Before operations go on, which may wait again.
         if self._give_up_timer is not None:
             self._give_up_timer.cancel()
             self._give_up_timer = None
+        self._waited.happen()
 
     # Moving to another leader
 
@@ -611,8 +616,8 @@ class RemoteQueue(Queue):
         if self._waiting:
             # Unanswered publishes are sent again first; they go before this question.
             await self._waited
-        if self._successor is not None:
-            raise QueueMoved(self._successor)
+            self._expect_leader()
+        self._expect_no_successor()
         self.flush()
         call = self._queues.ask(self.leader, f"queue.{method}", self.queue_id, *arguments)
         if movable:
@@ -627,18 +632,21 @@ class RemoteQueue(Queue):
             if self.mirrored and not self.deleted:
                 self._wait_for_leader()
                 await self._waited
-            if self._successor is not None:
-                raise QueueMoved(self._successor) from None
-            down = errors.home_node_down(self.leader, self.durable, self.name, self._vhost.name)
-            raise down from None
+            self._expect_no_successor()
+            at = self.leader, self.durable, self.name, self._vhost.name
+            raise errors.home_node_down(*at) from None
         except NotFound as error:
-            if self._successor is not None:
-                raise QueueMoved(self._successor) from None
+            self._expect_no_successor()
             if isinstance(error, errors.QueueNotHere):
                 raise no_queue(self.name, self._vhost.name) from None
             raise
         finally:
             self._movable.pop(call, None)
+
+    def _expect_leader(self) -> None:
+        """Raise `NotFound` if the wait for a leader was given up."""
+        if self._successor is None and not self._queues.is_up(self.leader):
+            raise errors.home_node_down(self.leader, self.durable, self.name, self._vhost.name)
 
     def _moved_to(self, moved: QueueMoved) -> Queue:
         """The object that stands for the queue now. Raises `NotFound` if the queue was deleted."""
@@ -683,12 +691,3 @@ class RemoteQueue(Queue):
         for consumer in subscribed:
             consumer.blocked |= Blocked.NOT_ACTIVE
         cancel_all(subscribed, self._vhost.turns)
-
-
-def _take_each(consumer: Consumer, messages: list[Message]) -> int:
-    """Hand over messages until something stops the consumer; returns how many it got."""
-    for taken, message in enumerate(messages):
-        if consumer.blocked & _TAKES_NOTHING:
-            return taken
-        consumer.take(message)
-    return len(messages)

@@ -9,11 +9,14 @@ from typing import Any, NamedTuple, TypeAlias
 from warren.core.field import to_plain
 from warren.core.messages.message import Envelope, Message
 from warren.core.ports import ContentCodec
-from warren.core.queues.consumers import NO_LIMIT, Consumer
+from warren.core.queues.consumers import NO_LIMIT, Blocked, Consumer
 from warren.core.queues.stream_arguments import STREAM_OFFSET
 
 Who: TypeAlias = tuple[str, int, str]
 """A client: its connection, the number of its channel, and its user."""
+
+TAKES_NOTHING = ~(Blocked.PREFETCH | Blocked.SOCKET)
+"""What stops a consumer from taking messages that are under way to it."""
 
 
 class Subscription(NamedTuple):
@@ -82,3 +85,12 @@ class LastRead:
                 last = codec.headers(self._envelopes[reader].header)[STREAM_OFFSET]
                 reader.goes_on_at = last.value + 1
         self._envelopes.clear()
+
+
+def take_each(consumer: Consumer, messages: list[Message]) -> int:
+    """Hand over messages until something stops the consumer; returns how many it got."""
+    for taken, message in enumerate(messages):
+        if consumer.blocked & TAKES_NOTHING:
+            return taken
+        consumer.take(message)
+    return len(messages)

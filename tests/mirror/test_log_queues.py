@@ -384,6 +384,12 @@ def test_the_leader_is_shown_first_and_then_its_mirrors(cluster: LoggedCluster) 
         ({"ha-replication": "log", "log-flush": "never"}, "log-flush must be"),
         ({"ha-replication": "log", "log-max-gap-bytes": 5}, "log-max-gap-bytes takes"),
         ({"ha-replication": "log", "log-catchup-rate": -1}, "log-catchup-rate takes"),
+        ({"ha-replication": "log", "log-acks": 2**63}, "log-acks takes integers up to 92233"),
+        ({"ha-replication": "log", "log-flush": 2**63}, "log-flush takes integers up to 9223"),
+        (
+            {"ha-replication": "log", "log-catchup-rate": 10**30},
+            "log-catchup-rate takes integers up to 9223372036854775807, 10{30} given",
+        ),
     ],
 )
 def test_a_policy_says_what_is_wrong_with_it(more: dict[str, Any], refusal: str) -> None:

@@ -7,8 +7,11 @@ from cluster import Cluster, ClusterNode
 from mirrored import ha_cluster, hand_over, mirrored, mirrored_later, record
 from pamqp import commands
 
+from warren.core.definitions.records import forgotten
 from warren.core.field import Field
+from warren.core.scheduling.waiting import run
 from warren.mirror.members import abreast
+from warren.mirror.remote.remote_queue import NEW_LEADER_S
 from warren.mirror.replication.copy_here import LEADER_MAY_COME_S
 from warren.mirror.replication.hand_over import PATIENCE_S
 
@@ -115,6 +118,26 @@ def test_a_leader_that_stops_is_not_waited_for_where_its_policy_says_so(cluster:
     cluster.clock.advance(3)
     assert record(cluster, "later").leader in ("b", "c")
     assert "not in sync" in record(cluster, "later").promoted
+
+
+def test_clients_are_refused_when_no_mirror_takes_the_lead_in_time(cluster: Cluster) -> None:
+    """They waited for ever: the end of the first wait ended the timer of the next one, too."""
+    mirrored_later(cluster, **{"ha-promote-on-failure": "when-synced"})
+    early, late = cluster["b"].connects(), cluster["b"].connects()
+    for client in (early, late):
+        client.opens_channel(1)
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(1)
+    early.sends(commands.Queue.Delete, queue="later")
+    cluster.clock.advance(NEW_LEADER_S)
+    refusal = "home node 'a' of durable queue 'later' in vhost '/' is down or inaccessible"
+    assert refusal in early.receives_close(404).reply_text
+    late.sends(commands.Queue.Declare, queue="later", durable=True)
+    cluster.clock.advance(NEW_LEADER_S - 1)
+    assert late.frames() == []
+    cluster.clock.advance(2)
+    assert refusal in late.receives_close(404).reply_text
 
 
 def test_with_always_a_mirror_that_lacks_messages_takes_the_lead_of_a_dead_leader(
@@ -441,3 +464,45 @@ def test_a_mirror_is_in_sync_when_it_has_begun(cluster: Cluster) -> None:
         cluster.unstall("a", mirror)
     cluster.clock.advance(1.5)
     assert sorted(record(cluster, "later").in_sync) == ["b", "c"]
+
+
+def forget(cluster: Cluster, node: str) -> None:
+    """A node that was killed is forgotten at b."""
+    cluster.tidy_after(node)
+    cluster.clock.advance(5)
+    members = cluster["b"].mirroring.queue_members
+    run(members.forget(node, cluster.nodes.keys() - {node}), lambda result: result())
+    cluster.clock.advance(5)
+
+
+def test_a_queue_whose_leader_is_forgotten_can_be_deleted(cluster: Cluster) -> None:
+    """No node leads it, and with when-synced no mirror that lacks messages will."""
+    mirrored_later(cluster, **{"ha-promote-on-failure": "when-synced"})
+    b = cluster["b"].connects()
+    b.opens_channel(1)
+    cluster.kill("a")
+    forget(cluster, "a")
+    assert record(cluster, "later").leader == forgotten("a")
+    b.sends(commands.Queue.Delete, queue="later")
+    cluster.clock.advance(1)
+    assert b.receives(commands.Queue.DeleteOk).message_count == 0
+    cluster.clock.advance(30)
+    for node in "bc":
+        assert cluster[node].metadata.get(("queue", "/", "later")) is None
+        assert not cluster[node].mirroring.figures.copies_here()
+    b.declares("later", durable=True)
+
+
+def test_a_policy_lets_a_mirror_lead_whose_leader_is_forgotten(cluster: Cluster) -> None:
+    a = mirrored_later(cluster, **{"ha-promote-on-failure": "when-synced"})
+    a.publishes("later", b"everywhere", delivery_mode=2)
+    cluster.settle()
+    cluster.kill("a")
+    forget(cluster, "a")
+    cluster["b"].node.policies.set("/", "l", "^later", {"ha-mode": "all"}, 0, "queues")
+    cluster.clock.advance(5)
+    assert record(cluster, "later").leader in ("b", "c")
+    b = cluster["b"].connects()
+    b.opens_channel(1)
+    got = b.gets("later")
+    assert got is not None and got.body == b"everywhere"

@@ -106,6 +106,15 @@ def test_every_known_key_is_accepted(definition: dict[str, Any]) -> None:
             "ha-sync-batch-size takes an integer greater than 0, 0 given",
         ),
         (
+            {"ha-mode": "all", "ha-sync-batch-size": 2**63},
+            "ha-sync-batch-size takes integers up to 9223372036854775807,"
+            " 9223372036854775808 given",
+        ),
+        (
+            {"ha-mode": "exactly", "ha-params": 2**63},
+            'ha-mode="exactly" takes integers up to 9223372036854775807, 9223372036854775808 given',
+        ),
+        (
             {"ha-mode": "all", "ha-promote-on-shutdown": 1},
             'ha-promote-on-shutdown must be "always" or "when-synced", got 1',
         ),
