@@ -148,7 +148,14 @@ class QueueRows:
 
     def down_row(self, listed: ListedQueue) -> Row:
         """The row of a queue whose node cannot be asked."""
-        return {**self.basics(listed), **self._policy(listed), "state": "down"}
+        cluster = self._request.managed.cluster
+        awaited = cluster.mirroring.figures.waits_for(listed.queue) if cluster is not None else ""
+        return {
+            **self.basics(listed),
+            **self._policy(listed),
+            "state": "down",
+            **({"waits_for": awaited} if awaited else {}),
+        }
 
     def full_down_row(self, listed: ListedQueue) -> Row:
         """The row of a single queue whose node cannot be asked."""

@@ -67,7 +67,7 @@ QUEUES: Columns = {
     "slave_pids": lambda row: mirror_pids(row, "slave_nodes"),
     "synchronised_slave_pids": lambda row: mirror_pids(row, "synchronised_slave_nodes"),
     # Warren's own columns.
-    **_same("promoted", "promoted_at"),
+    **_same("promoted", "promoted_at", "waits_for"),
     "mirror_lag": lambda row: mirror_lag(row),
     "sync_progress": lambda row: sync_progress(row),
     "messages_waiting": lambda row: row.get("messages_waiting"),

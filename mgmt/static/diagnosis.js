@@ -82,6 +82,9 @@ function ofQueue(facts) {
 }
 
 function ofDown(queue) {
+  if (queue.waits_for) {
+    return finding("down", "bad", `No node that can be reached leads the queue. It waits for ${queue.waits_for}.`);
+  }
   const copies = queue.slave_nodes?.length
     ? ", or one of the mirrors takes its place"
     : queue.members?.length > 1

@@ -30,6 +30,7 @@ leads, which have mirrors and which of these are in sync; it changes by compare-
 | `carrier_switch` | how a queue gets another carrier |
 | `hand_over` | planned changes of the leader |
 | `new_queues` | new quorum queues whose leader is gone before others have copies |
+| `leaderless` | what a queue waits for that no node leads |
 | `leader_effects` | what a leader asks of its queue |
 | `returned_leader`, `whole_copies` | leaders that come back, and nodes that may have whole copies |
 | `figures` | what operators are shown |

@@ -25,6 +25,7 @@ from warren.mirror.replication.election import (
     decide,
 )
 from warren.mirror.replication.election_calls import ElectionCalls
+from warren.mirror.replication.leaderless import waits_for
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.mirror_level import BeginAnew, CopyLost
 from warren.mirror.replication.promotion import handed_over, leader_down
@@ -117,7 +118,8 @@ class CopyHere:
         self.is_outside = mirror.from_disk is not None
         self._found_at = clock.now()
         self._others = WholeCopies(effects.present)
-        self._told_epoch = -1
+        # The leader that was lost, and its epoch, when it was last logged that no mirror leads.
+        self._told_lost: tuple[int, str] | None = None
         # The common knowledge of the copies that elected this one.
         self.electorate = Electorate.ENOUGH
         # The election that this node has called, by epoch and ballot.
@@ -237,7 +239,7 @@ class CopyHere:
             return
         order = self._candidates(record)
         if self._node not in order or not self.mirror.started:
-            self._tell_not_promoted(record.epoch, order)
+            self._tell_not_promoted(record, order)
             return
         place = order.index(self._node)
         if not place:
@@ -335,7 +337,7 @@ class CopyHere:
             return
         result = decide(record, answers, given_up=self._given_up(record))
         if result.winner is None:
-            self._tell_not_promoted(record.epoch, (result.why_not,))
+            self._tell_not_promoted(record, (result.why_not,))
         elif result.winner == self._node:
             self.win(*election, result.electorate)
         else:
@@ -366,9 +368,10 @@ class CopyHere:
         self.electorate = electorate
         self.take_lead(epoch, ballot)
 
-    def _tell_not_promoted(self, epoch: int, order: tuple[str, ...]) -> None:
-        if epoch != self._told_epoch:
-            self._told_epoch = epoch
+    def _tell_not_promoted(self, record: QueueRecord, order: tuple[str, ...]) -> None:
+        lost = (record.epoch, record.leader)
+        if lost != self._told_lost:
+            self._told_lost = lost
             log_event(
                 log,
                 logging.WARNING,
@@ -376,6 +379,7 @@ class CopyHere:
                 queue=self.key[2],
                 vhost=self.key[1],
                 candidates=" ".join(order) or "none",
+                waits_for=waits_for(record, self._effects.promote_when(self.key)),
             )
 
     def take_lead(self, epoch: int, ballot: int | None = None) -> None:
@@ -412,7 +416,9 @@ class CopyHere:
                 in_sync=in_sync,
                 missing=missing,
                 promoted=leader_down(
-                    record.leader, whole=whole and self.electorate is not Electorate.LACKING
+                    record.leader,
+                    in_sync=whole,
+                    has_votes=self.electorate is not Electorate.LACKING,
                 ),
                 promoted_at=self._clock.wall_time(),
                 down=False,

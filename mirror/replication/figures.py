@@ -12,8 +12,10 @@ from warren.core.queues.queue import Queue
 from warren.mirror.gm.ring_view import Shown, shown_ring, shown_star
 from warren.mirror.replication.copy_here import CopyHere
 from warren.mirror.replication.known_copy import SyncProgress
+from warren.mirror.replication.leaderless import waits_for
 from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.promotion import Promotion
+from warren.mirror.replication.replicas import Wanted
 
 
 class Lag(NamedTuple):
@@ -50,6 +52,7 @@ class MirrorFigures:
         copies: Mapping[int, CopyHere],
         record_of: Callable[[Key, int], QueueRecord | None],
         group_record: Callable[[int], GroupRecord | None],
+        wanted_of: Callable[[Key], Wanted],
     ) -> None:
         # How often this node was given the lead of a queue, and why.
         self.promotions = promotions
@@ -58,6 +61,7 @@ class MirrorFigures:
         self._copies = copies
         self._record_of = record_of
         self._group_record = group_record
+        self._wanted_of = wanted_of
 
     def _record(self, queue: Queue) -> QueueRecord | None:
         return self._record_of(queue.key, queue.queue_id)
@@ -85,6 +89,13 @@ class MirrorFigures:
             progress,
             lag,
         )
+
+    def waits_for(self, queue: Queue) -> str:
+        """Return what a queue waits for that no node leads; empty where that is not known."""
+        record = self._record(queue)
+        if record is None:
+            return ""
+        return waits_for(record, self._wanted_of(queue.key).promote_on_failure)
 
     def ring(self, queue: Queue) -> list[Shown]:
         """The members in the ring of a mirrored queue. Only its leader knows which of them are

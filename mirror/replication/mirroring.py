@@ -120,6 +120,7 @@ class Mirroring:
             self.copies.by_queue,
             self._definitions.record_of,
             self._groups.record,
+            self._wanted_of,
         )
         self.queue_members = QueueMembers(self._definitions)
         self._new_queues = NewQueues(nodes, clock, self._definitions)

@@ -67,7 +67,7 @@ class NewQueues:
                 record,
                 leader=self._nodes.name,
                 epoch=record.epoch + 1,
-                promoted=leader_down(record.leader, whole=True),
+                promoted=leader_down(record.leader, in_sync=True),
                 promoted_at=self._clock.wall_time(),
             )
 

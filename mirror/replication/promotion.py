@@ -7,12 +7,14 @@ from enum import StrEnum
 
 _DOWN = " is down"
 _NOT_IN_SYNC = " is down; copy was not in sync"
+_WITHOUT_OTHERS = " is down; other copies, which are gone, may have had more"
 _HANDED_OVER = " has handed it over"
 LEADER_BACK = "its leader is back"
 
 
 class Promotion(StrEnum):
-    """`LEADER_BACK`: no mirror had taken the place of a leader that was away."""
+    """`LEADER_DOWN_NOT_IN_SYNC`: the next leader may lack messages. `LEADER_BACK`: no mirror had
+    taken the place of a leader that was away."""
 
     LEADER_DOWN = "leader_down"
     LEADER_DOWN_NOT_IN_SYNC = "leader_down_not_in_sync"
@@ -24,9 +26,12 @@ FAILOVERS = (Promotion.LEADER_DOWN, Promotion.LEADER_DOWN_NOT_IN_SYNC)
 """The promotions that followed the loss of a leader."""
 
 
-def leader_down(leader: str, *, whole: bool) -> str:
-    """Return the text for a leader that is down; `whole`: the next leader had everything."""
-    return leader + (_DOWN if whole else _NOT_IN_SYNC)
+def leader_down(leader: str, *, in_sync: bool, has_votes: bool = True) -> str:
+    """Return the text for a leader that is down. Of a next leader that was `in_sync`, `has_votes`
+    says whether enough copies have voted: without, it may lack messages that others had."""
+    if not in_sync:
+        return leader + _NOT_IN_SYNC
+    return leader + (_DOWN if has_votes else _WITHOUT_OTHERS)
 
 
 def handed_over(leader: str) -> str:
@@ -39,6 +44,6 @@ def promotion(told: str) -> Promotion:
         return Promotion.LEADER_BACK
     if told.endswith(_HANDED_OVER):
         return Promotion.HANDED_OVER
-    if told.endswith(_NOT_IN_SYNC):
+    if told.endswith((_NOT_IN_SYNC, _WITHOUT_OTHERS)):
         return Promotion.LEADER_DOWN_NOT_IN_SYNC
     return Promotion.LEADER_DOWN

@@ -268,9 +268,15 @@ STREAM = {"type": "stream", "messages_ready": 626, "consumers": 0}
             ["returned", "unacked"],
             "Most deliveries are repeated (60/s of 60/s)",
         ),
+        (
+            {"state": "down", "node": "a", "waits_for": "its leader a"},
+            ["down"],
+            "It waits for its leader a.",
+        ),
+        ({"state": "down", "node": "a", "slave_nodes": ["b"]}, ["down"], "Node a, which has"),
     ],
 )
-def test_streams_and_returned_messages_are_told_of(
+def test_what_a_queue_holds_and_waits_for_is_told(
     row: dict[str, Any], codes: list[str], words: str
 ) -> None:
     """Messages of a stream do not wait for consumers; returned ones may be out at the moment."""

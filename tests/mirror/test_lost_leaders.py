@@ -475,6 +475,22 @@ def forget(cluster: Cluster, node: str) -> None:
     cluster.clock.advance(5)
 
 
+def test_what_a_queue_waits_for_whose_leader_is_forgotten_is_logged_and_shown(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    mirrored_later(cluster, **{"ha-promote-on-failure": "when-synced"})
+    cluster.kill("a")
+    cluster.clock.advance(5)
+    assert 'candidates=none waits_for="its leader a"' in caplog.text
+    caplog.clear()
+    forget(cluster, "a")
+    told = "its deletion, or a policy with ha-promote-on-failure: always"
+    assert f'candidates=none waits_for="{told}' in caplog.text
+    b = cluster["b"]
+    queue = b.node.vhosts["/"].queues["later"]
+    assert b.mirroring.figures.waits_for(queue).startswith(told)
+
+
 def test_a_queue_whose_leader_is_forgotten_can_be_deleted(cluster: Cluster) -> None:
     """No node leads it, and with when-synced no mirror that lacks messages will."""
     mirrored_later(cluster, **{"ha-promote-on-failure": "when-synced"})

@@ -296,6 +296,7 @@ def test_the_copy_that_is_left_leads_when_the_others_are_forgotten(
         cluster.forgets(node)
     record = cluster.record()
     assert (record.leader, record.mirrors, record.members) == ("c", [], ["c"])
+    assert record.promoted.endswith("is down; other copies, which are gone, may have had more")
     publisher = cluster.publisher("c")
     publisher.publishes("q", b"two")
     cluster.clock.advance(5)

@@ -95,6 +95,8 @@ def test_an_app_that_is_stopped_can_be_asked_and_started_again(cluster: RunningC
     assert [row["running"] for row in a.asks("nodes")] == [True, False]
     (row,) = a.asks("queues")
     assert (row["node"], row["state"], row.get("messages")) == (b.name, "down", None)
+    assert row["waits_for"] == f"its leader {b.name}"
+    assert ctl(a, "list_queues", "--quiet", "waits_for").splitlines()[-1] == row["waits_for"]
     assert "Ping succeeded" in ctl(b, "ping")
     assert f"Node name: {b.name}" in ctl(b, "status")
     assert "is not running" in ctl(b, "is_running")

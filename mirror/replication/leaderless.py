@@ -1,0 +1,28 @@
+"""What a queue waits for that no node leads, in words for operators."""
+
+from __future__ import annotations
+
+from warren.core.definitions.records import QueueRecord
+from warren.mirror.carriers.ports import CarrierKind
+from warren.mirror.replication.election import votes_wanted
+from warren.mirror.replication.replicas import WHEN_SYNCED
+
+_ALL_LOST = "its leader is forgotten, and no copy that is left has all its messages"
+_A_POLICY = "a policy with ha-promote-on-failure: always, by which a mirror leads with what it has"
+
+
+def waits_for(record: QueueRecord, promote: str) -> str:
+    """Return what has to happen before a node leads the queue; `promote` is the policy's
+    `ha-promote-on-failure`."""
+    awaited = [] if record.leader_is_forgotten else [f"its leader {record.leader}"]
+    if record.in_sync:
+        needed = votes_wanted(record) if CarrierKind.of(record) is CarrierKind.LOG else 1
+        nodes = ", ".join(record.in_sync)
+        awaited.append(f"{needed} of the nodes that have all its messages: {nodes}")
+    if awaited:
+        return ", or ".join(awaited)
+    if record.members:
+        return f"its deletion: {_ALL_LOST}"
+    if promote == WHEN_SYNCED:
+        return f"its deletion, or {_A_POLICY}: {_ALL_LOST}"
+    return f"a mirror to take the lead: {_ALL_LOST}"
