@@ -45,15 +45,16 @@ def of_node(store: MetadataStore, node: str) -> list[Write]:
 
 def of_forgotten(store: MetadataStore, node: str) -> list[Write]:
     """The deletions for a node that will not come back: all queues that only this node has, or of
-    which no copy is left (`QueueMembers.forget`)."""
+    which no copy is left (`QueueMembers.forget`), with their groups."""
     gone = {
-        stored.key
+        stored.key: stored.record
         for stored in store.records(("queue",))
         if isinstance(stored.record, QueueRecord)
         and (stored.record.leader == node or stored.record.leader_is_forgotten)
         and not stored.record.mirrors
     }
-    return [Write(key, None) for key in (*sorted(gone), *_unbound(store, gone))]
+    groups = _groups_of(store, gone.values())
+    return [Write(key, None) for key in (*sorted(gone), *groups, *_unbound(store, gone))]
 
 
 def of_cluster(store: MetadataStore) -> list[Write]:

@@ -60,41 +60,45 @@ class QueueMembers:
         await self._change(key, queue_id, without_node)
 
     def any_has(self, node: str) -> bool:
-        """Whether there is a queue that this node leads or is a member of."""
+        """Whether there is a queue that this node leads, mirrors or is a member of."""
         return any(
-            record.leader == node or node in record.members
+            node in (record.leader, *record.mirrors, *record.members)
             for _, record in self._definitions.items()
         )
 
     async def forget(self, node: str, members: Collection[str]) -> None:
-        """Take a node that will not come back out of every queue of which it is a member, and of
-        every queue that it leads. `members` are the nodes of the cluster, with or without it."""
+        """Take a node that will not come back out of every queue of which it is a member, has a
+        copy, or that it leads. `members` are the nodes of the cluster, with or without it."""
         left = frozenset(members) - {node}
         for key, record in list(self._definitions.items()):
-            if record.leader == node or record.leader_is_forgotten:
-                await self._forget_leader(key, record.queue_id, node, left)
+            if node in (record.leader, *record.mirrors) or record.leader_is_forgotten:
+                await self._forget_copies(key, record.queue_id, node, left)
             if node in record.members:
                 await self.remove(key, record.queue_id, node)
 
-    async def _forget_leader(
+    async def _forget_copies(
         self, key: Key, queue_id: int, node: str, left: Collection[str]
     ) -> None:
         """Have the queue led by the copies that are left: they need not wait for forgotten ones,
-        and a new node that has the name of the leader is not taken for it."""
+        and a new node that has the name of a leader or mirror is not taken for that."""
         done = Event()
 
         def change(record: QueueRecord) -> QueueRecord | None:
             is_led = record.leader != node and not record.leader_is_forgotten
-            if is_led or not record.mirrors:
+            if not record.mirrors:
                 return None
-            in_sync = [mirror for mirror in record.in_sync if mirror in left]
+            gone = {node} if is_led else frozenset(record.mirrors).difference(left)
+            mirrors = [mirror for mirror in record.mirrors if mirror not in gone]
+            in_sync = [mirror for mirror in record.in_sync if mirror not in gone]
             # An election counts with forgotten copies: they may have had what the others lack.
             lost = 0 if record.acks == ALL else len(record.in_sync) - len(in_sync)
             changed = msgspec.structs.replace(
                 record,
                 leader=forgotten(node) if record.leader == node else record.leader,
-                mirrors=[mirror for mirror in record.mirrors if mirror in left],
+                mirrors=mirrors,
                 in_sync=in_sync,
+                # Votes of forgotten mirrors are void.
+                ballot=record.ballot + (bool(record.carrier) and mirrors != record.mirrors),
                 missing=record.missing + lost,
             )
             return None if changed == record else changed

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from warren.core.definitions.records import BindingRecord, ExchangeRecord, QueueRecord, forgotten
+from warren.core.definitions.records import (
+    BindingRecord,
+    ExchangeRecord,
+    GroupRecord,
+    QueueRecord,
+    forgotten,
+    group_key,
+)
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.ports import Key, Write
 from warren.mirror.members import leftovers
@@ -52,6 +59,7 @@ def test_queues_go_of_which_forgotten_nodes_had_the_only_copies() -> None:
     awaited = QueueRecord(False, {}, 7, leader=forgotten("b"), mirrors=["c"])
     store = VolatileMetadataStore()
     left = [Write(("queue", "/", "awaited"), awaited), queue("other's", "c")]
-    store.transact([mine, lost, *left])
+    group = Write(group_key(len("lost")), GroupRecord(1, ()))
+    store.transact([mine, lost, group, *left])
     gone = {write.key for write in leftovers.of_forgotten(store, "a")}
-    assert gone == {mine.key, lost.key}
+    assert gone == {mine.key, lost.key, group.key}

@@ -341,6 +341,25 @@ def test_a_new_node_with_the_name_of_a_forgotten_leader_is_not_taken_for_it(
     assert bodies(cluster.client("c")) == [b"one"]
 
 
+def test_a_replaced_member_is_not_waited_for_when_the_leader_is_forgotten_later(
+    cluster: QuorumCluster,
+) -> None:
+    """The new node has the name of a member that was in sync, and nothing of the queue."""
+    cluster.publisher().publishes("q", b"one")
+    cluster.clock.advance(1)
+    cluster.loses("a", "b")
+    cluster.forgets("b")
+    assert "b" not in cluster.record().mirrors
+    cluster.begins_anew("b")
+    cluster.clock.advance(20)
+    # Node a may have what c lacks.
+    assert cluster.record().leader == "a"
+    cluster.forgets("a")
+    cluster.clock.advance(20)
+    assert cluster.record().leader == "c"
+    assert bodies(cluster.client("b")) == [b"one"]
+
+
 def test_a_new_queue_needs_a_majority_of_its_members(cluster: QuorumCluster) -> None:
     cluster.loses("b")
     declared(cluster, "two")

@@ -204,7 +204,7 @@ class ClusterNode(Broker):
             self.name,
             self._running,
             self._alive,
-            members=lambda: self.cluster.nodes,
+            members=self._members,
             machine_of=self.cluster.machine_of,
             silent=self.abreast.silent,
         )
@@ -224,6 +224,9 @@ class ClusterNode(Broker):
         return ClusterPlacement(
             nodes, self.metadata, self.remote_queues, self._random, self.mirroring
         )
+
+    def _members(self) -> list[str]:
+        return [name for name in self.cluster.nodes if name not in self.cluster.forgotten]
 
     def _running(self) -> list[str]:
         return [self.name, *self.links.up]
@@ -277,6 +280,8 @@ class Cluster:
         self.nodes: dict[str, ClusterNode] = {}
         self.cards: dict[str, StoredCards] = {}
         self.dead: set[str] = set()
+        # The nodes that are no members any more, until another one has the name.
+        self.forgotten: set[str] = set()
         self.incarnations: Counter[str] = Counter()
         for name in names:
             self._start(name, self.history.open(name))
@@ -290,6 +295,7 @@ class Cluster:
         return self.nodes[name]
 
     def _start(self, name: str, store: SimulatedMetadataStore) -> None:
+        self.forgotten.discard(name)
         self._set_present(name, True)
         self.seen_present[name] = set(self.present)
         self._presence_lines[name] = Line(f"{name}/presence", self._schedule)

@@ -40,6 +40,9 @@ NOT_IN_SYNC = Promotion.LEADER_DOWN_NOT_IN_SYNC
 
 ALL, TRANSIENT = "all", "transient"
 
+DEAD = "dead"
+"""Where the dead letters of all queues go that have any."""
+
 DELAYED = "later"
 DELAY_QUEUE = delay_queue_name(DELAYED)
 """The exchange of delayed messages, and the queue in which they wait."""
@@ -121,6 +124,14 @@ class Ledger:
                     what = TRANSIENT if self._is_durable else ALL
                     self._lose(queue, what, "the last whole copy died")
 
+    def node_lost(self, node: str) -> None:
+        """The node is to die, and its disk with it. What a mirror has not that leads, or led, out
+        of sync may be found nowhere else."""
+        self.follow()
+        for queue in self.queues.values():
+            if not queue.holders - {node} or queue.name in self.led_out_of_sync:
+                self._lose(queue, ALL, f"the disk of {node} is lost")
+
     def _changed(self, name: str, record: QueueRecord | None) -> None:
         before = self.queues.get(name)
         if record is None:
@@ -181,10 +192,11 @@ class Ledger:
             # Others may have had more, and it is found when their nodes are back.
             seen["led without the votes it needs"] += 1
             self.led_out_of_sync.add(queue.name)
-            assert queue.name in self.may_promote_out_of_sync, (
+            assert queue.name in self.may_promote_out_of_sync or earlier.leader_is_forgotten, (
                 f"M11: {leader} leads {queue.name} without votes: {earlier} -> {record}"
             )
-            what = TRANSIENT if self._is_durable else ALL
+            is_found = self._is_durable and not earlier.leader_is_forgotten
+            what = TRANSIENT if is_found else ALL
             self._lose(queue, what, f"{leader} led without the votes it needs")
             queue.marked_until = self._cluster.clock.now()
             # Mirrors that stay in sync have what it has.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from cluster import Cluster
     from cluster_client import Session
+    from cluster_replacements import Replacements
 
 LEASE_S = 4.0
 """After so long the others tidy up after a node that has died."""
@@ -38,6 +39,7 @@ class Faults:
     note: Callable[[str, object], None]
     after: Callable[[float, Callable[[], None]], None]
     pauses_unless: str | None
+    replacements: Replacements
     _blocked: set[frozenset[str]]
     _stopping: set[str]
 
@@ -95,7 +97,7 @@ class Faults:
         self.cluster.tidy_after(name)
 
     def _restart(self, name: str) -> None:
-        if name not in self.cluster.dead:
+        if name not in self.cluster.dead or name in self.replacements.lost:
             return
         if any(name in self.cluster[other].links.up for other in self.cluster.alive):
             self.seen["restarted before it was missed"] += 1
@@ -331,6 +333,14 @@ class Faults:
         if name not in self.cluster.dead:
             self.cluster.has_lease_again(name)
 
+    def _lose_node(self) -> None:
+        self.replacements.begin(self._leader() if self.random.random() < 0.7 else self._node())
+
+    def _lose_most(self) -> None:
+        """Most nodes are lost, and the members that are left are not enough for elections."""
+        for name in self.random.sample(self.cluster.alive, len(self.cluster.alive) // 2 + 1):
+            self.replacements.begin(name)
+
     def _end_faults(self) -> None:
         """Everything goes on that does not by itself."""
         for name in sorted(self._stopping):
@@ -384,4 +394,5 @@ LATEST_FAULTS = (
     "return_while_store_is_slow",
     "break_link_of_leader",
 )
+REPLACEMENTS = ("lose_node", "lose_node", "lose_node", "lose_most")
 LATER_FAULTS = ("lose_whole_copies", "lose_whole_copies")

@@ -33,9 +33,10 @@ from cluster import Cluster, random_delays  # noqa: E402
 from cluster_client import ADMIN, CONFIRM, CONSUME, GET, PLAIN, TX, ClientChannel, Publish, Session  # noqa: E402
 from cluster_delays import CLOCKS_DIFFER_S, DELAYS_MS, Delays  # noqa: E402
 from cluster_disk import START_SHIFT, Disk, other_queues_on_disk  # noqa: E402
-from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, Faults  # noqa: E402
+from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, REPLACEMENTS, Faults  # noqa: E402
 from cluster_jobs import COPIED, MOVED, Operator, watching_operator  # noqa: E402
 from cluster_limits import DeliveryLimits, watching_limits  # noqa: E402
+from cluster_replacements import Replacements  # noqa: E402
 from pamqp import commands  # noqa: E402
 from pipe import Frame  # noqa: E402
 from retained_checks import RetainedLedger  # noqa: E402
@@ -80,6 +81,9 @@ QUORUM_FROM = 20_000_000
 HARD_FROM = 40_000_000
 """From here on many things go wrong in each history, and most policies name the log."""
 
+REPLACED_FROM = 55_000_000
+"""From here on nodes are lost with their disks and replaced; those after do not know of it."""
+
 RETAINED_FROM = 60_000_000
 """From here on most queues retain what is acknowledged; every other history is a hard one."""
 
@@ -103,9 +107,6 @@ FAULT_COUNTS = (0, 1, 1, 2, 2, 3, 4)
 HARD_FAULT_COUNTS = (3, 4, 5, 6, 7, 9)
 
 RETENTION: dict[str, Any] = {"retention": {"max-bytes": 1 << 20}}
-
-DEAD = "dead"
-"""Where the dead letters of all queues go that have any."""
 
 STALE_S = 1.0
 """Expired messages are gone after this time, links and timers included."""
@@ -142,6 +143,7 @@ class History(Faults):
         self.is_widest = seed >= WIDEST_FROM
         self.has_carriers = seed >= CARRIERS_FROM
         self.has_quorum = seed >= QUORUM_FROM
+        self.has_replacements = REPLACED_FROM <= seed < RETAINED_FROM
         self.has_retained = seed >= RETAINED_FROM
         self.has_delays = seed >= DELAYED_FROM
         self.has_operator = seed >= MOVED_FROM
@@ -162,6 +164,7 @@ class History(Faults):
         self.ledger = checks.Ledger(self.cluster, self.is_durable, seen)
         self.retained = RetainedLedger(self.cluster)
         self.operator = Operator(self)
+        self.replacements = Replacements(self)
         self.delays = Delays(self) if seed >= SENT_LATER_FROM else None
         self.delivery_limits = DeliveryLimits(self) if seed >= RETURNED_FROM else None
         self.publishes: dict[int, Publish] = {}
@@ -241,7 +244,12 @@ class History(Faults):
             self._operate_in_peace()
         self._finish()
 
+    def lose_disk(self, node: str) -> None:
+        self._disks.pop(node, None)
+
     def _faults(self) -> tuple[str, ...]:
+        if self.has_replacements:
+            return FAULTS + LATER_FAULTS + LATEST_FAULTS + 4 * REPLACEMENTS
         if self.is_widest:
             return FAULTS + LATER_FAULTS + LATEST_FAULTS
         return FAULTS + LATER_FAULTS if self.is_wide else FAULTS
@@ -322,9 +330,9 @@ class History(Faults):
             self._connect(node)
         self._step(0.2)
         if self.lettered:
-            self._arguments[DEAD] = {"durable": True, "arguments": {}}
-            self._set_policy(DEAD)
-            self._declare(DEAD)
+            self._arguments[checks.DEAD] = {"durable": True, "arguments": {}}
+            self._set_policy(checks.DEAD)
+            self._declare(checks.DEAD)
         if self.has_operator:
             for name in (MOVED, COPIED):
                 self._arguments[name] = {"durable": True, "arguments": {}}
@@ -350,7 +358,7 @@ class History(Faults):
             self.refusing.add(name)
         if random.random() < 0.25:
             arguments["x-dead-letter-exchange"] = Field("S", b"")
-            arguments["x-dead-letter-routing-key"] = Field("S", DEAD.encode())
+            arguments["x-dead-letter-routing-key"] = Field("S", checks.DEAD.encode())
             self.lettered.add(name)
         if random.random() < 0.1:
             self.careless = name
@@ -789,7 +797,13 @@ class History(Faults):
         for name in self.cluster.nodes:
             self.cluster.restore_store(name)
         self._blocked.clear()
-        for name in sorted(self.cluster.dead):
+        self._start_dead()
+        if self.has_replacements:
+            self.replacements.end()
+            self._start_dead()
+
+    def _start_dead(self) -> None:
+        for name in sorted(self.cluster.dead - self.replacements.lost):
             self.cluster.restart(name)
         self._rest(1.5)
         for one in self.cluster.nodes:
@@ -1093,7 +1107,7 @@ class History(Faults):
 
     def _drain_dead(self) -> None:
         """What was rejected, expired or dropped may be there; nothing else."""
-        for publish in self._contents(DEAD):
+        for publish in self._contents(checks.DEAD):
             self.seen["dead letters"] += 1
             self.must_be_dead.pop(publish.number, None)
             assert publish.queue in self.lettered and publish.excused, f"E2: {publish} is dead"

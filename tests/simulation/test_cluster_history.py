@@ -18,6 +18,7 @@ FROM = {
     "mirrors": (cluster_history.WIDER_FROM, cluster_history.WIDEST_FROM),
     "carriers": (cluster_history.CARRIERS_FROM,),
     "quorum": (cluster_history.QUORUM_FROM, cluster_history.HARD_FROM),
+    "replaced": (cluster_history.REPLACED_FROM,),
     "retained": (cluster_history.RETAINED_FROM + 10, cluster_history.RETAINED_QUORUM_FROM),
     "operator": (cluster_history.MOVED_FROM,),
     "delayed": (cluster_history.SENT_LATER_FROM,),
@@ -30,6 +31,9 @@ COUNT, COUNT_MAX = 5, 100
 in the broker makes other histories of them, and what one in thirty meets is in another one then."""
 
 ONCE_FAILED = {
+    55_010_091: "a queue of which forgotten nodes had the only copies left its group in etcd",
+    55_000_010: "a new node with the name of a forgotten member was taken for that member, and its"
+    " vote was waited for",
     90_090_115: "a mirrored queue that was deleted left its messages in the store of its leader",
     90_070_535: "a mirror cut off from the store dropped its copy by an old definition when a later"
     " leader refused it",
@@ -164,6 +168,12 @@ RARE = {
         "members changed",
         "in-sync candidate 1 promoted",
         "leader came back and went on alone",
+    ),
+    "replaced": (
+        "deleted, as no node could lead it",
+        "forgotten",
+        "led without the votes it needs",
+        "lost with its disk",
     ),
     "retained": (
         "fault during synchronisation",

@@ -210,6 +210,29 @@ def test_a_node_that_has_died_is_forgotten_as_soon_as_it_counts_as_down(
     cluster.wait_until_linked("a", "b")
 
 
+def test_a_queue_whose_leader_is_forgotten_tells_what_it_waits_for_and_can_be_deleted(
+    cluster: RunningCluster,
+) -> None:
+    a, b = cluster["a"], cluster["b"]
+    channel = b.connect().channel()
+    channel.confirm_delivery()
+    channel.queue_declare("later", durable=True)
+    publish(channel, "later", [b"older than its mirror"])
+    definition = {"ha-mode": "all", "ha-promote-on-failure": "when-synced"}
+    a.changes("policies", "/", "later", body={"pattern": "later", "definition": definition})
+    a.until_queue("later", lambda row: row.get("slave_nodes"))
+    b.kill()
+    cluster.wait_until_linked("a")
+    ctl(a, "forget_cluster_node", b.name)
+    assert "its deletion, or a policy with ha-promote" in ctl(a, "list_queues", "waits_for")
+    assert "deleted with 0 ready messages" in ctl(a, "delete_queue", "later")
+    assert a.asks("queues") == []
+    a.does("DELETE", "policies", "/", "later")
+    b.data_directory.rename(b.data_directory.with_name("b-had-all"))
+    b.start()
+    cluster.wait_until_linked("a", "b")
+
+
 def test_a_node_that_is_forgotten_may_not_come_back_as_it_was(cluster: RunningCluster) -> None:
     a, b = cluster["a"], cluster["b"]
     channel = b.connect().channel()
