@@ -13,7 +13,6 @@ leads, which have mirrors and which of these are in sync; it changes by compare-
 | `leadership` | how this node begins to lead a queue, and how that ends |
 | `copies_here` | the mirrors that this node has of queues that others lead |
 | `led_queue`, `copy_here` | one queue led here; one mirror here |
-| `slice_writing` | what a mirror that lacks older messages is sent of them |
 | `hand_outs` | what clients may have had, as far as mirrors know |
 | `nodes` | which nodes there are, as this one sees them |
 | `replicas`, `promotion` | which nodes get mirrors or the lead, and why the lead has changed |
@@ -27,6 +26,7 @@ leads, which have mirrors and which of these are in sync; it changes by compare-
 | `awaited_confirms` | publishes that wait for the store and the mirrors |
 | `numbered_groups` | the groups of publishes that a store answers by numbers |
 | `confirm_rule`, `election`, `election_calls` | confirms and elections, with the carrier `log` |
+| `slices`, `slice_writing`, `slice_pauses` | what a mirror is sent when it is synchronised |
 | `carrier_switch` | how a queue gets another carrier |
 | `hand_over` | planned changes of the leader |
 | `new_queues` | new quorum queues whose leader is gone before others have copies |

@@ -33,7 +33,8 @@ from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import NOWHERE
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering, Step
-from warren.mirror.replication.slice_writing import SliceWriter
+from warren.mirror.replication.slice_pauses import SlicePauses
+from warren.mirror.replication.slice_writing import SLICE_COUNT, SliceWriter
 from warren.mirror.replication.slices import pack_slice
 from warren.mirror.replication.unasked import Unasked
 from warren.mirror.replication.unreported import Unreported
@@ -101,6 +102,7 @@ class Leader:
         self._slices = 0
         self._unreported = Unreported()
         self._slice_writer = SliceWriter(clock)
+        self._pauses = SlicePauses(clock)
 
     def goes_on_in(self, epoch: int) -> None:
         """Go on in another epoch, in which the definition has still the same leader."""
@@ -337,8 +339,7 @@ class Leader:
         if copy.sync is not None and batch >= copy.awaits_batch:
             # Clients have their turns first.
             copy.awaits_batch = self._batch + NOT_BEFORE
-            pause_s = self._slice_writer.pause_s(copy, self._batch - self._slices)
-            self._clock.call_later(pause_s, lambda: self._go_on_sending(mirror, copy))
+            self._pause(mirror, copy, copy.sync)
         elif copy.awaits_batch and batch >= copy.awaits_batch and copy.sync is None:
             copy.awaits_batch = 0
             if not copy.in_sync:
@@ -534,8 +535,10 @@ class Leader:
         self._release()
 
     def limit_slices(self, count_max: int, rate: int = 0) -> None:
-        """`SliceWriter.limit`."""
-        self._slice_writer.limit(count_max, rate)
+        """Send at most `count_max` messages in a slice, and never more than `SLICE_COUNT`; and at
+        most `rate` octets a second (0: no limit)."""
+        self._slice_writer.count_max = min(SLICE_COUNT, count_max)
+        self._pauses.rate = rate
 
     def cancel_sync(self, mirror: str) -> bool:
         """End the synchronisation of a mirror, which begins anew; False if there was none."""
@@ -622,9 +625,19 @@ class Leader:
         else:
             self._effects.now_in_sync(mirror)
 
-    def _go_on_sending(self, mirror: str, copy: KnownCopy) -> None:
-        if self._copies.get(mirror) is copy and copy.sync is not None and not self.fenced:
-            self._send_slice(mirror, copy)
+    def _pause(self, mirror: str, copy: KnownCopy, sync: list[int]) -> None:
+        """Send the next slice of a synchronisation after a pause."""
+        is_busy, copy.used = copy.used != self._batch - self._slices, self._batch - self._slices
+
+        def is_wanted() -> bool:
+            return self._copies.get(mirror) is copy and copy.sync is sync and not self.fenced
+
+        self._pauses.begin(
+            copy.slice_bytes,
+            is_busy=is_busy,
+            is_wanted=is_wanted,
+            then=lambda: self._send_slice(mirror, copy),
+        )
 
     def _send_slice(self, mirror: str, copy: KnownCopy) -> None:
         """Send the next slice; the mirror answers by reporting the batch with its marker."""

@@ -31,7 +31,8 @@ from warren.mirror.messages.cargo import Packer, Unpacker
 from warren.mirror.replication.mirror_level import NOWHERE
 from warren.mirror.replication.replicas import Wanted
 from warren.mirror.replication.retained_copies import RetainedCopies
-from warren.mirror.replication.slice_writing import BUSY_PAUSE_S, SLICE_BYTES, SLICE_COUNT
+from warren.mirror.replication.slice_pauses import BUSY_PAUSE_S, LOOK_AGAIN_S
+from warren.mirror.replication.slice_writing import SLICE_BYTES, SLICE_COUNT
 
 ASK: Final = "mirror.retained"
 ASK_AGAIN: Final = "mirror.retained_more"
@@ -146,9 +147,7 @@ class RetainedSync:
                 start = heard_upto
                 await self._pause(AGAIN_S)
             else:
-                rate = self._wanted_of(retention.key).catch_up_rate
-                octets = len(answer.messages)
-                await self._pause(max(BUSY_PAUSE_S, octets / rate if rate else 0.0))
+                await self._pause_after(len(answer.messages), sync)
         sync.is_over = True
         retention = self._is_wanted(sync)
         if retention is not None:
@@ -196,6 +195,19 @@ class RetainedSync:
         chosen, ages_s = [one for one, _ in wanted], [age_s for _, age_s in wanted]
         if retention.fill(chosen, ages_s, safe.happen):
             await safe
+
+    async def _pause_after(self, octets: int, sync: _Sync) -> None:
+        """Pause after so many octets as the limit demands, which may change meanwhile."""
+        paused_s = BUSY_PAUSE_S
+        await self._pause(paused_s)
+        while (retention := self._is_wanted(sync)) is not None:
+            rate = self._wanted_of(retention.key).catch_up_rate
+            left_s = octets / rate - paused_s if rate else 0.0
+            if left_s <= 0:
+                return
+            pause_s = min(left_s, LOOK_AGAIN_S)
+            await self._pause(pause_s)
+            paused_s += pause_s
 
     async def _pause(self, seconds: float) -> None:
         over = Event()

@@ -1,8 +1,7 @@
-"""Writes slices: what a mirror that lacks the older messages of a queue is sent of them, and how
-often.
+"""Writes slices: what a mirror that lacks the older messages of a queue is sent of them.
 
-Slices are small, so that clients have their turns between them. A message that the mirror's node
-has in a former copy is only named.
+Slices are small, so that clients have their turns between them (`slice_pauses`). A message that the
+mirror's node has in a former copy is only named.
 """
 
 from __future__ import annotations
@@ -19,32 +18,14 @@ SLICE_COUNT = 128
 SLICE_BYTES = 64 << 10
 """Messages and octets sent to a mirror at a time in a sync: less than a millisecond of work."""
 
-SLICE_PAUSE_S = 0.003
-BUSY_PAUSE_S = 0.012
-"""Pause between slices, and the longer pause under load: slices of the synchronisation compete for
-the mirrors' disks."""
-
 
 class SliceWriter:
-    """Writes the slices of one queue, within the limits that its policy sets."""
+    """Writes the slices of one queue."""
 
     def __init__(self, clock: Clock) -> None:
+        self.count_max = SLICE_COUNT
+        """The most messages in a slice."""
         self._clock = clock
-        self._count_max = SLICE_COUNT
-        self._rate = 0
-
-    def limit(self, count_max: int, rate: int) -> None:
-        """At most `count_max` messages in a slice, and never more than `SLICE_COUNT`; and at most
-        `rate` octets a second (0: no limit)."""
-        self._count_max = min(SLICE_COUNT, count_max)
-        self._rate = rate
-
-    def pause_s(self, copy: KnownCopy, batches: int) -> float:
-        """How long to wait before the next slice; `batches` counts those other than slices."""
-        is_busy = batches != copy.used
-        copy.used = batches
-        pause_s = BUSY_PAUSE_S if is_busy else SLICE_PAUSE_S
-        return max(pause_s, copy.slice_bytes / self._rate) if self._rate else pause_s
 
     def write(
         self, level: LeaderLevel, number: int, copy: KnownCopy, start: int
@@ -88,7 +69,7 @@ class SliceWriter:
         self, script: Script, level: LeaderLevel, number: int, copy: KnownCopy, start: int
     ) -> int:
         """Write messages with their bodies; returns up to which position."""
-        peeked = level.peek(start, self._count_max, SLICE_BYTES)
+        peeked = level.peek(start, self.count_max, SLICE_BYTES)
         pending, end = self._pending_between(level, start, peeked.next_position)
         ready = {message.position: message for message in peeked.messages if message.position < end}
         loaded = {m.position: m for m in level.load([level.pending[p] for p in pending])}
@@ -113,10 +94,10 @@ class SliceWriter:
     def _pending_between(self, level: LeaderLevel, start: int, end: int) -> tuple[list[int], int]:
         """Positions of messages that are out for acknowledgement, as many as go into a slice; and
         the position up to which these are all."""
-        positions = first_positions(level.pending, start, end, self._count_max + 1)
+        positions = first_positions(level.pending, start, end, self.count_max + 1)
         octets = 0
         for count, position in enumerate(positions):
-            if count == self._count_max or octets >= SLICE_BYTES:
+            if count == self.count_max or octets >= SLICE_BYTES:
                 return positions[:count], position
             octets += level.pending[position].body_bytes
         return positions, end

@@ -41,7 +41,7 @@ LONG_FILES: dict[str, int] = {
     "core/queues/local_queue.py": 1022,
     "core/vhosts/vhost.py": 913,
     "mirror/remote/remote_queue.py": 693,
-    "mirror/replication/leader.py": 671,
+    "mirror/replication/leader.py": 684,
     "mirror/replication/led_queue.py": 728,
     "persist/layout/format.py": 623,
     "spark_export/decode/decode.py": 610,

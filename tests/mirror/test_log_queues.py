@@ -520,3 +520,19 @@ def test_what_an_earlier_copy_of_a_mirror_has_on_disk_says_nothing_of_its_presen
     earlier._report(earlier, 1_000)
     cluster.clock.advance(1)
     assert not confirmed(publisher)
+
+
+def test_a_synchronisation_follows_a_change_of_its_limit_at_once(cluster: LoggedCluster) -> None:
+    """A slice of 64 KiB is followed by a pause of a day at an octet a second."""
+    cluster.policy(log_catchup_rate=1)
+    cluster.kill("c")
+    cluster.tidy_after("c")
+    client = cluster.client()
+    for _ in range(8):
+        client.publishes("q", bytes(50_000), delivery_mode=2)
+    cluster.clock.advance(20)
+    cluster.comes_back("c")
+    cluster.clock.advance(60)
+    assert cluster.record().in_sync == ["b"]
+    cluster.policy(log_catchup_rate=0)
+    assert sorted(cluster.record().in_sync) == ["b", "c"]
