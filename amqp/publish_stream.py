@@ -28,11 +28,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from warren.amqp.errors import PUBLISH_IDS
 from warren.amqp.frames import FRAME_END, HEADER, METHOD, OVERHEAD
 from warren.amqp.properties import PERSISTENT, PRIORITY, UNUSUAL, ordinary
 from warren.amqp.publishing import QUEUE_US, QUEUES_AT_ONCE, Route
 from warren.core.access.quotas import VhostQuotas
-from warren.core.errors import BrokerError
+from warren.core.errors import BrokerError, ChannelFault
 from warren.core.messages.message import Envelope
 from warren.core.messages.stock import Stock
 from warren.core.queues.queue import Queue
@@ -122,8 +123,6 @@ def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> 
             if recognised is None:
                 break
             method, its_channel, its_route = recognised
-            if quotas is not None and not _has_room(quotas, its_route, end - pos):
-                break
             if channel is not its_channel or not _same_way(route, its_route):
                 if bodies:
                     assert channel is not None and route is not None
@@ -134,6 +133,8 @@ def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> 
                 number, body_heads = channel.number, channel.body_heads
                 body_max = min(frame_room, channel.body_size_max)
                 room = _room(its_route)
+            if quotas is not None and not _has_room(quotas, its_route, end - pos):
+                break
             route = its_route
             exchange_name, routing_key = route.exchange_name, route.routing_key
             address = route.address
@@ -258,9 +259,13 @@ def _recognise(
 
 def _same_way(route: Route | None, other: Route) -> bool:
     """Whether publishes of both routes may be handed over together."""
-    return route is not None and (
-        route.queues is other.queues
-        or (route.exchange, route.queues) == (other.exchange, other.queues)
+    return (
+        route is not None
+        and route.mandatory is other.mandatory
+        and (
+            route.queues is other.queues
+            or (route.exchange, route.queues) == (other.exchange, other.queues)
+        )
     )
 
 
@@ -352,10 +357,8 @@ def _hand_over(
         or (shared and any([envelope.persistent for envelope in envelopes]))
         or transaction is not None
     ):
-        turns.spend(ALONE_US * count)
-        for envelope, body in zip(envelopes, bodies, strict=True):
-            channel.hand_over(route, queues, envelope, body)
-        return not turns.over and topology.generation == generation
+        all_taken = _hand_over_each(channel, route, envelopes, bodies)
+        return all_taken and not turns.over and topology.generation == generation
     quotas = channel.vhost.quotas
     if quotas is not None:
         stock = Stock(count, sum(map(len, bodies)))
@@ -379,8 +382,25 @@ def _hand_over(
     return not turns.over and topology.generation == generation
 
 
+def _hand_over_each(
+    channel: Channel, route: Route, envelopes: Sequence[Envelope], bodies: Sequence[bytes]
+) -> bool:
+    """Publish gathered messages one by one. False if one is refused, which closes the channel."""
+    assert route.queues
+    channel.connection.node.turns.spend(ALONE_US * len(bodies))
+    try:
+        for envelope, body in zip(envelopes, bodies, strict=True):
+            channel.hand_over(route, route.queues, envelope, body)
+    except ChannelFault as error:
+        # Dead letters of the publishes before it have used up a quota.
+        channel.connection.close_channel(channel.number, error, PUBLISH_IDS)
+        return False
+    return True
+
+
 def _has_room(quotas: VhostQuotas, route: Route, octets: int) -> bool:
-    """Whether the quotas have room for as many publishes as that many octets may contain."""
+    """Whether the quotas have room for as many publishes as that many octets may contain. Publishes
+    to other queues count once they are handed over."""
     assert route.queues
     most = Stock(octets // PUBLISH_MIN, octets)
     return quotas.has_room(dict.fromkeys(route.queues, most))

@@ -1,0 +1,92 @@
+"""Publishes that come in one piece: what differs between them is not lost, and what refuses one of
+them is told to its channel."""
+
+from __future__ import annotations
+
+from pamqp import commands
+from pipe import Broker, Client, publish_frames
+
+from warren.core.field import Table, long, longstr
+
+
+def binds(client: Client, exchange: str, queues: list[str], arguments: Table) -> None:
+    """Declare a fanout exchange and its queues."""
+    client.sends(commands.Exchange.Declare, exchange=exchange, exchange_type="fanout")
+    client.receives(commands.Exchange.DeclareOk)
+    for queue in queues:
+        client.declares(queue, arguments=arguments)
+        client.sends(commands.Queue.Bind, queue=queue, exchange=exchange, nowait=True)
+
+
+def test_mandatory_publishes_among_others_in_a_transaction_are_returned() -> None:
+    client = Broker().connects()
+    client.opens_channel(1)
+    client.declares("q")
+    client.sends(commands.Tx.Select)
+    client.receives(commands.Tx.SelectOk)
+    client.sends_octets(
+        b"".join(
+            publish_frames(1, "", "q", b"%d" % number, mandatory=number % 2 == 0)
+            for number in range(4)
+        )
+    )
+    client.sends(commands.Queue.Delete, queue="q")
+    client.receives(commands.Queue.DeleteOk)
+    client.sends(commands.Tx.Commit)
+    returned = [client.receives_content(commands.Basic.Return).body for _ in range(2)]
+    assert returned == [b"0", b"2"]
+    client.receives(commands.Tx.CommitOk)
+
+
+def test_a_quota_that_dead_letters_use_up_closes_the_channel_whose_publish_is_refused() -> None:
+    """Three queues send each message on to the fourth, so a publish to all of them adds four."""
+    broker = Broker()
+    client = broker.connects()
+    for channel in (1, 2, 3):
+        client.opens_channel(channel)
+    binds(
+        client,
+        "all",
+        ["dead1", "dead2", "dead3"],
+        {
+            "x-message-ttl": long(0),
+            "x-dead-letter-exchange": longstr(""),
+            "x-dead-letter-routing-key": longstr("limited"),
+        },
+    )
+    binds(client, "all", ["limited"], {})
+    client.declares("free")
+    broker.node.vhost_limits.replace("/", {"max-queue-messages": 10})
+    client.sends_octets(
+        publish_frames(3, "", "free", b"3")
+        + publish_frames(2, "", "free", b"2")
+        + b"".join(publish_frames(1, "all", "", b"x") for _ in range(5))
+    )
+    close = client.receives_close(406)
+    assert "message limit (10) of queues" in close.reply_text
+    assert (close.class_id, close.method_id) == (60, 40)
+    assert sorted(client.connection.channels) == [2, 3]
+    assert client.counts("limited", 3)[0] == 12
+    assert [client.gets("free", 3).body for _ in range(2)] == [b"3", b"2"]  # type: ignore[union-attr]
+    assert client.gets("free", 3) is None
+
+
+def test_a_quota_counts_publishes_that_were_gathered_for_other_queues() -> None:
+    for limit in range(15, 30):
+        broker = Broker()
+        client = broker.connects()
+        for channel in (1, 2):
+            client.opens_channel(channel)
+        queues = [f"q{number}" for number in range(10)]
+        binds(client, "all", queues, {})
+        client.declares("alone")
+        broker.node.vhost_limits.replace("/", {"max-messages": limit})
+        client.sends_octets(
+            b"".join(publish_frames(1, "", "alone", b"%d" % number) for number in range(15))
+            + publish_frames(2, "all", "", b"1")
+            + publish_frames(2, "all", "", b"2")
+        )
+        client.broker.settle()
+        assert 1 in client.connection.channels, limit
+        assert len(broker.queue("alone")) == 15, limit
+        assert len(broker.queue("q0")) == (limit >= 25), limit
