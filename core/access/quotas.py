@@ -198,8 +198,9 @@ class VhostQuotas:
         return queue.stock() if queue.is_here else self._elsewhere(name_of(queue))
 
     def _shares(self, wanted: Mapping[Q, Stock]) -> Iterator[tuple[Quota, Stock]]:
-        """Yield each quota with what it would have to hold in addition."""
-        if self.whole is not None:
+        """Yield each quota with what it would have to hold in addition. There are none for a
+        publish that reaches no queue."""
+        if self.whole is not None and wanted:
             yield self.whole, reduce(Stock.plus, wanted.values(), NOTHING)
         if self._users:
             by_user: dict[str, Stock] = {}

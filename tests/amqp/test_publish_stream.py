@@ -90,3 +90,19 @@ def test_a_quota_counts_publishes_that_were_gathered_for_other_queues() -> None:
         assert 1 in client.connection.channels, limit
         assert len(broker.queue("alone")) == 15, limit
         assert len(broker.queue("q0")) == (limit >= 25), limit
+
+
+def test_a_publish_that_reaches_no_queue_is_not_refused_when_a_quota_is_exceeded() -> None:
+    broker = Broker()
+    client = broker.connects()
+    client.opens_channel(1)
+    client.selects_confirms()
+    client.declares("q")
+    client.publishes("q", b"1")
+    client.publishes("q", b"2")
+    client.broker.settle()
+    client.frames()
+    broker.node.vhost_limits.replace("/", {"max-messages": 1})
+    client.publishes("nowhere", b"3", mandatory=True)
+    assert client.receives_content(commands.Basic.Return).body == b"3"
+    assert client.receives(commands.Basic.Ack).delivery_tag == 3
