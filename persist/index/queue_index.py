@@ -373,6 +373,7 @@ class QueueIndex(StreamReading):
         place = context.page_out(b"".join(parts))
         store = context.transient
         file = store.files[place >> 32]
+        segments: set[Segment] = set()
         for message, offset, length, expires_us in written:
             segment = self.entries.make(message.position >> SHIFT)
             columns = self.entries.columns(segment)
@@ -381,9 +382,10 @@ class QueueIndex(StreamReading):
             segment.paged.append(relative)
             segment.live += 1
             segment.live_bytes += len(message.body)
-            file.segments.add(segment)
+            segments.add(segment)
             self.entries.touch(segment)
             store.keep(file, 1, length)
+        file.segments.update(segments)
 
     # Removing
 

@@ -131,6 +131,7 @@ class Segment:
     """One segment of one queue."""
 
     __slots__ = (
+        "__weakref__",
         "by_file",
         "columns",
         "dirty",

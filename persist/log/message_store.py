@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
+from weakref import WeakSet
 
 from warren.persist.disk.filesystem import File
 from warren.persist.layout.format import (
@@ -42,8 +43,9 @@ class StoreFile:
     `size` is that of the file on disk, `live_bytes` of the records in it that are needed.
     `references` counts those of shared records that have more than one. `moved` holds, for a file
     written anew, where records were and where they are. `segments` are the index segments that
-    have, or had, entries in it. `unwritten` are pieces on their way to the disk. `late` are, while
-    the file is written anew, records that further queues came to need: offsets and lengths.
+    have, or had, entries in it, as long as their indexes keep them. `unwritten` are pieces on their
+    way to the disk. `late` are, while the file is written anew, records that further queues came to
+    need: offsets and lengths.
     """
 
     __slots__ = (
@@ -69,7 +71,7 @@ class StoreFile:
         self.sealed = False
         self.references: dict[int, int] = {}
         self.moved: tuple[array[int], array[int]] | None = None
-        self.segments: set[Segment] = set()
+        self.segments: WeakSet[Segment] = WeakSet()
         self.unwritten: list[tuple[int, bytes]] = []
         self.late: dict[int, int] | None = None
 

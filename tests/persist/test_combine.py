@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from disk import SimulatedDisk
-from stored_queues import LIMITS, QUEUE, STORE, Node, numbered, span
+from stored_queues import LIMITS, OTHER, QUEUE, STORE, Node, numbered, span
 
 SMALL, LARGE = 100, 10_000
 
@@ -51,3 +51,17 @@ def test_a_file_goes_when_all_of_it_is_dead(disk: SimulatedDisk) -> None:
     node.checkpoint()
     assert len(node.storage.persistent.files) == files - 1
     assert node.storage.combiners[0].combined == 0
+
+
+def test_a_log_file_does_not_keep_what_is_gone_of_indexes(disk: SimulatedDisk) -> None:
+    """A file may be there for long, for the sake of other messages."""
+    node = Node(disk)
+    node.publish(numbered(0, SMALL), QUEUE)
+    node.publish(numbered(1, SMALL), OTHER)
+    node.rest()
+    (file,) = node.storage.persistent.files.values()
+    assert {segment.queue_id for segment in file.segments} == {QUEUE, OTHER}
+    node.stores.pop(OTHER).delete()
+    del node.queues[OTHER]
+    node.rest()
+    assert {segment.queue_id for segment in file.segments} == {QUEUE}
