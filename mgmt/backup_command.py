@@ -128,7 +128,7 @@ def _chosen(backups: str, backup_id: str | None) -> list[tuple[str, Archive, Bac
 @click.option("--backup", "backup_id", metavar="ID", help="Which one. [the latest]")
 @click.option("--alone", is_flag=True, help="A member of a cluster becomes a node of its own.")
 def restore(backups: str, data_directory: Path, backup_id: str | None, alone: bool) -> None:
-    """Make DIR, which is to be empty, what the data directory was that was backed up.
+    """Restore a backup into DIR, which must be empty or missing.
 
     Then start a node with it: `warren server --data-dir DIR`. It may have another name. Of the node
     that was backed up and the restored one only one may run in a cluster. With --alone the node of

@@ -337,7 +337,11 @@ ENDPOINTS = [
         summary="No queue would lose its majority",
     ),
     Endpoint("/aliveness-test/{vhost}", {"GET": aliveness}, summary="A message passes"),
-    Endpoint("/healthchecks/node/", {"GET": node_health}, summary="The same, as some clients ask"),
+    Endpoint(
+        "/healthchecks/node/",
+        {"GET": node_health},
+        summary="The node is well",
+    ),
     Endpoint("/healthchecks/node", {"GET": node_health}, summary="The node is well"),
     Endpoint(NODE_HEALTH, {"GET": node_health}, summary="A node is well"),
 ]

@@ -345,7 +345,7 @@ ENDPOINTS = [
         summary="Sends messages of a stream, or what a queue has retained, once more",
     ),
     Endpoint("/message-jobs", {"GET": list_jobs}, summary="All jobs on messages"),
-    Endpoint("/message-jobs/{vhost}", {"GET": list_of_vhost}, summary="Those of a vhost"),
+    Endpoint("/message-jobs/{vhost}", {"GET": list_of_vhost}, summary="Message jobs of a vhost"),
     Endpoint(JOB, {"GET": get_job, "DELETE": delete_job}, summary="One job; stops or forgets it"),
     Endpoint(RESTART, {"POST": restart_job}, summary="Starts an interrupted job again"),
 ]

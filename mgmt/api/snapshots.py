@@ -358,24 +358,24 @@ ENDPOINTS = [
         "/snapshots/{snapshot}",
         {"GET": describe, "PUT": extend, "DELETE": release},
         Right.ANYBODY,
-        summary="A snapshot, for whom has its token",
+        summary="A snapshot, for clients that have its token",
     ),
     Endpoint(
         "/snapshots/{snapshot}/log",
         {"GET": list_files},
         Right.ANYBODY,
-        summary="The log files of a snapshot, for whom has its token",
+        summary="The log files of a snapshot, for clients that have its token",
     ),
     Endpoint(
         "/snapshots/{snapshot}/log/{file}",
         {"GET": read_log},
         Right.ANYBODY,
-        summary="Octets of a log file, for whom has the token of the snapshot",
+        summary="Octets of a log file, for clients that have the snapshot's token",
     ),
     Endpoint(
         "/snapshots/{snapshot}/queues/{queue_id}",
         {"GET": read_entries},
         Right.ANYBODY,
-        summary="The entries of a queue, for whom has the token of the snapshot",
+        summary="The entries of a queue, for clients that have the snapshot's token",
     ),
 ]

@@ -43,7 +43,7 @@ def common_options() -> list[click.Parameter]:
         click.Option(["-p", "--vhost"], metavar="VHOST", help="The virtual host [/]."),
         click.Option(["-t", "--timeout"], type=SECONDS, metavar="SECONDS"),
         click.Option(["-q", "--quiet"], is_flag=True, help="Do not say what is being done."),
-        click.Option(["-s", "--silent"], is_flag=True, help="Nor print headers of tables."),
+        click.Option(["-s", "--silent"], is_flag=True, help="--quiet, and no headers of tables."),
         click.Option(["--formatter"], type=click.Choice(FORMATTERS), metavar="|".join(FORMATTERS)),
         click.Option(["--no-table-headers"], is_flag=True, help="No headers of tables."),
         click.Option(["--dry-run"], is_flag=True, help="Only say what would be done."),

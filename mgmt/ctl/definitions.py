@@ -58,7 +58,7 @@ def _exported(call: Call) -> Any:
     "Read definitions from a file, or from standard input.",
     optional("path"),
     FORMAT,
-    flag("--skip-if-unchanged", help="Taken for RabbitMQ's sake; what is the same stays anyway."),
+    flag("--skip-if-unchanged", help="Accepted as RabbitMQ does; what is the same stays anyway."),
 )
 def import_definitions(
     call: Call, path: str | None, format: str, skip_if_unchanged: bool

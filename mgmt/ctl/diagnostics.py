@@ -372,7 +372,7 @@ def command_line_arguments(call: Call) -> Answer:
 @command(
     "list_node_auth_attempt_stats",
     "Show how many logins there were.",
-    flag("--by-source", help="By address; these are not kept."),
+    flag("--by-source", help="By address: always empty, since addresses are not kept."),
 )
 def list_node_auth_attempt_stats(call: Call, by_source: bool) -> Answer:
     call.announce(f'Listing authentication attempts for node "{call.node}" ...')

@@ -31,7 +31,7 @@ NOT_FOUND = "Link with the given ID was not found"
 @command(
     "federation_status",
     "Show the federation links of all nodes.",
-    flag("--only-down", help="Those alone that are down."),
+    flag("--only-down", help="Only links that are down."),
 )
 def federation_status(call: Call, only_down: bool) -> Answer:
     call.announce("Listing federation links of all nodes ...")

@@ -173,7 +173,7 @@ def redrive(call: Call, queue: str, **given: Any) -> Answer:
     option("--first", type=click.IntRange(min=0), metavar="OFFSET", help="From this one on."),
     option("--last", type=click.IntRange(min=0), metavar="OFFSET", help="Up to this one."),
     option("--since", metavar="TIME", help="What arrived, or was acknowledged, then or later."),
-    option("--until", metavar="TIME", help="What did so before. Times are ISO 8601, in UTC."),
+    option("--until", metavar="TIME", help="The same, before this time (ISO 8601, in UTC)."),
     *TARGET,
     *CHOICE,
 )
@@ -209,7 +209,7 @@ def _job(call: Call, action: str, queue: str, *, wait: bool, **given: Any) -> An
 
 def _result(job: dict[str, Any]) -> str:
     lines = [f"{'Would ' if job['dry_run'] else ''}{job['action']}: {job['done']} messages"]
-    lines += [f"Stay: {left['messages']}, {left['reason']}" for left in job["left"]]
+    lines += [f"Left: {left['messages']}, {left['reason']}" for left in job["left"]]
     for sample in job["samples"]:
         shown = sample["payload"][:SHOWN_BYTES]
         lines.append("\t".join([sample["position"], sample["routing_key"], as_json(shown)]))

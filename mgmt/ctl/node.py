@@ -284,7 +284,7 @@ def stop(call: Call, pidfile: str | None) -> Answer:
 @command(
     "shutdown",
     "Stop the node, and wait until it has.",
-    option("--wait/--no-wait", is_flag=True, default=True, help="Until it has, or not."),
+    option("--wait/--no-wait", is_flag=True, default=True, help="Return at the end, or at once."),
 )
 def shutdown(call: Call, wait: bool) -> Answer:
     client = call.client

@@ -38,7 +38,7 @@ def version(call: Call) -> Answer:
 
 @command(
     "autocomplete",
-    "Print what makes a shell complete commands.",
+    "Print a script that makes a shell complete commands.",
     argument("shell", required=False, type=click.Choice(SHELLS)),
 )
 def autocomplete(call: Call, shell: str | None) -> Answer:

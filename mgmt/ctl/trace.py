@@ -28,7 +28,7 @@ def trace(call: Call, message_id: str) -> Answer:
     if not life["is_whole"]:
         lines.append("There is more, which is older")
     if life["missing_nodes"]:
-        lines.append(f"Not asked, because they are away: {', '.join(life['missing_nodes'])}")
+        lines.append(f"Nodes that could not be asked: {', '.join(life['missing_nodes'])}")
     return Document("\n".join(lines), life)
 
 

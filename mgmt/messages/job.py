@@ -56,7 +56,7 @@ RECORDED = 1000
 """A job that copies records how far it is after so many messages that it has looked at."""
 
 NOT_READY = "it is not ready: it is unacknowledged, or is not in the queue any more"
-NOT_KEPT = "it is not there: it was too old or too much, or has never been there"
+NOT_KEPT = "it is not there: it was removed by a limit of age or size, or has never been there"
 
 ALARM_S = 0.5
 """Time between two checks whether an alarm is over. Publishers are blocked meanwhile, too."""

@@ -99,7 +99,7 @@ FEDERATION_MESSAGES = (
 
 BLOCKED = (_gauge("connections_blocked", "Connections that wait because of an alarm"),)
 BLOCKED_BY_QUEUE = (
-    _gauge("queue_blocked_connections", "Those that wait because this queue grows"),
+    _gauge("queue_blocked_connections", "Connections that wait because this queue grows"),
 )
 
 ALARMS = (
@@ -254,7 +254,7 @@ RAFT = (
     _gauge("raft_log_last_written_index", "The same as raft_log_last_applied_index"),
     _gauge(
         "raft_entry_commit_latency_seconds",
-        "Always 0: a queue with one member waits for no other",
+        "Always 0: it is not measured",
     ),
 )
 

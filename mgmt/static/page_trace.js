@@ -209,7 +209,7 @@ export function lifePage({ vhost, message }) {
 function remarks({ is_whole: isWhole, missing_nodes: missing }) {
   const parts = [];
   if (!isWhole) parts.push("There is more, which is older.");
-  if (missing.length) parts.push(`Not asked, because they are away: ${missing.join(", ")}.`);
+  if (missing.length) parts.push(`Nodes that could not be asked: ${missing.join(", ")}.`);
   return parts.join(" ");
 }
 

@@ -92,7 +92,7 @@ def test_dead_letters_are_sent_back(ctl_node: CtlNode) -> None:
     done = ctl_node("redrive", "hand", "--to", "queue", "--death", "first", "--wait", "-q")
     assert done.lines == [
         "redrive: 0 messages",
-        "Stay: 5, it has no x-death that says where it came from",
+        "Left: 5, it has no x-death that says where it came from",
     ]
 
 
