@@ -26,6 +26,7 @@ from restart import Server
 
 from warren.spark_export import read_export, register
 from warren.spark_export.export import export
+from warren.spark_export.export.export_plan import Wish
 from warren.spark_export.snapshot.options import parse_options
 from warren.spark_export.snapshot.plan import QueueSelector
 from warren.spark_export.snapshot.snapshot import Snapshot, create
@@ -65,7 +66,7 @@ def fill(directory: Path, messages: int, size: int) -> None:
 
 
 def by_export(spark: SparkSession, data: Path, snapshot: Snapshot, target: Path) -> None:
-    wish = export.Wish(QueueSelector(), parse_options({}), codec=CODEC, snapshot=snapshot.directory)
+    wish = Wish(QueueSelector(), parse_options({}), codec=CODEC, snapshot=snapshot.directory)
     manifest = export.run(lambda: spark, data, target, "full", wish)
     assert manifest.rows == snapshot.rows
 

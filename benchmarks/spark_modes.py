@@ -67,7 +67,8 @@ def job(spark: SparkSession, store: Path, url: str, archive: Path | None) -> dic
 
 def _export(spark: SparkSession, store: Path, archive: Path) -> dict[str, Any]:
     from warren.spark_export import read_export
-    from warren.spark_export.export.export import Wish, run
+    from warren.spark_export.export.export import run
+    from warren.spark_export.export.export_plan import Wish
     from warren.spark_export.snapshot.options import ReadOptions
     from warren.spark_export.snapshot.plan import QueueSelector
 

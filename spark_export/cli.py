@@ -202,6 +202,7 @@ def run(
     """
     with _explained():
         from warren.spark_export.export import export as exports
+        from warren.spark_export.export.export_plan import Wish
 
         read = _read_options(
             headers=headers,
@@ -212,7 +213,7 @@ def run(
             startingTimestamp=start,
             endingTimestamp=end,
         )
-        wish = exports.Wish(
+        wish = Wish(
             selector=_selector(vhost, queues, pattern),
             options=read,
             since=since,
@@ -225,14 +226,13 @@ def run(
             table=_table_choice(table_format, table),
         )
         # Before Spark is started, which takes seconds.
-        name = export_id or exports.default_export_id()
         check_java()
         with ExitStack() as session:
             manifest = exports.run(
                 lambda: session.enter_context(started_spark(master)),
                 directory,
                 destination,
-                name,
+                export_id or exports.default_export_id(),
                 wish,
                 parallelism=parallelism,
                 tell=ProgressBar() if progress else lambda told: None,

@@ -69,6 +69,10 @@ class TableRefused(SparkExportError):
     """A table of a lakehouse cannot be reached, or cannot take these rows."""
 
 
+class BatchRefused(TableRefused):
+    """Another batch of the table excludes this one."""
+
+
 class RecordDamaged(SparkExportError):
     """A record is not as it was written (mode FAILFAST)."""
 

@@ -1,8 +1,9 @@
 """Delta tables, through the library `deltalake`.
 
 Delta has application transactions (`txn` in the protocol): an application id and a version, kept in
-the table's log and its checkpoints. The id is the job's, the version is the batch's number. If two
-writers commit the same version of an application at once, Delta refuses one of them.
+the table's log and its checkpoints. The id is the job's, the version is the batch's number; each
+claim is an application, too. If two writers commit a version of one application at once, Delta
+refuses one of them.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import deltalake
 import pyarrow as pa
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from warren.backup.shelves import is_url
 from warren.spark_export.errors import TableRefused
-from warren.spark_export.export.lake_table import DAY, TableFile
+from warren.spark_export.export.lake_table import DAY, TableBatch, TableFile
 from warren.spark_export.export.manifest import Where
 
 PARTITION_BY = ["vhost", "queue", DAY]
@@ -54,11 +55,11 @@ class DeltaLakeTable:
                     f" {known.get(field.name, 'no such column')}"
                 )
 
-    def has(self, job: str, batch: int) -> bool:
+    def has(self, batch: TableBatch) -> bool:
         table = self._find()
-        return table is not None and _has(table, job, batch)
+        return table is not None and batch.is_in(table.transaction_version)
 
-    def append(self, job: str, batch: int, files: Sequence[TableFile], schema: pa.Schema) -> None:
+    def append(self, batch: TableBatch, files: Sequence[TableFile], schema: pa.Schema) -> None:
         columns = _with_day(schema)
         with self._explained():
             table = self._find() or deltalake.DeltaTable.create(
@@ -68,18 +69,27 @@ class DeltaLakeTable:
                 partition_by=PARTITION_BY,
                 storage_options=self._storage,
             )
-            # Checked in the version that is appended to: if another version with this batch has
-            # come since, Delta refuses the transaction.
-            if files and not _has(table, job, batch):
+            if batch.is_in(table.transaction_version) or not (files or batch.claims):
+                return
+            names = (batch.job, *(claim.name for claim in batch.claims))
+            try:
+                # In the version that was checked: if another one with a note of these names has
+                # come since, Delta refuses the transaction.
                 table.create_write_transaction(
                     [_addition(file) for file in files],
                     mode="append",
                     schema=columns,
                     partition_by=PARTITION_BY,
                     commit_properties=deltalake.CommitProperties(
-                        app_transactions=[deltalake.Transaction(job, batch)]
+                        app_transactions=[
+                            deltalake.Transaction(name, batch.number) for name in names
+                        ]
                     ),
                 )
+            except CommitFailedError:
+                # The other one may have appended this very batch.
+                if not self.has(batch):
+                    raise
 
     def _find(self) -> deltalake.DeltaTable | None:
         with self._explained():
@@ -94,11 +104,6 @@ class DeltaLakeTable:
             yield
         except (DeltaError, OSError) as error:
             raise TableRefused(f"Delta table {self._uri}: {error}") from error
-
-
-def _has(table: deltalake.DeltaTable, job: str, batch: int) -> bool:
-    last = table.transaction_version(job)
-    return last is not None and last >= batch
 
 
 def _with_day(schema: pa.Schema) -> pa.Schema:

@@ -14,20 +14,36 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warren.backup.shelf import Shelf
 from warren.backup.shelves import is_url
 from warren.spark_export.decode.schema import arrow_schema, columns, spark_schema
 from warren.spark_export.errors import (
+    BatchRefused,
     ExportRunning,
     OptionRefused,
     SnapshotGone,
     StoreRefused,
 )
-from warren.spark_export.export.lake_table import TableChoice, TableFile, check_columns
+from warren.spark_export.export.export_plan import (
+    LATEST,
+    PLAN_FILE,
+    Plan,
+    Wish,
+    options_fields,
+    options_from,
+    plan_fields,
+    read_plan,
+)
+from warren.spark_export.export.lake_table import (
+    Claim,
+    TableBatch,
+    TableChoice,
+    TableFile,
+    check_columns,
+)
 from warren.spark_export.export.lake_tables import open_table
 from warren.spark_export.export.manifest import (
     EXPORT_ID,
@@ -47,16 +63,13 @@ from warren.spark_export.export.manifest import (
     write_manifest,
 )
 from warren.spark_export.export.parquet import ExportTask
-from warren.spark_export.export.spark_job import TARGET_FILE_BYTES, ExportProgress, write_tasks
+from warren.spark_export.export.spark_job import ExportProgress, write_tasks
 from warren.spark_export.snapshot.filters import Interval
-from warren.spark_export.snapshot.options import BodyFormat, Headers, Mode, ReadOptions
 from warren.spark_export.snapshot.plan import (
-    QueueSelector,
     plan_units,
     select_queues,
 )
 from warren.spark_export.snapshot.snapshot import (
-    LEASE_S,
     PinnedQueue,
     Snapshot,
     create,
@@ -68,72 +81,36 @@ from warren.spark_export.snapshot.unreadable import check_unreadable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FORMAT = 1
-
-PLAN_FILE = "plan.json"
-
 READY_FILE = "manifest.json"
-"""In the staging folder: the manifest of an export whose files are about to be appended to a table.
-With it the export can be finished without its snapshot."""
+"""In the staging folder, under the snapshot's id: the manifest of an export whose files are about
+to be appended to a table. With it the export can be finished without its snapshot."""
 
 ONLY_BATCH = 0
 """The only batch of an export, which is one transaction of a table."""
 
-LATEST = "latest"
 
-OPTIONS = (
-    "headers",
-    "body_format",
-    "mode",
-    "fail_on_data_loss",
-    "starting_timestamp_us",
-    "ending_timestamp_us",
-)
-"""The fields of `ReadOptions` that an export can have."""
-
-
-@dataclass(frozen=True)
-class Wish:
-    """The wishes for an export. `since` is another export, or `latest`.
-
-    `target_file_bytes` is the size of a file in octets of uncompressed records. `table` is the
-    table that the files are appended to, if any.
-    """
-
-    selector: QueueSelector
-    options: ReadOptions
-    since: str | None = None
-    codec: str = "zstd"
-    target_file_bytes: int = TARGET_FILE_BYTES
-    with_state: bool = False
-    lease_s: float = LEASE_S
-    snapshot: Path | None = None
-    snapshot_directory: Path | None = None
-    table: TableChoice | None = None
+def batch_of(manifest: Manifest) -> TableBatch:
+    """The export as the only batch of a job. It claims its name, since another process may write an
+    export of this name from a snapshot of its own; and it claims to be what follows its base."""
+    node = f"warren-export/{manifest.node_id}"
+    claims = [
+        Claim(
+            f"{node}/{manifest.export}",
+            f"export {manifest.export} is in the table: another process wrote it, from another"
+            f" snapshot; go on from it with --since {LATEST}",
+        )
+    ]
+    if manifest.since is not None:
+        refusal = _went_on("another export", manifest.since)
+        claims.append(Claim(f"{node}/{manifest.since}/next", refusal))
+    return TableBatch(f"{node}/{manifest.export}/{manifest.snapshot}", ONLY_BATCH, tuple(claims))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The fixed plan of an export that has begun."""
-
-    export: str
-    snapshot: Snapshot
-    owns_snapshot: bool
-    since: str | None
-    options: ReadOptions
-    codec: str
-    target_file_bytes: int
-    selector: QueueSelector
-    table: TableChoice | None
-
-    @property
-    def job(self) -> str:
-        return _job(self.snapshot.node_id, self.export)
-
-
-def _job(node_id: str, export: str) -> str:
-    """The id of an export in a table; a name stands for one export of a node."""
-    return f"warren-export/{node_id}/{export}"
+def _went_on(export: str, base: str) -> str:
+    return (
+        f"{export} went on from {base}, and its messages are in the table; go on from that one"
+        f" (--since {LATEST})"
+    )
 
 
 def default_export_id() -> str:
@@ -151,13 +128,17 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
     shelf = shelf_of(destination)
     if shelf.size(manifest_name(export)) is not None:
         # The process that wrote it may have been killed right after.
-        settle(destination, export)
-        return read_manifest(destination, export)
-    if shelf.size(f"{staging_folder(export)}/{READY_FILE}") is not None:
-        return _append(destination, export)
+        manifest = read_manifest(destination, export)
+        settle(destination, manifest)
+        return manifest
+    ready = _ready(destination, export)
+    if ready:
+        return _append_one(destination, ready)
     name = f"{staging_folder(export)}/{PLAN_FILE}"
     if shelf.size(name) is not None:
-        return _read_plan(shelf, export, wish)
+        plan = read_plan(shelf, export, wish)
+        _check_last(destination, plan)
+        return plan
     if wish.table is not None:
         schema = arrow_schema(columns(wish.options))
         check_columns(schema)
@@ -168,8 +149,6 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
         base = find_manifest(destination, None if wish.since == LATEST else wish.since)
         _check_base(base, wish)
         _check_same_table(base, wish)
-        if wish.table is not None:
-            _check_last(destination, base.export)
     snapshot = _snapshot(data_directory, wish)
     try:
         if base is not None:
@@ -185,8 +164,9 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
             wish.selector,
             wish.table,
         )
+        _check_last(destination, plan)
         check_unreadable(snapshot, _queues(plan), wish.options.mode)
-        shelf.write(name, json.dumps(_plan_fields(plan)).encode())
+        shelf.write(name, json.dumps(plan_fields(plan)).encode())
     except BaseException:
         if wish.snapshot is None:
             snapshot.release()
@@ -208,6 +188,7 @@ def tasks(destination: Where, plan: Plan) -> list[ExportTask]:
             absolute(destination),
             plan.export,
             plan.snapshot.node_id,
+            plan.snapshot.id,
             plan.codec,
         )
         for unit in units
@@ -231,7 +212,7 @@ def finish(
         snapshot=plan.snapshot.id,
         snapshot_us=plan.snapshot.created_us,
         finished_us=int(time.time() * 1e6),
-        options=_options_fields(plan),
+        options=options_fields(plan),
         schema=schema,
         unreadable=plan.snapshot.unreadable_in(_queues(plan)),
         files=tuple(files),
@@ -239,47 +220,69 @@ def finish(
     )
     if plan.table is None:
         return _settled(destination, manifest)
-    if plan.since is not None:
-        _check_last(destination, plan.since)
-    write_manifest(destination, manifest, f"{staging_folder(plan.export)}/{READY_FILE}")
-    return _append(destination, plan.export)
+    _check_last(destination, plan)
+    write_manifest(destination, manifest, _ready_name(manifest))
+    return _append(destination, manifest)
 
 
-def _append(destination: Where, export: str) -> Manifest:
+def _append(destination: Where, manifest: Manifest) -> Manifest:
     """Append the files of an export to its table, unless they are there, and finish the export.
 
-    Raises `StoreRefused`, `TableRefused`, OSError.
+    Raises `BatchRefused` if another export excludes this one, `TableRefused`, OSError.
     """
-    manifest = read_manifest(destination, export, f"{staging_folder(export)}/{READY_FILE}")
     table = TableChoice(**manifest.options["table"])
-    schema = arrow_schema(columns(_options_from(manifest.options["read"])))
+    schema = arrow_schema(columns(options_from(manifest.options["read"])))
     files = [TableFile.of(file) for file in manifest.files]
-    job = _job(manifest.node_id, export)
-    open_table(table, destination).append(job, ONLY_BATCH, files, schema)
+    try:
+        open_table(table, destination).append(batch_of(manifest), files, schema)
+    except BatchRefused:
+        # Its files will never be in the table.
+        shelf_of(destination).remove(_ready_name(manifest))
+        raise
     return _settled(destination, manifest)
 
 
+def _append_one(destination: Where, ready: list[Manifest]) -> Manifest:
+    """Append one of these exports of one name, written by several processes. Raises what `_append`
+    does."""
+    for manifest in ready[:-1]:
+        with suppress(BatchRefused):
+            return _append(destination, manifest)
+    return _append(destination, ready[-1])
+
+
 def _settled(destination: Where, manifest: Manifest) -> Manifest:
-    write_manifest(destination, manifest)
-    settle(destination, manifest.export)
+    """Write the manifest, and clean up. Raises `ExportRunning` if there is another one of this
+    name, OSError."""
+    if shelf_of(destination).size(manifest_name(manifest.export)) is None:
+        write_manifest(destination, manifest)
+    elif read_manifest(destination, manifest.export).snapshot != manifest.snapshot:
+        raise ExportRunning(
+            f"another process wrote export {manifest.export} to {shelf_of(destination).shown}"
+            f" meanwhile; go on from it with --since {LATEST}"
+        )
+    settle(destination, manifest)
     return manifest
 
 
-def settle(destination: Where, export: str) -> None:
+def settle(destination: Where, manifest: Manifest) -> None:
     """Mark that there is a finished export, and remove what only an unfinished one needs.
 
     Does nothing if this was done before. Raises OSError.
     """
     shelf = shelf_of(destination)
+    staging = staging_folder(manifest.export)
     try:
-        plan = json.loads(shelf.read(f"{staging_folder(export)}/{PLAN_FILE}"))
+        plan = json.loads(shelf.read(f"{staging}/{PLAN_FILE}"))
     except FileNotFoundError:
         return
     shelf.write(SUCCESS_FILE, b"")
-    if plan["owns_snapshot"]:
+    snapshot = Path(plan["snapshot"])
+    # The plan may be that of another process, which wrote an export of this name.
+    if plan["owns_snapshot"] and snapshot.name == manifest.snapshot:
         with suppress(SnapshotGone, StoreRefused):
-            load_snapshot(Path(plan["snapshot"])).release()
-    shelf.remove_folder(staging_folder(export))
+            load_snapshot(snapshot).release()
+    shelf.remove_folder(staging)
 
 
 def absolute(destination: Where) -> str:
@@ -411,22 +414,28 @@ def _check_same_table(base: Manifest, wish: Wish) -> None:
         )
 
 
-def _check_last(destination: Where, base: str) -> None:
+def _check_last(destination: Where, plan: Plan) -> None:
     """Refuse a base that another export to the table went on from: messages would come twice.
 
-    Raises `OptionRefused`, `StoreRefused`, OSError.
+    The table refuses that too, but after all files are written. Raises `OptionRefused`,
+    `StoreRefused`, OSError.
     """
+    if plan.table is None or plan.since is None:
+        return
     for manifest in (*list_manifests(destination), *_ready(destination)):
-        if manifest.since == base and manifest.options.get("table") is not None:
-            raise OptionRefused(
-                f"export {manifest.export} went on from {base}, and its messages are in the table;"
-                f" go on from that one (--since {LATEST})"
-            )
+        if manifest.since == plan.since and manifest.options.get("table") is not None:
+            raise OptionRefused(_went_on(f"export {manifest.export}", plan.since))
 
 
-def _ready(destination: Where) -> list[Manifest]:
-    """The exports whose files may be in their table already, and that are not finished."""
-    pattern = re.compile(rf"{STAGING_DIRECTORY}/({EXPORT_ID.pattern})/{re.escape(READY_FILE)}")
+def _ready_name(manifest: Manifest) -> str:
+    return f"{staging_folder(manifest.export)}/{manifest.snapshot}/{READY_FILE}"
+
+
+def _ready(destination: Where, export: str | None = None) -> list[Manifest]:
+    """The exports, or those of a name, whose files may be in their table already, and that are not
+    finished."""
+    wanted = EXPORT_ID.pattern if export is None else re.escape(export)
+    pattern = re.compile(rf"{STAGING_DIRECTORY}/({wanted})/[^/]+/{re.escape(READY_FILE)}")
     names = map(pattern.fullmatch, shelf_of(destination).names(STAGING_DIRECTORY))
     return [read_manifest(destination, name[1], name[0]) for name in names if name is not None]
 
@@ -438,8 +447,8 @@ def _finish_others(destination: Where, wish: Wish) -> None:
     Raises `OptionRefused`, `StoreRefused`, `TableRefused`, OSError.
     """
     for other in _ready(destination):
-        with suppress(ExportRunning), alone(destination, other.export):
-            _append(destination, other.export)
+        with suppress(ExportRunning, BatchRefused), alone(destination, other.export):
+            _append(destination, other)
             if wish.since is None:
                 raise OptionRefused(
                     f"export {other.export} was not finished and is now: its messages are in the"
@@ -476,90 +485,3 @@ def _high_water(base: dict[str, int], queues: list[PinnedQueue]) -> dict[str, in
             key = f"{queue.queue_id:016x}"
             reached[key] = max(reached.get(key, 0), queue.last_position + 1)
     return reached
-
-
-def _plan_fields(plan: Plan) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "snapshot": str(plan.snapshot.directory.absolute()),
-        "owns_snapshot": plan.owns_snapshot,
-        **_options_fields(plan),
-        "since": plan.since,
-    }
-
-
-def _options_fields(plan: Plan) -> dict[str, Any]:
-    options = {name: getattr(plan.options, name) for name in OPTIONS}
-    return {
-        "selector": asdict(plan.selector),
-        "read": options,
-        "codec": plan.codec,
-        "target_file_bytes": plan.target_file_bytes,
-        "table": None if plan.table is None else asdict(plan.table),
-    }
-
-
-def _options_from(read: dict[str, Any]) -> ReadOptions:
-    """The options in a plan or a manifest. Raises KeyError, ValueError."""
-    return ReadOptions(
-        headers=Headers(read["headers"]),
-        body_format=BodyFormat(read["body_format"]),
-        mode=Mode(read["mode"]),
-        fail_on_data_loss=read["fail_on_data_loss"],
-        starting_timestamp_us=read["starting_timestamp_us"],
-        ending_timestamp_us=read["ending_timestamp_us"],
-    )
-
-
-def _read_plan(shelf: Shelf, export: str, wish: Wish) -> Plan:
-    """The plan of an unfinished export. Raises `OptionRefused`, `SnapshotGone`, `StoreRefused`."""
-    staging = f"{shelf.shown}/{staging_folder(export)}"
-    path = f"{staging}/{PLAN_FILE}"
-    try:
-        fields = json.loads(shelf.read(f"{staging_folder(export)}/{PLAN_FILE}").decode("utf-8"))
-        selector, read = fields["selector"], fields["read"]
-        if fields["format"] > FORMAT:
-            raise StoreRefused(f"{path} is of a later version")
-        names = selector["names"]
-        table = fields.get("table")
-        directory = Path(fields["snapshot"])
-        known = Plan(
-            export,
-            _open(directory, staging),
-            fields["owns_snapshot"],
-            fields["since"],
-            _options_from(read),
-            fields["codec"],
-            fields["target_file_bytes"],
-            QueueSelector(
-                selector["vhost"], None if names is None else tuple(names), selector["pattern"]
-            ),
-            None if table is None else TableChoice(**table),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise StoreRefused(f"{path} cannot be read: {error!r}") from None
-    wanted = replace(
-        known,
-        options=wish.options,
-        codec=wish.codec,
-        target_file_bytes=wish.target_file_bytes,
-        selector=wish.selector,
-        table=wish.table,
-        # The export that was the latest then stays the base, whatever has been finished meanwhile.
-        since=known.since if known.since and wish.since == LATEST else wish.since,
-    )
-    if _plan_fields(known) != _plan_fields(wanted):
-        raise OptionRefused(
-            f"export {export} was begun with other options; use those, or another name"
-        )
-    return known
-
-
-def _open(directory: Path, staging: str) -> Snapshot:
-    try:
-        return open_snapshot(directory)
-    except SnapshotGone as gone:
-        raise SnapshotGone(
-            f"{gone}. The export it belonged to cannot be finished: remove {staging}, or begin"
-            " another one"
-        ) from None

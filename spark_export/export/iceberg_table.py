@@ -1,33 +1,50 @@
 """Iceberg tables, through the library `pyiceberg`, in any catalog that it is configured for.
 
-A snapshot of a table has a summary, in which a writer may keep notes: here the job and the number
-of its batch. A batch is known as long as its snapshot exists; in addition, files that are in the
-table already are refused. If two processes append the same batch at the same instant, both may
-succeed, since pyiceberg tries again by itself when another transaction came first: exports to a
-directory and streams have one writer each.
+A snapshot of a table has a summary, in which a writer may keep notes: here the job, the number of
+its batch, and its claims. A batch is known as long as its snapshot exists; in addition, files that
+are in the table already are refused.
+
+A transaction is committed on top of the snapshots that were checked, or not at all: the catalog
+refuses it when another one came first. pyiceberg would then commit it on top of that one without
+checking. So its own retries are off here, and `append` checks again.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.table import Table
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
 from warren.backup.shelves import is_url
 from warren.spark_export.errors import SparkExportError, TableRefused
-from warren.spark_export.export.lake_table import DAY, PARTITION_SOURCES, TableChoice, TableFile
+from warren.spark_export.export.lake_table import (
+    DAY,
+    PARTITION_SOURCES,
+    TableBatch,
+    TableChoice,
+    TableFile,
+)
 from warren.spark_export.export.manifest import Where
 
 JOB = "warren.job"
 BATCH = "warren.batch"
-"""The keys in the summary of a snapshot."""
+CLAIMS = "warren.claims"
+"""The keys in the summary of a snapshot. Claims are a list of names, as JSON."""
+
+COMMITS_MAX = 20
+"""Tries to append a batch. Each one that fails is another writer's success."""
 
 MEASURED = (*PARTITION_SOURCES, "seq")
 """Columns for which the table keeps the smallest and largest values; the partitions follow from
@@ -57,10 +74,10 @@ class IcebergTable:
         self._location = location
 
     def check(self, schema: pa.Schema) -> None:
-        table = self._find()
-        if table is None:
-            return
         with _explained(self._name):
+            table = self._find()
+            if table is None:
+                return
             spec = [
                 (table.schema().find_field(field.source_id).name, type(field.transform))
                 for field in table.spec().fields
@@ -85,48 +102,62 @@ class IcebergTable:
                         f" {found}"
                     )
 
-    def has(self, job: str, batch: int) -> bool:
-        table = self._find()
-        return table is not None and _has(table, job, batch)
+    def has(self, batch: TableBatch) -> bool:
+        with _explained(self._name):
+            table = self._find()
+        return table is not None and batch.is_in(_notes(table).get)
 
-    def append(self, job: str, batch: int, files: Sequence[TableFile], schema: pa.Schema) -> None:
+    def append(self, batch: TableBatch, files: Sequence[TableFile], schema: pa.Schema) -> None:
+        with _explained(self._name):
+            for _ in range(COMMITS_MAX - 1):
+                with suppress(CommitFailedException, TableAlreadyExistsError):
+                    return self._try_append(batch, files, schema)
+            return self._try_append(batch, files, schema)
+
+    def _try_append(self, batch: TableBatch, files: Sequence[TableFile], schema: pa.Schema) -> None:
+        """Append the batch to the table as it is now. Raises `CommitFailedException` if another
+        transaction comes first."""
         table = self._find() or self._create(schema)
-        if not files or _has(table, job, batch):
+        if batch.is_in(_notes(table).get) or not (files or batch.claims):
             return
-        with _explained(self._name), table.transaction() as transaction:
-            transaction.add_files(
-                [f"{self._location}/{file.path}" for file in files],
-                snapshot_properties={JOB: job, BATCH: str(batch)},
-            )
+        notes = {JOB: batch.job, BATCH: str(batch.number)}
+        if batch.claims:
+            notes[CLAIMS] = json.dumps([claim.name for claim in batch.claims])
+        properties = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": properties})
+        with table.transaction() as transaction:
+            paths = [f"{self._location}/{file.path}" for file in files]
+            transaction.add_files(paths, snapshot_properties=notes)
 
     def _find(self) -> Table | None:
-        with _explained(self._name):
-            try:
-                return self._catalog.load_table(self._name)
-            except NoSuchTableError:
-                return None
+        try:
+            return self._catalog.load_table(self._name)
+        except NoSuchTableError:
+            return None
 
     def _create(self, schema: pa.Schema) -> Table:
-        with _explained(self._name):
-            self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
-            made = self._catalog.create_table_transaction(
-                self._name, schema, location=self._location, properties=PROPERTIES
-            )
-            with made as transaction, transaction.update_spec() as spec:
-                spec.add_identity("vhost")
-                spec.add_identity("queue")
-                spec.add_field("enqueued_at", DayTransform(), DAY)
-            return self._catalog.load_table(self._name)
+        self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        made = self._catalog.create_table_transaction(
+            self._name, schema, location=self._location, properties=PROPERTIES
+        )
+        with made as transaction, transaction.update_spec() as spec:
+            spec.add_identity("vhost")
+            spec.add_identity("queue")
+            spec.add_field("enqueued_at", DayTransform(), DAY)
+        return self._catalog.load_table(self._name)
 
 
-def _has(table: Table, job: str, batch: int) -> bool:
+def _notes(table: Table) -> dict[str, int]:
+    """The last number that is noted in the table, by the name of its job or claim."""
+    notes: dict[str, int] = {}
     for snapshot in table.metadata.snapshots:
         summary = snapshot.summary
-        if summary is not None and summary.get(JOB) == job:
-            number = summary.get(BATCH)
-            if number is not None and int(number) >= batch:
-                return True
-    return False
+        number = None if summary is None else summary.get(BATCH)
+        if summary is not None and number is not None:
+            for name in (summary.get(JOB), *json.loads(summary.get(CLAIMS) or "[]")):
+                if name is not None:
+                    notes[name] = max(notes.get(name, 0), int(number))
+    return notes
 
 
 @contextmanager

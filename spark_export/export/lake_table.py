@@ -6,17 +6,21 @@ which *job* they are. A writer that is killed before the transaction writes agai
 killed after it finds the note (`LakeTable.has`) and appends nothing. So each batch is in the table
 exactly once.
 
-An export is a job with one batch, a streaming query a job with many. A table is partitioned by
-virtual host, queue and the day (UTC) on which messages were enqueued.
+An export is a job with one batch, a streaming query a job with many. Two exports may exclude each
+other: both are of one name, or both go on from the same export. Each *claims* what only one of them
+can have; the transaction notes the claims, too, and of two that were checked at the same moment one
+fails.
+
+A table is partitioned by virtual host, queue and the day (UTC) on which messages were enqueued.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from warren.spark_export.errors import OptionRefused
+from warren.spark_export.errors import BatchRefused, OptionRefused
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,18 +76,50 @@ class TableFile:
         return cls(**{name: getattr(file, name) for name in cls.__dataclass_fields__})
 
 
+class Claim(NamedTuple):
+    """A name that one batch of a table can have; `refusal` tells the next one why it may not."""
+
+    name: str
+    refusal: str
+
+
+@dataclass(frozen=True)
+class TableBatch:
+    """A batch of a job, and what it claims."""
+
+    job: str
+    number: int
+    claims: tuple[Claim, ...] = ()
+
+    def is_in(self, last: Callable[[str], int | None]) -> bool:
+        """Whether a table has this batch, or a later one. `last` tells the last number noted in it
+        under the name of a job or a claim.
+
+        Raises `BatchRefused` if it has not, and another batch has one of the claims.
+        """
+        number = last(self.job)
+        if number is not None and number >= self.number:
+            return True
+        for claim in self.claims:
+            if last(claim.name) is not None:
+                raise BatchRefused(claim.refusal)
+        return False
+
+
 class LakeTable(Protocol):
     """A table that exists, or is made by the first `append`. Methods raise `TableRefused`."""
 
     def check(self, schema: pa.Schema) -> None:
         """Raise `TableRefused` if the table exists and its columns differ from these."""
 
-    def has(self, job: str, batch: int) -> bool:
-        """Whether this batch of the job, or a later one, is in the table."""
+    def has(self, batch: TableBatch) -> bool:
+        """Whether this batch of the job, or a later one, is in the table. Raises `BatchRefused` if
+        it is not, and another batch has one of its claims."""
 
-    def append(self, job: str, batch: int, files: Sequence[TableFile], schema: pa.Schema) -> None:
-        """Append the files to the table, in one transaction that notes the batch; nothing if the
-        table has the batch. Without files the table is made, but there is no transaction."""
+    def append(self, batch: TableBatch, files: Sequence[TableFile], schema: pa.Schema) -> None:
+        """Append the files to the table, in one transaction that notes the batch and its claims;
+        nothing if the table has the batch. Without files and claims the table is made, but there is
+        no transaction. Raises `BatchRefused` as `has` does."""
 
 
 def check_columns(schema: pa.Schema) -> None:

@@ -188,10 +188,13 @@ def _partition(key: str, name: str) -> str:
     return f"{re.sub('%.?$', '', encoded[: NAME_BYTES_MAX - 18])}~{digest}"
 
 
-def file_name(queue_id: int, first_seq: int, last_seq: int, node_id: str, export: str) -> str:
+def file_name(
+    queue_id: int, first_seq: int, last_seq: int, node_id: str, export: str, snapshot: str
+) -> str:
     """The name of a file: the same for the same messages of the same export, whichever task writes
-    it, and however often."""
-    of_export = blake2b(export.encode(), digest_size=4).hexdigest()
+    it, and however often. Two processes that write an export of one name, each from a snapshot of
+    its own, write other files."""
+    of_export = blake2b(f"{export}/{snapshot}".encode(), digest_size=8).hexdigest()
     return f"part-{queue_id:016x}-{first_seq}-{last_seq}-{node_id[:8]}-{of_export}.parquet"
 
 

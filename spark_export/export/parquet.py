@@ -65,6 +65,7 @@ class ExportTask:
     destination: str
     export: str
     node_id: str
+    snapshot: str
     codec: str
 
     @property
@@ -124,7 +125,14 @@ def _finish(task: ExportTask, shelf: Shelf, file: ParquetFile, day: str | None) 
     """Finish the file and move it, durably, to its final name."""
     written, unit = file.close(), task.unit
     directory = partition_directory(unit.vhost, unit.queue, day)
-    name = file_name(unit.queue_id, written.first_seq, written.last_seq, task.node_id, task.export)
+    name = file_name(
+        unit.queue_id,
+        written.first_seq,
+        written.last_seq,
+        task.node_id,
+        task.export,
+        task.snapshot,
+    )
     shelf.adopt(f"{directory}/{name}", file.path)
     return ExportedFile(
         path=f"{directory}/{name}",
@@ -137,7 +145,7 @@ def _finish(task: ExportTask, shelf: Shelf, file: ParquetFile, day: str | None) 
 
 
 def _note_name(task: ExportTask) -> str:
-    return f"{staging_folder(task.export)}/{task.name}.json"
+    return f"{staging_folder(task.export)}/{task.snapshot}/{task.name}.json"
 
 
 def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:

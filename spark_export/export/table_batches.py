@@ -24,6 +24,7 @@ from warren.spark_export.export.export import absolute
 from warren.spark_export.export.lake_table import (
     DELTA,
     ICEBERG,
+    TableBatch,
     TableChoice,
     TableFile,
     check_columns,
@@ -90,7 +91,8 @@ def append_batch(
     check_columns(schema)
     table = open_table(choice, destination)
     table.check(schema)
-    if table.has(job, batch):
+    wanted = TableBatch(job, batch)
+    if table.has(wanted):
         return
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -98,7 +100,7 @@ def append_batch(
         yield pa.RecordBatch.from_pylist([asdict(file) for file in files], schema=_written())
 
     rows = frame.mapInArrow(write, WRITTEN).collect()
-    table.append(job, batch, [TableFile(**row.asDict()) for row in rows], schema)
+    table.append(wanted, [TableFile(**row.asDict()) for row in rows], schema)
 
 
 def write_files(

@@ -30,7 +30,8 @@ IMPORTED = [
 
 
 class ExportProcess:
-    """Exports to a table; dies at the `count`-th (from 0) call of a step, if there is one."""
+    """Exports to a table; dies at the `count`-th (from 0) call of a step, if there is one. At the
+    step `meet` it waits, when all files are written, until it is told to go on."""
 
     def __init__(
         self,
@@ -40,18 +41,28 @@ class ExportProcess:
         snapshot: Path,
         step: str = "none",
         count: int = 0,
+        *,
+        export: str = "full",
+        since: str | None = None,
     ) -> None:
         context = multiprocessing.get_context("forkserver")
         # Of effect when the first process is started.
         context.set_forkserver_preload(IMPORTED)
-        self._begins, begins = context.Pipe(duplex=False)
-        arguments = (begins, kind, store, place, snapshot, step, count)
+        self._begins, begins = context.Pipe()
+        named = {"name": export, "since": since, "snapshot": snapshot}
+        arguments = (begins, kind, store, place, named, step, count)
         self._process = context.Process(target=_export, args=arguments)
         self._process.start()
         begins.close()
 
     def wait_until_it_begins(self) -> None:
         assert self._begins.recv()
+
+    def wait_until_it_meets(self) -> None:
+        assert self._begins.recv() and self._begins.recv()
+
+    def go_on(self) -> None:
+        self._begins.send(True)
 
     def kill_after(self, seconds: float) -> None:
         """Kill it, unless it has ended by then."""
@@ -72,14 +83,22 @@ class ExportProcess:
 
 
 def _export(
-    begins: Connection, kind: str, store: Path, place: Path, snapshot: Path, step: str, count: int
+    begins: Connection,
+    kind: str,
+    store: Path,
+    place: Path,
+    named: dict[str, Any],
+    step: str,
+    count: int,
 ) -> None:
     configure_catalog(pytest.MonkeyPatch(), place.parent)
-    if step != "none":
+    if step == "meet":
+        _meet_before(*_call(kind, "manifest"), begins)
+    elif step != "none":
         owner, name = _call(kind, step)
         _die_before(owner, name, count)
     begins.send(True)
-    export(store, place, "full", wish(snapshot=snapshot, table=choice_of(kind)))
+    export(store, place, named.pop("name"), wish(**named, table=choice_of(kind)))
 
 
 def _call(kind: str, step: str) -> tuple[Any, str]:
@@ -93,6 +112,18 @@ def _call(kind: str, step: str) -> tuple[Any, str]:
     return import_module(f"{rooms}.export"), {"manifest": "write_manifest", "settled": "settle"}[
         step
     ]
+
+
+def _meet_before(owner: Any, name: str, begins: Connection) -> None:
+    real = getattr(owner, name)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        setattr(owner, name, real)
+        begins.send(True)
+        begins.recv()
+        return real(*arguments, **named)
+
+    setattr(owner, name, call)
 
 
 def _die_before(owner: Any, name: str, count: int) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from warren.spark_export.decode.schema import columns, spark_schema
-from warren.spark_export.export.export import Wish, begin, finish, tasks
+from warren.spark_export.export.export import begin, finish, tasks
+from warren.spark_export.export.export_plan import Wish
 from warren.spark_export.export.manifest import Manifest, Where
 from warren.spark_export.export.parquet import ExportTask, export_unit
 from warren.spark_export.snapshot.options import ReadOptions, parse_options

@@ -20,6 +20,7 @@ from quick_spark import new_spark
 import warren.spark_export
 from warren.spark_export.export.delta_table import DeltaLakeTable
 from warren.spark_export.export.iceberg_table import IcebergTable
+from warren.spark_export.export.lake_table import TableBatch
 
 
 def main() -> None:
@@ -35,11 +36,11 @@ def main() -> None:
 def die_around(table: Any, moment: str) -> None:
     append = table.append
 
-    def append_or_die(self: Any, job: str, batch: int, *rest: Any) -> None:
-        if batch == 1 and moment == "before":
+    def append_or_die(self: Any, batch: TableBatch, *rest: Any) -> None:
+        if batch.number == 1 and moment == "before":
             os.killpg(0, signal.SIGKILL)
-        append(self, job, batch, *rest)
-        if batch == 1:
+        append(self, batch, *rest)
+        if batch.number == 1:
             os.killpg(0, signal.SIGKILL)
 
     table.append = append_or_die

@@ -30,16 +30,15 @@ from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Write
 from warren.mgmt.command_line import warren
 from warren.spark_export import cli
-from warren.spark_export.decode.schema import arrow_schema, columns
 from warren.spark_export.errors import OptionRefused, TableRefused
 from warren.spark_export.export import export as export_module
-from warren.spark_export.export.delta_table import DeltaLakeTable, address
-from warren.spark_export.export.export import Plan, alone, begin, finish, tasks
+from warren.spark_export.export.delta_table import address
+from warren.spark_export.export.export import alone, begin, finish, tasks
+from warren.spark_export.export.export_plan import Plan
 from warren.spark_export.export.lake_table import (
     DELTA,
     ICEBERG,
     TableChoice,
-    TableFile,
 )
 from warren.spark_export.export.lake_tables import open_table
 from warren.spark_export.export.manifest import Manifest
@@ -255,43 +254,6 @@ def test_an_export_that_is_killed_at_any_moment_is_in_the_table_once(
     assert ExportProcess(*what).wait() == 0
     found = copies(read_table(kind, place))
     assert len(found) == 205 and set(found.values()) == {1}
-
-
-@both
-def test_a_second_process_appends_nothing_of_the_same_export(
-    kind: str, node: StoredNode, place: Path
-) -> None:
-    """At a URL nobody keeps two processes from writing the same export."""
-    plan = begin(node.directory.path, place, "full", wish(table=choice_of(kind)))
-    assert not isinstance(plan, Manifest)
-    files = [file for task in tasks(place, plan) for file in export_unit(task)]
-    of_table = [TableFile.of(file) for file in files]
-    schema = arrow_schema(columns(plan.options))
-    table = open_table(choice_of(kind), place)
-    table.append("another", 0, of_table[:1], schema)
-    first, second = open_table(choice_of(kind), place), open_table(choice_of(kind), place)
-    assert not first.has(plan.job, 0) and not second.has(plan.job, 0)
-    first.append(plan.job, 0, of_table[1:], schema)
-    second.append(plan.job, 0, of_table[1:], schema)
-    assert first.has(plan.job, 0) and not first.has(plan.job, 1)
-    found = copies(read_table(kind, place))
-    assert len(found) == 205 and set(found.values()) == {1}
-    finish(place, plan, files, {})
-    assert read_table(kind, place).num_rows == 205
-
-
-def test_of_two_that_append_at_the_same_instant_delta_refuses_one(
-    node: StoredNode, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manifest = export_to(DELTA, node, place, "full")
-    files = [TableFile.of(file) for file in manifest.files]
-    schema = arrow_schema(columns(parse_options({})))
-    first, second = DeltaLakeTable(place), DeltaLakeTable(place)
-    as_it_was = second._find()
-    monkeypatch.setattr(second, "_find", lambda: as_it_was)
-    first.append("job", 3, files, schema)
-    with pytest.raises(TableRefused, match="Concurrent transaction"):
-        second.append("job", 3, files, schema)
 
 
 # What is refused
