@@ -10,7 +10,7 @@ as that a queue exists, are checked later.
 | `username`, `password` | of the HTTP API, if not in the URL | `guest`, `guest` |
 | `caFile` | certificates to trust, for https | the system's |
 | `vhost` | name of a virtual host | all |
-| `queue`, `queues`, `queuePattern` | a name; names with commas, or JSON; Python's `re` | all |
+| `queue`, `queues`, `queuePattern` | a name; names with commas, or JSON; as in policies | all |
 | `startingOffsets`, `endingOffsets` | `earliest`, `latest`, or JSON, see `Offsets` | everything |
 | `startingTimestamp`, `endingTimestamp` | ISO 8601, or ms since 1970; end exclusive | all |
 | `columns` | names with commas between | all |
@@ -24,7 +24,7 @@ as that a queue exists, are checked later.
 | `minPartitions` | a number | 1 |
 | `includeMetadata` | `true`, `false` | `false` |
 | `snapshot`, `snapshotDirectory` | an id; where snapshots stand | a new one; in the store |
-| `leaseSeconds` | how long a new snapshot of a batch is kept at most | 3600 |
+| `leaseSeconds` | how long a new snapshot is kept at most | 3600; 24 hours in a stream |
 | `filterPushdown` | `true`, `false` | what was registered |
 | `maxOffsetsPerTrigger`, `maxBytesPerTrigger` | a number; bytes | no limit |
 | `cursor`, `cursorMaxBytes` | a name for a stream's snapshots; bytes | a lease; no limit |
@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from warren.core.patterns.pattern import InvalidPattern, compile_pattern
 from warren.persist.snapshots.cursors import NAME as CURSOR_NAME
 from warren.persist.snapshots.pins import NAME as SNAPSHOT_NAME
 from warren.spark_export.errors import OptionRefused
@@ -210,6 +211,11 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
             "option leaseSeconds is for a snapshot that is taken; that of the one named is extended"
             " by warren export snapshot extend"
         )
+    if "lease_seconds" in values and "cursor" in values:
+        raise OptionRefused(
+            "option leaseSeconds is for a stream without a cursor; a cursor keeps its snapshots"
+            " until it is ended, cursorMaxBytes says how much of them"
+        )
     if values.get("lease_seconds", 0) > LEASE_S_MAX:
         raise OptionRefused(f"option leaseSeconds may be {LEASE_S_MAX} at most")
     options = ReadOptions(**values)
@@ -262,6 +268,21 @@ def _check_place(options: ReadOptions) -> None:
         raise OptionRefused(
             f"option path begins with {scheme}://, which cannot be read from; what can is a data"
             " directory, also as file:///directory, or a node: warren://, http:// or https://"
+        )
+    if (options.path or "").startswith("file:"):
+        _check_file_url(str(options.path))
+
+
+def _check_file_url(path: str) -> None:
+    parts = urlsplit(path)
+    if parts.netloc.lower() not in ("", "localhost"):
+        raise OptionRefused(
+            f"option path is {path!r}, a file of host {parts.netloc}; a directory of this machine"
+            " is file:///directory, and a node of another one is warren://node:15672"
+        )
+    if parts.query or parts.fragment:
+        raise OptionRefused(
+            f"option path is {path!r}: in a file: URL, ? is written as %3F and # as %23"
         )
 
 
@@ -410,9 +431,9 @@ def _cursor(option: str, text: str) -> str:
 
 def _pattern(option: str, text: str) -> str:
     try:
-        re.compile(_text(option, text))
-    except re.error as error:
-        raise _refused(option, text, f"a regular expression ({error})") from None
+        compile_pattern(_text(option, text))
+    except InvalidPattern as error:
+        raise _refused(option, text, f"a regular expression ({error.reason})") from None
     return text
 
 

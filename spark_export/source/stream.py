@@ -6,11 +6,11 @@ files in the meantime. A snapshot is read to its end before the next is taken. S
 later offset (`latestOffset`) when the batch before is finished for good; so a snapshot of which
 nothing is left is released then.
 
-A snapshot is kept for `STREAM_LEASE_S` after its last use, or, with a cursor, as long as the cursor
-exists (`cursor.py`). The reader knows which of a cursor's snapshots is needed when Spark has named
-an offset, either the end of the batch to run again or the start of the next: it needs the snapshot
-of that offset, and those taken since the reader began. Others were left by a driver that was killed
-before it had recorded the offset, and are released.
+A snapshot is kept for `STREAM_LEASE_S` after its last use (option `leaseSeconds`), or, with a
+cursor, as long as the cursor exists (`cursor.py`). The reader knows which of a cursor's snapshots
+is needed when Spark has named an offset, either the end of the batch to run again or the start of
+the next: it needs the snapshot of that offset, and those taken since the reader began. Others were
+left by a driver that was killed before it had recorded the offset, and are released.
 
 Messages consumed between two snapshots are in neither, and never read: the reader cannot notice
 that, and does not count it as a loss. A snapshot that is gone before it was read to its end is a
@@ -70,6 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_stream(options)
         self._options = options
         self._store: Store = store_of(options)
+        self._lease_s = STREAM_LEASE_S if options.lease_seconds is None else options.lease_seconds
         self._schema: pa.Schema = arrow_schema(chosen)
         self._held: set[str] = set()
         """The names of snapshots that have to be released later."""
@@ -197,7 +198,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Called when the query has ended, unless Spark kills the process of this reader first, as
-        Spark (4.3) mostly does: then the lock of a cursor ends with it, or the node notices."""
+        Spark (4.3) mostly does: then the lock of a cursor ends with it, or its keeper leaves it
+        (`cursor_keeper.py`)."""
         if self._cursor is not None:
             self._cursor.close()
             self._cursor = None
@@ -209,7 +211,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises `SnapshotGone`, OSError.
         """
-        snapshot.extend(STREAM_LEASE_S)
+        snapshot.extend(self._lease_s)
         waiting = [_waiting(snapshot, queue, start.next) for queue in snapshot.queues]
         self._newest = StreamOffset(
             snapshot.name,
@@ -281,7 +283,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pause_s = self._taken_at + self._store.snapshot_every_s - time.monotonic()
         if pause_s > 0:
             time.sleep(pause_s)
-        name = self._create(STREAM_LEASE_S, self._options.cursor).name
+        name = self._create(self._lease_s, self._options.cursor).name
         self._taken_at = time.monotonic()
         self._held.add(name)
         return name

@@ -64,7 +64,7 @@ class StreamOffset:
                 int(value["left"]),
                 None if first is None else _positions_from_json(first),
             )
-        except (KeyError, AttributeError, TypeError) as error:
+        except (KeyError, AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"this is no offset of a stream of messages: {value!r}") from error
 
 

@@ -112,6 +112,7 @@ def test_one_queue_is_taken_as_it_is_written() -> None:
         ({"queue": "a", "queues": "b"}, "options queue and queues exclude each other"),
         ({"queue": "a", "queuePattern": "b"}, "options queue and queuePattern exclude"),
         ({"queuePattern": "("}, "a regular expression"),
+        ({"queuePattern": r"\p{L}"}, "a regular expression"),
         ({"headers": "list"}, "may be map, json, variant, none"),
         ({"include": "ready,dead"}, "may be ready, unacked"),
         ({"maxPartitionBytes": "0"}, "a number of bytes"),
@@ -129,10 +130,13 @@ def test_one_queue_is_taken_as_it_is_written() -> None:
         ({"path": "s3a://bucket/x"}, "begins with s3a://, which cannot be read from"),
         ({"path": "hdfs://name-node/x"}, "a node: warren://, http:// or https://"),
         ({"path": "amqp://user:secret@broker"}, "begins with amqp://, which"),
+        ({"path": "file://other/var/lib/warren"}, "a file of host other"),
+        ({"path": "file:///var/lib/warren#2"}, "# as %23"),
         ({"snapshotDirectory": "s3a://bucket/x"}, "not for a URL"),
         ({"leaseSeconds": "0"}, "a whole number from 1 on"),
         ({"leaseSeconds": "400000000"}, "leaseSeconds may be 316224000 at most"),
         ({"leaseSeconds": "60", "snapshot": "s"}, "leaseSeconds is for a snapshot that is taken"),
+        ({"leaseSeconds": "60", "cursor": "c"}, "leaseSeconds is for a stream without a cursor"),
     ],
 )
 def test_mistakes_are_refused(given: dict[str, str], text: str) -> None:
@@ -213,9 +217,15 @@ def test_a_column_that_may_be_null_is_not_promised() -> None:
 
 
 def test_a_path_may_be_a_url_of_a_file() -> None:
-    for text in ("/var/lib/a b", "file:/var/lib/a%20b", "file:///var/lib/a%20b"):
+    urls = ("file:/var/lib/a%20b", "file:///var/lib/a%20b", "file://localhost/var/lib/a%20b")
+    for text in ("/var/lib/a b", *urls):
         assert parse_options({"path": text}).data_directory == Path("/var/lib/a b")
     assert parse_options({"path": "/a://b"}).data_directory == Path("/a:/b")
+
+
+def test_a_pattern_may_be_any_that_policies_have() -> None:
+    for pattern in (r"\Qa.b\E", r"eu\z", "a(?i)b", "[[:alpha:]]+", "(?<name>a)"):
+        assert parse_options({"queuePattern": pattern}).queue_pattern == pattern
 
 
 def test_the_beginning_of_time_is_a_time() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,8 +101,10 @@ def test_offsets_survive_json() -> None:
     assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
     begun = StreamOffset("", {})
     assert StreamOffset.from_json(json.loads(json.dumps(begun.to_json()))) == begun
-    with pytest.raises(ValueError, match="no offset of a stream"):
-        StreamOffset.from_json({"index": 5})
+    damaged = {**begun.to_json(), "next": {"/": {"0123": {"no id": 1}}}}
+    for other in ({"index": 5}, damaged):
+        with pytest.raises(ValueError, match="no offset of a stream"):
+            StreamOffset.from_json(other)
 
 
 # The reader, beside a broker that works
@@ -281,6 +284,23 @@ def test_every_priority_is_followed(
     found = query.batch() + query.batch() + query.batch()
     publish_with(2, 9)
     assert sorted(found + query.batch()) == list(range(10))
+
+
+@pytest.mark.parametrize(("given", "lease_s"), [({}, 24 * 3600), ({"leaseSeconds": "7200"}, 7200)])
+def test_a_snapshot_waits_for_its_stream_as_long_as_its_lease_says(
+    tmp_path: Path,
+    source: Path | str,
+    channel: BlockingChannel,
+    given: dict[str, str],
+    lease_s: int,
+) -> None:
+    publish(channel, range(10))
+    query = Query(source, maxOffsetsPerTrigger="4", **given)
+    for _ in range(2):
+        begun = time.time()
+        query.batch()
+        snapshot = load_snapshot(snapshot_directory(tmp_path, query.at))
+        assert begun + lease_s - 1 <= snapshot.expires_us / 1e6 <= time.time() + lease_s + 1
 
 
 def test_a_snapshot_that_is_gone_is_loss_or_is_allowed(
