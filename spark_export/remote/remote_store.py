@@ -28,6 +28,7 @@ from warren.spark_export.errors import (
     StoreRefused,
 )
 from warren.spark_export.node_urls import Login, NodeAddress
+from warren.spark_export.remote.cursor_keeper import CursorKeeper, leave
 from warren.spark_export.remote.lease_keeper import release_with
 from warren.spark_export.remote.remote_files import RemoteFiles
 from warren.spark_export.remote.remote_node import NodeClient, close_connections
@@ -272,6 +273,7 @@ class RemoteCursor:
         self._holder = secrets.token_hex(16)
         self._left = threading.Event()
         self._take_from_another()
+        self._keeper = CursorKeeper(name, self._holder, store.nodes().values())
         threading.Thread(target=self._stay, name=f"cursor {name}", daemon=True).start()
 
     def release_others(self, needed: Collection[str]) -> None:
@@ -298,7 +300,8 @@ class RemoteCursor:
     def close(self) -> None:
         self._left.set()
         for client in self._store.nodes().values():
-            self._ask(client, "leave_cursor")
+            leave(client, self._name, self._holder)
+        self._keeper.dismiss()
 
     def taken(self) -> str:
         """Take it at all running nodes; returns the holder. Raises `CursorInUse`,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -366,6 +367,21 @@ def test_a_cursor_at_a_node_keeps_a_snapshot_for_one_stream(
     query.reader.stop()
     query.restart(**options)
     assert query.batch() == list(range(50, 100))
+    query.reader.stop()
+
+
+def test_a_cursor_is_free_as_soon_as_its_stream_was_killed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Spark does at the end of each query; the node would miss it after 30 seconds."""
+    monkeypatch.setattr(remote_store, "CURSOR_WAIT_S", 25.0)
+    script = Path(__file__).parents[2] / "support" / "cursor_holder.py"
+    with subprocess.Popen(
+        [sys.executable, str(script), url(broker)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"reads\n"
+        holder.kill()
+    query = Query(url(broker), queue="orders", cursor="archive")
     query.reader.stop()
 
 
