@@ -108,7 +108,8 @@ def all_columns(options: ReadOptions) -> tuple[Column, ...]:
     if options.include_metadata:
         kinds.update(_METADATA)
     if options.mode is Mode.PERMISSIVE:
-        if options.corrupt_column in kinds:
+        # Spark ignores case.
+        if options.corrupt_column.lower() in kinds:
             raise OptionRefused(
                 f"option columnNameOfCorruptRecord is {options.corrupt_column!r}, "
                 "and there is another column of that name"

@@ -17,6 +17,7 @@ from warren.spark_export.export.parquet import ExportTask, export_unit
 from warren.spark_export.snapshot.plan import UNIT_COST_BYTES, group_units
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 TARGET_FILE_BYTES = 128 << 20
@@ -49,7 +50,7 @@ def write_tasks(
 ) -> list[ExportedFile]:
     """Write the units in tasks of Spark's; `tell` gets the progress. Raises what `export_unit`
     raises, as far as Spark lets it through."""
-    context = spark.sparkContext
+    context = context_of(spark)
     # A group of this run only: the same Spark session may have run an export of this name before.
     group = f"warren-export-{uuid4().hex}"
     wanted = len(
@@ -85,6 +86,19 @@ def write_tasks(
     if failures:
         raise _cause(failures[0])
     return [file for files in written for file in files]
+
+
+def context_of(spark: SparkSession) -> SparkContext:
+    """The context of a session. Raises `SparkRefused` for Spark Connect, which has none."""
+    from pyspark.errors import PySparkAttributeError
+
+    try:
+        return spark.sparkContext
+    except PySparkAttributeError:
+        raise errors.SparkRefused(
+            "this session is one of Spark Connect, which has no SparkContext; exports, and streams"
+            " into tables, take one: use spark-submit, a local session, or warren export run"
+        ) from None
 
 
 def deal(work: Iterable[ExportTask], count: int) -> list[list[ExportTask]]:

@@ -32,6 +32,7 @@ from warren.spark_export.export.lake_table import (
 from warren.spark_export.export.lake_tables import open_table
 from warren.spark_export.export.manifest import Where, partition_directory, shelf_of
 from warren.spark_export.export.parquet import ParquetFile, by_day
+from warren.spark_export.export.spark_job import context_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -154,7 +155,7 @@ def _written() -> pa.Schema:
 
 
 def _job(frame: DataFrame) -> str:
-    query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    query = context_of(frame.sparkSession).getLocalProperty(QUERY_ID)
     if query is None:
         raise OptionRefused("this is for foreachBatch: there is no streaming query here")
     return f"warren-stream/{query}"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -24,6 +25,7 @@ from warren.spark_export.errors import (
     QueueUnknown,
     RecordDamaged,
     SnapshotGone,
+    SparkRefused,
     StoreRefused,
 )
 from warren.spark_export.export import parquet
@@ -40,7 +42,7 @@ from warren.spark_export.export.manifest import (
     verify,
     write_manifest,
 )
-from warren.spark_export.export.spark_job import deal, export_share
+from warren.spark_export.export.spark_job import deal, export_share, write_tasks
 from warren.spark_export.snapshot import creation
 from warren.spark_export.snapshot.options import parse_options
 from warren.spark_export.snapshot.plan import QueueSelector
@@ -474,3 +476,22 @@ def test_an_export_of_less_than_there_was_has_to_be_allowed(
         export(store, destination, "full", wish())
     allowed = parse_options({"failOnDataLoss": "false"})
     assert export(store, destination, "less", wish(options=allowed)).rows < 11
+
+
+class ConnectSession:
+    """As far as a session of Spark Connect says what it has not."""
+
+    @property
+    def sparkContext(self) -> None:
+        from pyspark.errors import PySparkAttributeError
+
+        names = {"attr_name": "sparkContext"}
+        raise PySparkAttributeError(
+            errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters=names
+        )
+
+
+def test_a_session_of_spark_connect_is_refused() -> None:
+    session: Any = ConnectSession()
+    with pytest.raises(SparkRefused, match="Spark Connect, which has no SparkContext"):
+        write_tasks(session, [], None, lambda progress: None)

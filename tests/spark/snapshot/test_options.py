@@ -176,6 +176,7 @@ def test_columns_follow_the_options() -> None:
         ({"columns": "offset"}, "includeMetadata"),
         ({"columns": "headers", "headers": "none"}, "there is no column headers"),
         ({"columnNameOfCorruptRecord": "body"}, "another column of that name"),
+        ({"columnNameOfCorruptRecord": "SEQ"}, "another column of that name"),
     ],
 )
 def test_columns_that_are_not_there(given: dict[str, str], text: str) -> None:
