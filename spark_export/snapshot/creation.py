@@ -348,7 +348,10 @@ def snapshots_base(store: Path, wanted: Path | None) -> Path:
     Raises `StoreRefused`, OSError.
     """
     if wanted is not None:
-        return writable(wanted.absolute())
+        try:
+            return writable(wanted.absolute())
+        except OSError as error:
+            raise StoreRefused(f"no snapshots can stand in {wanted}: {error}") from error
     try:
         return writable(store / PINS_DIRECTORY)
     except OSError as error:

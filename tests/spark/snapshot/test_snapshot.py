@@ -403,6 +403,9 @@ def test_a_snapshot_can_stand_in_another_directory(tmp_path: Path) -> None:
     assert list_snapshots(tmp_path / "node") == []
     assert pinned(snapshot, ORDERS) == dumped(tmp_path / "node", ORDERS)
     assert (elsewhere / "mine").exists()
+    (elsewhere / "file").touch()
+    with pytest.raises(StoreRefused, match=r"no snapshots can stand in .*file"):
+        create(tmp_path / "node", ALL, directory=elsewhere / "file")
     node.die()
 
 
