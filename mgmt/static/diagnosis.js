@@ -82,7 +82,8 @@ function ofQueue(facts) {
 }
 
 function ofDown(queue) {
-  if (queue.waits_for) {
+  const waitsForOthers = queue.waits_for && queue.waits_for !== `its leader ${queue.node}`;
+  if (waitsForOthers) {
     return finding("down", "bad", `No node that can be reached leads the queue. It waits for ${queue.waits_for}.`);
   }
   const copies = queue.slave_nodes?.length

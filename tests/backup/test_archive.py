@@ -177,7 +177,7 @@ def test_what_is_refused(data: Path, archive: Archive, tmp_path: Path) -> None:
     for url in ("ftp://host/backups", "s3:/bucket", "nonsense://"):
         with pytest.raises(BackupRefused):
             Archive.open(url)
-    with pytest.raises(BackupRefused, match="something else"):
+    with pytest.raises(BackupRefused, match="something other"):
         Archive.open(data, create=True)
     with pytest.raises(BackupRefused, match="no node has run there"):
         other = tmp_path / "other"

@@ -269,9 +269,14 @@ STREAM = {"type": "stream", "messages_ready": 626, "consumers": 0}
             "Most deliveries are repeated (60/s of 60/s)",
         ),
         (
+            {"state": "down", "node": "a", "waits_for": "its leader a, or 2 of b, c"},
+            ["down"],
+            "It waits for its leader a, or 2 of b, c.",
+        ),
+        (
             {"state": "down", "node": "a", "waits_for": "its leader a"},
             ["down"],
-            "It waits for its leader a.",
+            "Node a, which has the queue",
         ),
         ({"state": "down", "node": "a", "slave_nodes": ["b"]}, ["down"], "Node a, which has"),
     ],

@@ -40,6 +40,7 @@ class Faults:
     after: Callable[[float, Callable[[], None]], None]
     pauses_unless: str | None
     replacements: Replacements
+    lost: set[str]
     _blocked: set[frozenset[str]]
     _stopping: set[str]
 
@@ -97,7 +98,7 @@ class Faults:
         self.cluster.tidy_after(name)
 
     def _restart(self, name: str) -> None:
-        if name not in self.cluster.dead or name in self.replacements.lost:
+        if name not in self.cluster.dead or name in self.lost:
             return
         if any(name in self.cluster[other].links.up for other in self.cluster.alive):
             self.seen["restarted before it was missed"] += 1

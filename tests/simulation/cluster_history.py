@@ -164,6 +164,8 @@ class History(Faults):
         self.ledger = checks.Ledger(self.cluster, self.is_durable, seen)
         self.retained = RetainedLedger(self.cluster)
         self.operator = Operator(self)
+        # Nodes that are lost with their disks, and not forgotten yet.
+        self.lost: set[str] = set()
         self.replacements = Replacements(self)
         self.delays = Delays(self) if seed >= SENT_LATER_FROM else None
         self.delivery_limits = DeliveryLimits(self) if seed >= RETURNED_FROM else None
@@ -803,7 +805,7 @@ class History(Faults):
             self._start_dead()
 
     def _start_dead(self) -> None:
-        for name in sorted(self.cluster.dead - self.replacements.lost):
+        for name in sorted(self.cluster.dead - self.lost):
             self.cluster.restart(name)
         self._rest(1.5)
         for one in self.cluster.nodes:

@@ -33,10 +33,9 @@ ELECTED_S = 20.0
 
 
 class Replacements:
-    """`lost` are the nodes that are not forgotten yet."""
+    """Loses nodes of a history, and replaces them."""
 
     def __init__(self, history: History) -> None:
-        self.lost: set[str] = set()
         self._history = history
         self._cluster = history.cluster
 
@@ -46,7 +45,7 @@ class Replacements:
         if name in self._cluster.dead or len(self._cluster.alive) < 2:
             return
         history.seen["lost with its disk"] += 1
-        self.lost.add(name)
+        history.lost.add(name)
         history.ledger.node_lost(name)
         history._kill(name, NEVER_S)
         history.lose_disk(name)
@@ -55,7 +54,7 @@ class Replacements:
 
     def _forget(self, name: str) -> None:
         history, cluster = self._history, self._cluster
-        if name not in self.lost:
+        if name not in self._history.lost:
             return
         history.after(FORGET_AGAIN_S, lambda: self._forget(name))
         able = [node for node in cluster.working if not cluster.is_store_cut(node)]
@@ -73,9 +72,9 @@ class Replacements:
             at.metadata.transact(leftovers.of_forgotten(at.metadata, name)).then(over)
 
         def over() -> None:
-            if name in self.lost:
+            if name in self._history.lost:
                 history.seen["forgotten"] += 1
-                self.lost.discard(name)
+                self._history.lost.discard(name)
                 delay_s = history.random.choice(REPLACED_AFTER_S)
                 history.after(delay_s, lambda: history._restart(name))
 
@@ -86,13 +85,13 @@ class Replacements:
         """All nodes that are not lost are up. Forget those that are, and delete what cannot be led
         any more."""
         history = self._history
-        for name in sorted(self.lost):
+        for name in sorted(self._history.lost):
             until = history.now + 10 * FORGET_AGAIN_S
             self._cluster.tidy_after(name)
             self._forget(name)
-            while name in self.lost and history.now < until:
+            while name in self._history.lost and history.now < until:
                 history._rest(1.0)
-            assert name not in self.lost, f"{name} is not forgotten"
+            assert name not in self._history.lost, f"{name} is not forgotten"
         history._rest(ELECTED_S)
         for queue, record in checks.queue_records(self._cluster).items():
             if record.leader_is_forgotten:

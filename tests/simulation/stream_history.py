@@ -260,6 +260,7 @@ class StreamHistory(Faults):
         self.sessions: list[Session] = []  # type: ignore[assignment]
         self.pauses_unless = None
         self.trace = self.connected = 0
+        self.lost = set()
         self._blocked = set()
         self._stopping = set()
         self._due: list[tuple[float, int, Callable[[], None]]] = []

@@ -6,6 +6,7 @@ import re
 import select
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
@@ -36,11 +37,14 @@ class ServerProcess:
         self._log = directory / f"server-{time.monotonic_ns()}.log"
         with self._log.open("wb") as log:
             self.process = launch(arguments, directory, log, descriptors)
-        self.ready_line = self._first_line(patience_s)
-        ports = re.search(r"ready: amqp (\d+)(?:, amqps (\d+))?", self.ready_line)
-        if ports is None:
-            self.kill()
-            raise AssertionError(f"no ready line but {self.ready_line!r}: {self.log}")
+        with ExitStack() as unless_ready:
+            # A timeout of the test may end the wait, too.
+            unless_ready.callback(self.kill)
+            self.ready_line = self._first_line(patience_s)
+            ports = re.search(r"ready: amqp (\d+)(?:, amqps (\d+))?", self.ready_line)
+            if ports is None:
+                raise AssertionError(f"no ready line but {self.ready_line!r}: {self.log}")
+            unless_ready.pop_all()
         self.port = int(ports[1])
         self.tls_port = int(ports[2]) if ports[2] else 0
 
