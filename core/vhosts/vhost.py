@@ -661,17 +661,15 @@ class VirtualHost:
     def _queue_changed(self, key: Key, record: object | None) -> None:
         name = key[2]
         queue = self.queues.get(name)
-        if record is None:
-            if queue is not None:
-                self._end_queue(queue)
-            return
-        assert isinstance(record, QueueRecord)
-        if queue is not None and record.queue_id == queue.queue_id:
+        assert record is None or isinstance(record, QueueRecord)
+        if queue is not None and record is not None and record.queue_id == queue.queue_id:
             self._follow_leader(queue, record)
             return
         if queue is not None:
-            # The queue was deleted and declared anew, and this node hears of both at once.
+            # With a record: it was deleted and declared anew, and this node hears of both at once.
             self._end_queue(queue)
+        if record is None:
+            return
         if not record.queue_id:
             # Declared before queues had a storage.
             record = msgspec.structs.replace(record, queue_id=self._new_queue_id())
@@ -698,10 +696,12 @@ class VirtualHost:
 
     def renew_queue(self, queue: Queue) -> None:
         """`QueueOwner`: begin anew with the leader of the queue, which has forgotten us."""
-        stored = self._store.get(("queue", self.name, queue.name))
+        stored = self._store.get(queue.key)
         if stored is not None and self.queues.get(queue.name) is queue:
             assert isinstance(stored.record, QueueRecord)
-            self._renew(queue, stored.record)
+            # Of one that was declared anew this node is about to hear, which ends the former one.
+            if stored.record.queue_id == queue.queue_id:
+                self._renew(queue, stored.record)
 
     def _renew(self, queue: Queue, record: QueueRecord) -> None:
         """Put another object in the place of a queue."""
