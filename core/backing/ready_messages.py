@@ -53,7 +53,8 @@ class BatchSizes:
 
 
 class ReadyMessages:
-    """The four parts. Their owner counts the messages; `taken` is the owner's, by position."""
+    """The four parts. The queue that owns them counts the messages; `taken` are those that it has
+    taken from the middle, by position."""
 
     __slots__ = (
         "_ahead",
@@ -93,13 +94,13 @@ class ReadyMessages:
 
     @property
     def count(self) -> int:
-        """All messages."""
+        """How many messages there are."""
         q1 = len(self.q1) if self.q1 else 0
         return len(self.returned.heap) + len(self.q4) + self.disk.count + q1
 
     @property
     def in_memory(self) -> int:
-        """Messages whose bodies are in memory."""
+        """How many messages have their bodies in memory."""
         q1 = len(self.q1) if self.q1 else 0
         return len(self.q4) + q1 + self.returned.whole
 

@@ -666,7 +666,7 @@ class VirtualHost:
             self._follow_leader(queue, record)
             return
         if queue is not None:
-            # With a record: it was deleted and declared anew, and this node hears of both at once.
+            # Or it was deleted and declared anew, and this node hears of both at once.
             self._end_queue(queue)
         if record is None:
             return
@@ -699,7 +699,7 @@ class VirtualHost:
         stored = self._store.get(queue.key)
         if stored is not None and self.queues.get(queue.name) is queue:
             assert isinstance(stored.record, QueueRecord)
-            # Of one that was declared anew this node is about to hear, which ends the former one.
+            # If the id differs, the queue was declared anew; this object ends when that is told.
             if stored.record.queue_id == queue.queue_id:
                 self._renew(queue, stored.record)
 

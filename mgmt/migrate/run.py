@@ -206,14 +206,12 @@ def _listed(row: Mapping[str, Any]) -> Listed:
         # No client holds messages of it: those that are not ready are on their way to other queues.
         ready += unacked
         return Listed(row["vhost"], row["name"], ready, 0, left_because(row), delayed=True)
+    kept = limits.kept(row)
     if is_stream(row):
         # Readers hold copies, and everything a stream has is ready.
-        ready, unacked = row.get("messages") or 0, 0
-        return Listed(
-            row["vhost"], row["name"], ready, unacked, "", stream=True, kept=limits.kept(row)
-        )
-    reason = left_because(row)
-    return Listed(row["vhost"], row["name"], ready, unacked, reason, kept=limits.kept(row))
+        messages = row.get("messages") or 0
+        return Listed(row["vhost"], row["name"], messages, 0, "", stream=True, kept=kept)
+    return Listed(row["vhost"], row["name"], ready, unacked, left_because(row), kept=kept)
 
 
 def is_stream(row: Mapping[str, Any]) -> bool:
@@ -452,9 +450,9 @@ class _Run:
         return "" if is_stream(row) else "the target's queue of this name is no stream"
 
     async def _removed_because(self, pair: Pair, queue: Listed, terms: Terms) -> str:
-        """Why the target's stream has removed copies whose originals the source has; else "".
+        """Why the target has removed copies of messages that the source still has; "" if not.
 
-        How many octets a stream has, RabbitMQ does not tell; so this is found out afterwards.
+        RabbitMQ does not tell how many octets a stream has, so this is looked at after copying.
         """
         most = self._kept["queues", queue.vhost, queue.name].octets
         if most >= queue.kept.octets or await has_first(pair, queue.name, terms):

@@ -627,7 +627,8 @@ class Leader:
 
     def _pause(self, mirror: str, copy: KnownCopy, sync: list[int]) -> None:
         """Send the next slice of a synchronisation after a pause."""
-        is_busy, copy.used = copy.used != self._batch - self._slices, self._batch - self._slices
+        batches = self._batch - self._slices
+        is_busy, copy.used = batches != copy.used, batches
 
         def is_wanted() -> bool:
             return self._copies.get(mirror) is copy and copy.sync is sync and not self.fenced
@@ -649,8 +650,7 @@ class Leader:
             self._is_in_sync(mirror, copy)
             return
         level = self.levels[number]
-        start = copy.sync[number]
-        script, end = self._slice_writer.write(level, number, copy, start)
+        script, end = self._slice_writer.write(level, number, copy, copy.sync[number])
         copy.sync[number] = NOWHERE if end >= level.next_position else end
         self._slices += 1
         copy.slice = pack_slice(self.queue_id, self.epoch, self._slices, script.take(self.epoch, 0))

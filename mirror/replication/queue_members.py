@@ -67,8 +67,8 @@ class QueueMembers:
         )
 
     async def forget(self, node: str, members: Collection[str]) -> None:
-        """Take a node that will not come back out of every queue of which it is a member, has a
-        copy, or that it leads. `members` are the nodes of the cluster, with or without it."""
+        """Take a node that will not come back out of every queue that it leads, has a copy of, or
+        is a member of. `members` are the nodes of the cluster, with or without it."""
         left = frozenset(members) - {node}
         for key, record in list(self._definitions.items()):
             if node in (record.leader, *record.mirrors) or record.leader_is_forgotten:

@@ -52,6 +52,7 @@ def leave(client: NodeClient, name: str, holder: str) -> None:
 
 
 def keep() -> None:
+    """Read a cursor and its nodes from the input, wait for its end, and leave the cursor."""
     name, holder, nodes = pickle.load(sys.stdin.buffer)
     sys.stdin.buffer.read()
     for client in nodes:
