@@ -19,17 +19,18 @@ from typing import Any, cast
 from warren.core.backing.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
 from warren.core.backing.due_queue import due_queue
 from warren.core.backing.stream_log import stream_log
+from warren.core.definitions.definition_table import CompletedCommit
 from warren.core.definitions.records import QueueRecord
 from warren.core.errors import NotFound
 from warren.core.field import from_plain
 from warren.core.log_line import log_event
 from warren.core.node import Node
-from warren.core.ports import Clock, Key
+from warren.core.ports import Clock, Commit, Key
 from warren.core.queues import queue_arguments
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_type import QUORUM, STREAM
 from warren.core.queues.quorum_level import LastingEnvelopes, quorum_level
-from warren.core.scheduling.waiting import run
+from warren.core.scheduling.waiting import Event, run
 from warren.core.vhosts.vhost import QUEUE_ID_BITS
 from warren.mirror.carriers.ports import Carrier, CarrierKind
 from warren.mirror.messages.calls import Calls
@@ -52,6 +53,9 @@ from warren.mirror.replication.slices import unpack_slice
 log = logging.getLogger("warren.queue")
 
 ANY_BALLOT = sys.maxsize
+
+WRITE_CARD = "mirror.write_card"
+"""The question of a leader to a mirror that is whole."""
 
 UNWANTED_S = 3 * INVITE_AGAIN_S
 """A copy that the definition does not name and no leader asks for in this time is dropped."""
@@ -115,6 +119,7 @@ class CopiesHere:
         for name in ("mirror.invite", "mirror.invite_to_stream"):
             self._calls.serve(name, partial(self._invited, name))
         self._calls.serve("mirror.have_copy", self._asked_for_copy)
+        self._calls.serve(WRITE_CARD, self._asked_for_card)
         self._calls.serve("mirror.take_lead", self._asked_to_lead)
         self._calls.serve("mirror.take_over", self._asked_to_take_over)
         self._calls.serve("mirror.take_over_in", self._asked_to_take_over)
@@ -161,9 +166,6 @@ class CopiesHere:
     def leave(self) -> None:
         """Leave all groups: the node stops in order, and finds its copies at the next start."""
         for copy in self:
-            if not copy.mirror.has_card:
-                # The copy became whole a moment ago, and has no card yet.
-                self.write_card(copy)
             for level in copy.mirror.levels:
                 level.is_about_to_stop()
             copy.member.leave()
@@ -213,7 +215,7 @@ class CopiesHere:
             copy.mirror.report_again()
 
     def write_card(self, copy: CopyHere) -> None:
-        """If a copy is whole, write its card, and forget the former copy."""
+        """If the definition calls a copy in sync, see to it that it has its card."""
         mirror = copy.mirror
         record = self._definitions.record_of(copy.key, copy.queue_id)
         if record is None or self._nodes.name not in record.in_sync or record.epoch != mirror.epoch:
@@ -221,21 +223,23 @@ class CopiesHere:
         if not (mirror.started and copy.has_begun_by(record)):
             # The definition calls an earlier copy of this node in sync, and not yet this one.
             return
-        self.forget_former(mirror)
-        mirror.grows_from = None
         if mirror.from_disk is None:
             self._retained_sync.is_in_sync(record, copy.storage_id)
         copy.at_rest = copy.listed and not copy.may_have_to_lead
-        if record.durable:
-            mirror.has_card = True
-            self._formers.write_card(
-                copy.storage_id,
-                copy.queue_id,
-                mirror.epoch,
-                mirror.deltas(),
-                mirror.renumbering,
-                led=False,
-            )
+        self._is_whole(copy, record)
+
+    def _is_whole(self, copy: CopyHere, record: QueueRecord) -> Commit:
+        """Forget the former copy, and write the card of this one if the queue is durable."""
+        self.forget_former(copy.mirror)
+        copy.mirror.grows_from = None
+        if not record.durable:
+            return CompletedCommit()
+        copy.mirror.has_card = True
+        return self._write_card_of(copy.storage_id, copy.queue_id, copy.mirror)
+
+    def _write_card_of(self, storage_id: int, queue_id: int, mirror: Mirror) -> Commit:
+        at = (storage_id, queue_id, mirror.epoch)
+        return self._formers.write_card(*at, mirror.deltas(), mirror.renumbering, led=False)
 
     # Copies that come
 
@@ -311,6 +315,7 @@ class CopiesHere:
         else:
             mirror.former = former
         mirror.observed = partial(observer_of, self._node, key)
+        mirror.write_card = partial(self._write_card_of, storage_id, queue_id)
         copy = self._new_copy(key, queue_id, storage_id, mirror, carrier)
         self.retained.follow(key, record, settings.retention)
         mirror.is_flushed = self._wanted_of(key).is_flushed
@@ -489,6 +494,23 @@ class CopiesHere:
         """Whether this node has a copy that has begun; the definition says whether it is whole."""
         copy = self.by_queue.get(queue_id)
         return copy is not None and copy.mirror.started
+
+    async def _asked_for_card(
+        self, _node: str, queue_id: int, epoch: int, incarnation: int
+    ) -> bool:
+        """Write the card of this copy, which its leader knows to be whole, and return whether the
+        card is durable. Returns False if the copy of which the leader speaks is not here."""
+        copy = self.by_queue.get(queue_id)
+        if copy is None or not copy.mirror.started or copy.is_outside:
+            return False
+        record = self._definitions.record_of(copy.key, queue_id)
+        is_meant = (copy.mirror.epoch, copy.member.me.incarnation) == (epoch, incarnation)
+        if record is None or not is_meant:
+            return False
+        durable = Event()
+        self._is_whole(copy, record).then(durable.happen)
+        await durable
+        return self.is_here(copy)
 
     async def _asked_to_lead(self, node: str, queue_id: int, epoch: int, ballot: int) -> bool:
         """The leader was away. It asks whether this node has a copy, and asks it to lead if it has.

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import msgspec
 
@@ -25,11 +25,14 @@ from warren.mirror.carriers.ports import (
     Members,
     StopReason,
 )
+from warren.mirror.replication.awaited_cards import AwaitedCards
 from warren.mirror.replication.awaited_mirrors import AwaitedMirrors
 from warren.mirror.replication.confirm_rule import ALL, stricter
 from warren.mirror.replication.former_copy import Kept
 from warren.mirror.replication.leader import Leader
 from warren.mirror.replication.queue_definitions import QueueDefinitions
+from warren.mirror.replication.queue_members import is_needed
+from warren.mirror.replication.record_changes import ChangeOfRecord, RecordChanges
 from warren.mirror.replication.replicas import Wanted, stand_ins
 from warren.mirror.replication.returned_leader import ReturnedLeader
 
@@ -41,14 +44,8 @@ INVITE_AGAIN_S = 3.0
 FOUND_S = 0.1
 """How long a new group waits for nodes that were asked to have a mirror."""
 
-TOGETHER_S = 0.05
-"""How long one mirror waits for others, so that the definition names all of them at once."""
-
 UNREACHED_S = 5.0
 """How long confirms wait for a mirror that other nodes can reach, and the leader cannot."""
-
-
-ChangeOfRecord: TypeAlias = Callable[[QueueRecord], QueueRecord | None]
 
 
 class Founding(Enum):
@@ -88,6 +85,10 @@ class LedEffects(Protocol):
         """Another node leads, though the definition that says so has not come yet."""
         ...
 
+    def ask_for_card(self, led: LedQueue, mirror: MemberId, answer: Callable[[bool], None]) -> None:
+        """Ask a mirror to write its card; see `AskForCard`."""
+        ...
+
 
 class LedQueue:
     """The `UpperLayer` of the leader's group member, and the `LeaderEffects` of its `Leader`."""
@@ -117,6 +118,7 @@ class LedQueue:
         # What the nodes of mirrors have in former copies.
         self._kept: dict[MemberId, Kept] = {}
         self.awaited = AwaitedMirrors(clock)
+        self._cards = AwaitedCards()
         # Set while this node, which was away, does not know yet whether it leads on.
         self.returned: ReturnedLeader | None = None
         # Whether the last look at it found nothing to wait for.
@@ -140,9 +142,7 @@ class LedQueue:
         self._all_came = Event()
         # By node, which life of its member is the mirror that the definition names.
         self._named: dict[str, MemberId] = {}
-        # Changes of the definition that wait, and what is to be done when they are written.
-        self._changes: list[tuple[ChangeOfRecord, Callable[[], None]]] = []
-        self._is_writing = False
+        self._changes = RecordChanges(key, queue.queue_id, definitions, clock)
         self._unsent: deque[bytes] = deque()
         # Whether a quorum queue is full of what waits for a member that is away and has to confirm.
         self._is_full = False
@@ -328,10 +328,24 @@ class LedQueue:
                 return None
             return msgspec.structs.replace(record, in_sync=[*record.in_sync, mirror])
 
-        log_event(
-            log, logging.INFO, "mirror_in_sync", queue=self.key[2], vhost=self.key[1], mirror=mirror
-        )
-        self._change(add, may_wait=True)
+        def has_card() -> None:
+            _, vhost, name = self.key
+            log_event(log, logging.INFO, "mirror_in_sync", queue=name, vhost=vhost, mirror=mirror)
+            self._change(add, may_wait=True)
+
+        self._cards.wait_for(mirror, self._ask_for_card, has_card)
+
+    def _ask_for_card(self, mirror: str, answer: Callable[[bool], None]) -> None:
+        life = self._named.get(mirror)
+        if life is None:
+            # The mirror is about to come over to another carrier.
+            answer(False)
+        else:
+            self._effects.ask_for_card(self, life, answer)
+
+    def ask_for_cards(self) -> None:
+        """Ask whole mirrors again that could not say that their cards are durable."""
+        self._cards.ask_again(self._ask_for_card, self.leader.is_in_sync)
 
     def withhold(self) -> None:
         self.queue.withhold()
@@ -496,7 +510,7 @@ class LedQueue:
             for mirror in gone
         }
         for mirror, ticks in self._kept_ticks.items():
-            if not _is_needed(record, mirror) or ticks >= KEPT_TICKS:
+            if not is_needed(record, mirror) or ticks >= KEPT_TICKS:
                 self._dismiss(mirror, even_if_needed=True)
 
     def _drop_slow(self) -> None:
@@ -512,7 +526,7 @@ class LedQueue:
             self._dismiss(mirror)
         record = self._definitions.record_of(self.key, self.queue.queue_id)
         # Batches are kept for members that are needed, but only up to a limit.
-        self._is_full = record is not None and any([_is_needed(record, one) for one in slow])
+        self._is_full = record is not None and any([is_needed(record, one) for one in slow])
 
     def record_changed(self, record: QueueRecord) -> None:
         """Follow the definition: confirms no longer wait for mirrors that it does not name."""
@@ -624,7 +638,7 @@ class LedQueue:
         """Have the definition drop a node's mirror; with `life`, only if that is the mirror."""
 
         def stays(record: QueueRecord) -> bool:
-            return not even_if_needed and _is_needed(record, node)
+            return not even_if_needed and is_needed(record, node)
 
         record = self._definitions.record_of(self.key, self.queue.queue_id)
         if record is not None and stays(record):
@@ -646,7 +660,7 @@ class LedQueue:
 
     def _change(
         self,
-        change: Callable[[QueueRecord], QueueRecord | None],
+        change: ChangeOfRecord,
         then: Callable[[], None] = lambda: None,
         *,
         may_wait: bool = False,
@@ -664,48 +678,18 @@ class LedQueue:
             changed = change(record)
             return None if changed is None else _with_void_votes(record, changed)
 
-        self._changes.append((if_still_led, then))
-        if may_wait and self._awaits_mirrors():
-            self._clock.call_later(TOGETHER_S, self._write_changes)
-        else:
-            self._write_changes()
+        self._changes.add(if_still_led, then, may_wait=may_wait and self._awaits_mirrors())
 
     def _awaits_mirrors(self) -> bool:
         """Whether other mirrors are about to join, or to be in sync."""
-        return self.leader.awaits_mirrors() or any(
-            mirror.node not in self._members and mirror.node in self.wanted_mirrors
-            for mirror in self._storages
+        return (
+            self.leader.awaits_mirrors()
+            or bool(self._cards)
+            or any(
+                mirror.node not in self._members and mirror.node in self.wanted_mirrors
+                for mirror in self._storages
+            )
         )
-
-    def _write_changes(self) -> None:
-        """Write all changes at once; those that come meanwhile are written afterwards."""
-        if self._is_writing or not self._changes:
-            return
-        changes, self._changes = self._changes, []
-        made: list[Callable[[], None]] = []
-        self._is_writing = True
-
-        def make(record: QueueRecord) -> QueueRecord | None:
-            made.clear()
-            latest = record
-            for change, then in changes:
-                changed = change(latest)
-                if changed is not None:
-                    latest = changed
-                    made.append(then)
-            return latest if made else None
-
-        def written() -> None:
-            for then in made:
-                then()
-            over()
-
-        def over() -> None:
-            self._is_writing = False
-            self._write_changes()
-
-        key, queue_id = self.key, self.queue.queue_id
-        self._definitions.write_record(key, queue_id, make, written, over)
 
     def _send_on(self) -> None:
         while self._joined and self._unsent and self.member.broadcast(self._unsent[0]):
@@ -720,9 +704,3 @@ def _with_void_votes(earlier: QueueRecord, changed: QueueRecord) -> QueueRecord:
     if not changed.carrier or is_counted_so or changed.ballot != earlier.ballot:
         return changed
     return msgspec.structs.replace(changed, ballot=earlier.ballot + 1)
-
-
-def _is_needed(record: QueueRecord, node: str) -> bool:
-    """Whether a whole copy of a quorum queue stays named though its node is gone: otherwise fewer
-    copies than a majority would be named, and no other member could be elected."""
-    return bool(record.members) and node in record.in_sync and len(record.in_sync) < record.acks

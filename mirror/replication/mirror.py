@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from warren.core.backing.backing_queue import MirroredLevel
+from warren.core.definitions.definition_table import CompletedCommit
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
-from warren.core.ports import Clock
+from warren.core.ports import Clock, Commit
 from warren.mirror.carriers.batch import epoch_and_batch
 from warren.mirror.messages.cargo import Unpacker
 from warren.mirror.replication.former_copy import FormerCopy
@@ -79,6 +80,9 @@ class Mirror(PublishConfirms):
         self.from_disk: FormerCopy | None = None
         # Whether this copy has a card, so that it is found again after a restart.
         self.has_card = False
+        # Writes the card of the present epoch.
+        self.write_card: Callable[[Mirror], Commit] = lambda mirror: CompletedCommit()
+        self._card: Commit = CompletedCommit()
         # Whether a persistent message counts as here only when it is on disk; if not, at once.
         self.is_flushed = True
         # Returns the observer of messages that come; None if there is none.
@@ -305,6 +309,7 @@ class Mirror(PublishConfirms):
             if self.started:
                 for level, delta in zip(self.levels, deltas, strict=True):
                     level.follow(delta)
+                self._renew_card()
             return
         if op is Op.REFUSED:
             name, numbers = arguments
@@ -359,6 +364,14 @@ class Mirror(PublishConfirms):
             self._whole_at = self._batch
         self._report_progress()
 
+    def _renew_card(self) -> None:
+        """Have a whole copy's card be of the present epoch: one of an earlier epoch does not say
+        which positions the messages have now."""
+        if self.has_card:
+            self._card = self.write_card(self)
+            if not self._card.done:
+                self._card.then(self._report_progress)
+
     def _forget_slices(self) -> None:
         for earlier in [slice_ for slice_ in self._slices if slice_ <= self._last_slice]:
             del self._slices[earlier]
@@ -405,6 +418,9 @@ class Mirror(PublishConfirms):
         if self._awaited_slice or not self.started:
             # Before this mirror is told to start, a report would pass for one of its former life.
             return
+        if not self._card.done:
+            # What this mirror reports is confirmed, and has to be found after a restart.
+            return
         upto = self._batch
         if IN_SLICE in self._unsafe:
             # Messages of slices wait for the disk: that the level is whole is reported after that.
@@ -441,6 +457,7 @@ class Mirror(PublishConfirms):
         self._reported = 0
         self._last_slice = (epoch, 0)
         self._forget_slices()
+        self._renew_card()
 
     def ends(self) -> list[int]:
         """Per level, the end behind the last message that came. For a copy from disk the end behind

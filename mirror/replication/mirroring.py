@@ -28,13 +28,13 @@ from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import type_of
 from warren.core.scheduling.waiting import Waiting, run
-from warren.mirror.carriers.ports import Carrier, CarrierKind
+from warren.mirror.carriers.ports import Carrier, CarrierKind, MemberId
 from warren.mirror.gm.shell import GroupShell
 from warren.mirror.log.shell import LogShell
-from warren.mirror.messages.calls import Calls
+from warren.mirror.messages.calls import Calls, NodeDown
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 from warren.mirror.replication.carrier_switch import CarrierSwitch
-from warren.mirror.replication.copies_here import MIRRORED, CopiesHere, settings_of
+from warren.mirror.replication.copies_here import MIRRORED, WRITE_CARD, CopiesHere, settings_of
 from warren.mirror.replication.copy_cards import CardFiles
 from warren.mirror.replication.figures import MirrorFigures
 from warren.mirror.replication.former_copies import FormerCopies
@@ -363,6 +363,7 @@ class Mirroring:
         led.follow_acks(record)
         led.drop_unwanted()
         led.invite_missing(running)
+        led.ask_for_cards()
         if wanted.synchronise:
             led.synchronise(record)
         led.at_rest = led.has_all_in_sync(record, running)
@@ -528,6 +529,24 @@ class Mirroring:
                 led.has_answered(node, *result())
             except NotFound:
                 led.not_invited(node)
+
+        run(ask(), finish)
+
+    def ask_for_card(self, led: LedQueue, mirror: MemberId, answer: Callable[[bool], None]) -> None:
+        at = (led.queue.queue_id, led.leader.epoch, mirror.incarnation)
+
+        async def ask() -> bool:
+            is_durable: bool = await self._calls.ask(mirror.node, WRITE_CARD, *at)
+            return is_durable
+
+        def finish(result: Callable[[], bool]) -> None:
+            try:
+                answer(result())
+            except NodeDown:
+                answer(False)
+            except NotFound:
+                # The mirror is of an earlier version, and writes its card by itself.
+                answer(True)
 
         run(ask(), finish)
 

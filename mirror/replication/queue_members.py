@@ -35,6 +35,12 @@ def invitation_to(record: QueueRecord) -> str:
     return "mirror.invite_to_stream" if is_stream else "mirror.invite"
 
 
+def is_needed(record: QueueRecord, node: str) -> bool:
+    """Whether a whole copy of a quorum queue stays named though its node is gone: otherwise fewer
+    copies than a majority would be named, and no other member could be elected."""
+    return bool(record.members) and node in record.in_sync and len(record.in_sync) < record.acks
+
+
 class QueueMembers:
     """The members of all quorum queues and streams of the cluster."""
 

@@ -288,30 +288,6 @@ def test_a_mirror_that_is_stopped_writes_down_what_clients_may_have_had() -> Non
     assert level.backing.delivered_below == min(announced, level.backing.next_position)
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
-def test_a_mirror_that_is_stopped_as_soon_as_it_is_whole_is_found_again(carrier: str) -> None:
-    """Otherwise what it has is dropped when it is started, and sent once more."""
-    cluster = StoppedCluster(carrier)
-    client = cluster["a"].connects()
-    client.opens_channel(1)
-    client.sends(commands.Queue.Delete, queue="q")
-    cluster.clock.advance(1)
-    client.receives(commands.Queue.DeleteOk)
-    cluster.cards["b"].clear()
-    client.sends(commands.Queue.Declare, queue="q", durable=True)
-    while not _is_in_sync(cluster, "b"):
-        cluster.clock.advance(0.01)
-    assert not cluster.cards["b"]
-    cluster["b"].mirroring.stop_leading()
-    cluster.clock.advance(0.01)
-    assert len(cluster.cards["b"]) == 1
-
-
-def _is_in_sync(cluster: StoppedCluster, node: str) -> bool:
-    stored = cluster[node].metadata.get(("queue", "/", "q"))
-    return stored is not None and node in stored.record.in_sync  # type: ignore[attr-defined]
-
-
 def test_a_quorum_queue_goes_on_from_the_disks_of_a_majority_without_its_leader() -> None:
     cluster = StoppedCluster("log")
     client = cluster["a"].connects()
