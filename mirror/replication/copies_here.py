@@ -39,6 +39,7 @@ from warren.mirror.replication.copy_cards import COPY_BIT
 from warren.mirror.replication.copy_here import CopyHere
 from warren.mirror.replication.election_calls import ElectionCalls
 from warren.mirror.replication.former_copies import FormerCopies
+from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.leader import SOME_ORIGINS
 from warren.mirror.replication.led_queue import INVITE_AGAIN_S
 from warren.mirror.replication.mirror import Mirror
@@ -340,8 +341,11 @@ class CopiesHere:
         if not self._wanted_of(key).is_flushed:
             return
         former = self._formers.take_whole(record)
-        if former is None:
-            return
+        if former is not None:
+            self._have_copy_of(key, record, former)
+
+    def _have_copy_of(self, key: Key, record: QueueRecord, former: FormerCopy) -> CopyHere:
+        """Make a mirror, which follows no leader, of a former copy that is whole."""
         levels = _levels(settings_of(self._node, key, record), former.levels, self._node)
         mirror = Mirror.of_disk(self._nodes.name, former, levels, self._clock)
         mirror.origins[SOME_ORIGINS] = 0
@@ -351,6 +355,33 @@ class CopiesHere:
         copy.listed = True
         copy.member = self._carriers[carrier].join(record, copy)
         copy.member.leave()
+        return copy
+
+    # A queue without a leader, of which no copy is in sync
+
+    def best_copy(self, queue_id: int) -> tuple[int, list[int]] | None:
+        """Return what this node has of a queue: the last epoch in which its copy was whole, and per
+        level the position behind its last message. None if it has had no whole copy."""
+        copy = self.by_queue.get(queue_id)
+        if copy is not None and copy.mirror.has_card:
+            return copy.mirror.epoch, copy.mirror.ends()
+        former = self._formers.of_queue(queue_id)
+        if copy is not None:
+            former = copy.mirror.grows_from or copy.mirror.former
+        if former is None or not self._formers.was_whole(former):
+            return None
+        return former.epoch, former.ends_at_leader()
+
+    def lead_with_best_copy(self, key: Key, record: QueueRecord) -> None:
+        """Lead a queue that has nothing but former copies with the one that this node has."""
+        copy = self.by_queue.get(record.queue_id)
+        if copy is not None:
+            self.drop_copy(copy, "this node is to lead with its former copy", keep=True)
+        former = self._formers.of_queue(record.queue_id)
+        if former is not None and self._formers.was_whole(former):
+            self._formers.take(record.queue_id)
+            former.to_be_searched = False
+            self._have_copy_of(key, record, former).lead_with_all_that_is_left(record)
 
     def _new_copy(
         self, key: Key, queue_id: int, storage_id: int, mirror: Mirror, carrier: CarrierKind

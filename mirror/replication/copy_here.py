@@ -30,6 +30,7 @@ from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.mirror_level import BeginAnew, CopyLost
 from warren.mirror.replication.promotion import handed_over, leader_down
 from warren.mirror.replication.queue_definitions import QueueDefinitions
+from warren.mirror.replication.queue_members import has_only_former_copies
 from warren.mirror.replication.replicas import WHEN_SYNCED, Copies, candidates
 from warren.mirror.replication.retained_copies import RetainedCopies
 from warren.mirror.replication.whole_copies import WholeCopies
@@ -420,6 +421,30 @@ class CopyHere:
                     in_sync=whole,
                     has_votes=self.electorate is not Electorate.LACKING,
                 ),
+                promoted_at=self._clock.wall_time(),
+                down=False,
+                stores={**record.stores, self._node: self.storage_id},
+            )
+
+        self._definitions.write_record(self.key, self.queue_id, lead)
+
+    def lead_with_all_that_is_left(self, known: QueueRecord) -> None:
+        """Lead a queue that has nothing but former copies, if its definition is still the `known`
+        one. Nothing is known of what clients may have had."""
+        self.electorate = Electorate.LACKING
+        self.promoting = True
+
+        def lead(record: QueueRecord) -> QueueRecord | None:
+            if record != known or not has_only_former_copies(record):
+                self.promoting = False
+                return None
+            return msgspec.structs.replace(
+                record,
+                leader=self._node,
+                epoch=record.epoch + 1,
+                mirrors=[],
+                missing=0,
+                promoted=leader_down(record.leader, in_sync=False),
                 promoted_at=self._clock.wall_time(),
                 down=False,
                 stores={**record.stores, self._node: self.storage_id},

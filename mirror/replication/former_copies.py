@@ -163,6 +163,14 @@ class FormerCopies:
             return None
         return self.take(record.queue_id)
 
+    def of_queue(self, queue_id: int) -> FormerCopy | None:
+        former, _ = self._formers.get(queue_id, (None, 0.0))
+        return former
+
+    def was_whole(self, former: FormerCopy) -> bool:
+        """Whether the copy was whole in its epoch: then it has a card."""
+        return self._cards.is_of(former.storage_id, former.epoch)
+
     def take(self, queue_id: int) -> FormerCopy | None:
         """Remove and return it; the caller disposes of it."""
         former, _ = self._formers.pop(queue_id, (None, 0.0))

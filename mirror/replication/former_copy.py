@@ -27,6 +27,10 @@ KEEP_IN_PLACE = 8192
 """How many messages a mirror looks for at a time that are in its copy already."""
 
 
+EMPTY = 0
+"""The end of a copy without messages. All others end later: no leader's position is below 0."""
+
+
 class Kept(NamedTuple):
     """The messages that a node says it has of a queue: in each level the positions [start, end) of
     an epoch.
@@ -130,6 +134,11 @@ class FormerCopy:
         without messages, as it is not known how far it reached."""
         extents = [_extent(level) for level in self.levels]
         return [end if start < end else None for start, end in extents]
+
+    def ends_at_leader(self) -> list[int]:
+        """The same in the positions of the leader; `EMPTY` for a level without messages."""
+        ends = zip(self.ends(), self._deltas, strict=True)
+        return [EMPTY if end is None else end - delta for end, delta in ends]
 
     def take(self, level: int, start: int, count: int) -> list[Message]:
         """Messages by their positions in the former epoch. Raises `CopyLost` if one is gone."""

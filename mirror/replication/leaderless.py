@@ -22,7 +22,8 @@ def waits_for(record: QueueRecord, promote: str) -> str:
     if awaited:
         return ", or ".join(awaited)
     if record.members:
-        return f"its deletion: {_ALL_LOST}"
+        nodes = ", ".join(record.members)
+        return f"all of its members, of which the one that has most will lead: {nodes}"
     if promote == WHEN_SYNCED:
         return f"its deletion, or {_A_POLICY}: {_ALL_LOST}"
     return f"a mirror to take the lead: {_ALL_LOST}"

@@ -154,8 +154,9 @@ class LostAndFound:
                 # The next leader cannot be reached, or does not know yet that it leads.
                 self._clock.call_later(AGAIN_S, lambda: self._go_on(search))
             else:
-                self._searched(search.former)
-                self._tell_found(search)
+                if search.former.to_be_searched:
+                    self._searched(search.former)
+                    self._tell_found(search)
 
         run(self._find(search), finish)
 
@@ -198,7 +199,7 @@ class LostAndFound:
         """Return the runs that the next leader never got: level, first position and end."""
         former, waits = search.former, False
         _, vhost, name = search.key
-        while True:
+        while former.to_be_searched:
             record = self._definitions.record_of(search.key, search.queue_id)
             if record is None:
                 return []
@@ -213,6 +214,9 @@ class LostAndFound:
                 log_event(log, logging.INFO, "better_copy_awaited", queue=name, vhost=vhost)
             waits = True
             await self._pause(WAIT_S)
+        else:
+            # The queue is led with this copy.
+            return []
         step, levels = lacking.step, range(len(former.levels))
         # A next leader that was in sync has what was confirmed: it may lack the tail of a leader,
         # not of a mirror. One that was not in sync may lack either.

@@ -32,9 +32,6 @@ IN_SLICE = -1
 NOT_YET = 1 << 62
 """Later than every batch."""
 
-EMPTY = 0
-"""The end of a copy without messages. All others end later: no leader's position is below 0."""
-
 BATCH_BITS = 40
 """Bits for the number of a batch beside its epoch: an epoch has far fewer batches."""
 
@@ -464,8 +461,7 @@ class Mirror(PublishConfirms):
         the last one that is there, or `EMPTY` if there is none: other copies may have had more."""
         if self.from_disk is None:
             return [level.backing.next_position - level.delta for level in self.levels]
-        ends = zip(self.from_disk.ends(), self.levels, strict=True)
-        return [EMPTY if end is None else end - level.delta for end, level in ends]
+        return self.from_disk.ends_at_leader()
 
     def tails(self) -> list[int]:
         """Per level, the position here from which on the former leader may have had more."""

@@ -37,6 +37,7 @@ from warren.mirror.replication.carrier_switch import CarrierSwitch
 from warren.mirror.replication.copies_here import MIRRORED, WRITE_CARD, CopiesHere, settings_of
 from warren.mirror.replication.copy_cards import CardFiles
 from warren.mirror.replication.figures import MirrorFigures
+from warren.mirror.replication.forgotten_leaders import ForgottenLeaders
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.former_copy import FormerCopy, Kept
 from warren.mirror.replication.leadership import Leadership
@@ -124,16 +125,11 @@ class Mirroring:
         )
         self.queue_members = QueueMembers(self._definitions)
         self._new_queues = NewQueues(nodes, clock, self._definitions)
+        self._forgotten_leaders = ForgottenLeaders(nodes, calls, self._definitions, self.copies)
         here = self.copies.by_queue
         self._carrier_switch = CarrierSwitch(nodes.name, calls, clock, *of_queues, here)
-        self._lost_and_found = LostAndFound(
-            nodes,
-            calls,
-            clock,
-            self._leadership.renumbering_of,
-            self._definitions,
-            self._formers.searched,
-        )
+        of_searches = (self._leadership.renumbering_of, self._definitions, self._formers.searched)
+        self._lost_and_found = LostAndFound(nodes, calls, clock, *of_searches)
         self._node: Node
 
     def find_former_copies(
@@ -169,6 +165,7 @@ class Mirroring:
         for key, record in list(self._definitions.items()):
             self.copies.have_copy_of_disk(key, record)
             self._new_queues.changed(key, record)
+            self._forgotten_leaders.changed(key, record)
         formers = self._formers.to_search()
         for key, record in self._definitions.items() if formers else ():
             for former in formers.get(record.queue_id, ()):
@@ -392,6 +389,7 @@ class Mirroring:
         if self._leadership.is_stopping:
             return
         self._new_queues.look()
+        self._forgotten_leaders.look()
         self._formers.discard_unwanted(self._definitions.records(), self._nodes.running())
         if not self._nodes.may_lead(self._nodes.name):
             # Since the last tick a mirror may have become in sync, or this node a leader.
@@ -456,6 +454,7 @@ class Mirroring:
     def _record_changed(self, key: Key, record: object | None) -> None:
         self._definitions.changed(key)
         self._new_queues.changed(key, record)
+        self._forgotten_leaders.changed(key, record)
         if self._leadership.is_stopping:
             # The copies here are kept for the next start.
             return

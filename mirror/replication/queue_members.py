@@ -41,6 +41,12 @@ def is_needed(record: QueueRecord, node: str) -> bool:
     return bool(record.members) and node in record.in_sync and len(record.in_sync) < record.acks
 
 
+def has_only_former_copies(record: QueueRecord) -> bool:
+    """Whether a queue with members has lost its leader for good, and no other member was in sync:
+    nothing was confirmed that the former copies of the members may lack."""
+    return bool(record.members) and record.leader_is_forgotten and not record.in_sync
+
+
 class QueueMembers:
     """The members of all quorum queues and streams of the cluster."""
 
@@ -91,7 +97,7 @@ class QueueMembers:
 
         def change(record: QueueRecord) -> QueueRecord | None:
             is_led = record.leader != node and not record.leader_is_forgotten
-            if not record.mirrors:
+            if not record.can_move:
                 return None
             gone = {node} if is_led else frozenset(record.mirrors).difference(left)
             mirrors = [mirror for mirror in record.mirrors if mirror not in gone]

@@ -43,7 +43,7 @@ def record(leader: str, *in_sync: str, **more: object) -> QueueRecord:
         (
             record(forgotten("a"), mirrors=["b"], members=["b"]),
             "when-synced",
-            f"its deletion: {LOST}",
+            "all of its members, of which the one that has most will lead: b",
         ),
     ],
 )

@@ -22,6 +22,7 @@ from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import MirrorLevel
 from warren.mirror.replication.new_queues import is_new
 from warren.mirror.replication.promotion import Promotion, promotion
+from warren.mirror.replication.queue_members import has_only_former_copies
 
 if TYPE_CHECKING:
     from cluster import Cluster, ClusterNode
@@ -85,6 +86,8 @@ class Ledger:
         self._past_losses: dict[str, list[tuple[float, str, str]]] = {}
         self.may_promote_out_of_sync: set[str] = set()
         self.led_out_of_sync: set[str] = set()
+        # How many disks were lost so far.
+        self._disks_lost = 0
         # While nothing fails: how many copies policies have wanted of a queue, and since when.
         self.is_quiet = False
         self.wanted: dict[str, list[tuple[float, int]]] = {}
@@ -128,9 +131,18 @@ class Ledger:
         """The node is to die, and its disk with it. What a mirror has not that leads, or led, out
         of sync may be found nowhere else."""
         self.follow()
+        self._disks_lost += 1
         for queue in self.queues.values():
-            if not queue.holders - {node} or queue.name in self.led_out_of_sync:
+            is_nowhere_else = not queue.holders - {node} and not self._is_on_former_copies(
+                queue.record
+            )
+            if is_nowhere_else or queue.name in self.led_out_of_sync:
                 self._lose(queue, ALL, f"the disk of {node} is lost")
+
+    def _is_on_former_copies(self, record: QueueRecord) -> bool:
+        """Whether all that was confirmed is on disks of members that are left, though no mirror is
+        in sync."""
+        return bool(record.members) and not record.in_sync and self._disks_lost < record.acks
 
     def _changed(self, name: str, record: QueueRecord | None) -> None:
         before = self.queues.get(name)
@@ -244,6 +256,13 @@ class Ledger:
             assert earlier.leader not in self._up() or self._has_just_come(earlier.leader), (
                 f"MS26: {leader} leads {queue.name}, which is new: {earlier} -> {record}"
             )
+        elif has_only_former_copies(earlier):
+            seen["led with a former copy"] += 1
+            if not self._is_on_former_copies(earlier):
+                self.led_out_of_sync.add(queue.name)
+            what = TRANSIENT if self._is_on_former_copies(earlier) else ALL
+            self._lose(queue, what, f"{leader} led with a former copy")
+            queue.marked_until = self._cluster.clock.now()
         else:
             seen["promoted out of sync"] += 1
             self.led_out_of_sync.add(queue.name)

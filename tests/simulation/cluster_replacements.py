@@ -14,9 +14,10 @@ from cluster_client import ADMIN
 from cluster_faults import LEASE_S
 from pamqp import commands
 
-from warren.core.definitions.records import forgotten
+from warren.core.definitions.records import QueueRecord, forgotten
 from warren.core.scheduling.waiting import run as run_to_end
 from warren.mirror.members import leftovers
+from warren.mirror.replication.queue_members import has_only_former_copies
 
 if TYPE_CHECKING:
     from cluster_history import History
@@ -97,6 +98,8 @@ class Replacements:
             if record.leader_is_forgotten:
                 history.seen["deleted, as no node could lead it"] += 1
                 able = [node for node in record.in_sync if self._has_copy(node, record.queue_id)]
+                if has_only_former_copies(record):
+                    able = [node for node in record.members if self._has_had_copy(node, record)]
                 assert not able, f"{able} do not lead {queue}: {record}"
                 self._delete(queue)
         if history.lettered and checks.record_of(self._cluster, checks.DEAD) is None:
@@ -107,6 +110,9 @@ class Replacements:
         of one that ended with the life of its node, or whose card was of an earlier epoch."""
         copy = self._cluster[node].mirroring.copies.by_queue.get(queue_id)
         return copy is not None and copy.mirror.started
+
+    def _has_had_copy(self, node: str, record: QueueRecord) -> bool:
+        return self._cluster[node].mirroring.copies.best_copy(record.queue_id) is not None
 
     def _delete(self, queue: str) -> None:
         history = self._history
