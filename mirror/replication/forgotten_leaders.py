@@ -67,7 +67,7 @@ class ForgottenLeaders:
     def look(self) -> None:
         """Ask the members of these queues what they have. Those that cannot be reached are asked
         again when this is called again."""
-        for key, queue_id in self._queues.items():
+        for key, queue_id in list(self._queues.items()):
             record = self._definitions.record_of(key, queue_id)
             if record is not None and key not in self._asking:
                 self._asking.add(key)
