@@ -40,7 +40,7 @@ from warren.core.backing.handing_over import HasStore
 from warren.core.backing.peeking import first_positions, list_positions, peek
 from warren.core.backing.queue_store import QueueStore
 from warren.core.backing.taking import in_order
-from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message import NOBODY, Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.queues.redelivery import CountingQueue
 
@@ -268,6 +268,17 @@ class QuorumLevel:
 
     def load(self, messages: Iterable[Message]) -> list[Message]:
         return self._inner.load(messages)
+
+    def part_from_holders(self) -> None:
+        """Put a copy in the place of each returned message that a channel still has from the time
+        when this node led the queue before: the verdicts on these count no more."""
+        back = self._back
+        held = [message for message in back.values() if message.holder is not NOBODY]
+        back.update({one.position: msgspec.structs.replace(one, holder=NOBODY) for one in held})
+        self._first = deque([back[message.position] for message in self._first])
+        self._last = deque(
+            [behind._replace(message=back[behind.message.position]) for behind in self._last]
+        )
 
     # Settling
 

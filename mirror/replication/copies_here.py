@@ -381,6 +381,7 @@ class CopiesHere:
         if former is not None and self._formers.was_whole(former):
             self._formers.take(record.queue_id)
             former.to_be_searched = False
+            former.part_from_holders()
             self._have_copy_of(key, record, former).lead_with_all_that_is_left(record)
 
     def _new_copy(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from warren.core.backing.backing_queue import MirroredLevel
 from warren.core.backing.stream_log import StreamLog
 from warren.core.messages.message import Message
+from warren.core.queues.quorum_level import QuorumLevel
 from warren.mirror.replication.mirror_level import CopyLost
 from warren.mirror.replication.renumbering import Renumbering, Step
 
@@ -215,6 +216,12 @@ class FormerCopy:
         """Whether this copy may have messages that are found nowhere else."""
         known = self._tail
         return self.messages > 0 and (known is None or known.has_confirmed or any(known.unasked))
+
+    def part_from_holders(self) -> None:
+        """Part the messages from those that clients got while this node led the queue before."""
+        for level in self.levels:
+            if isinstance(level, QuorumLevel):
+                level.part_from_holders()
 
     def stop(self) -> None:
         """The node stops; the copy is for its next start."""

@@ -8,6 +8,7 @@ from quorum_cluster import QuorumCluster, bodies, cluster_of, confirmed, declare
 
 from warren.core.backing.stream_log import StreamLog
 from warren.core.field import longstr
+from warren.core.queues.local_queue import LocalQueue
 from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
 
 STREAM = {"x-queue-type": longstr("stream")}
@@ -161,6 +162,33 @@ def test_a_leader_that_comes_back_after_all_begins_anew(cluster: QuorumCluster) 
     cluster.clock.advance(30)
     assert bodies(cluster.client("b")) == [b"one", b"two"]
     assert not is_anything_lost(cluster)
+
+
+def test_what_clients_still_have_from_before_is_in_the_queue_once(cluster: QuorumCluster) -> None:
+    """The node that leads in the end led before, and was not restarted in between."""
+    cluster.loses("c")
+    client = cluster.client("a")
+    first = got(client)
+    assert first is not None and first.body == b"one"
+    queue = cluster["a"].queue("q")
+    assert isinstance(queue, LocalQueue)
+    mirroring = cluster["a"].mirroring
+    cluster.card_sync_s = 2.0
+    mirroring.hand_overs.begin(mirroring._led[queue.queue_id], "b")
+    cluster.clock.advance(1)
+    assert (cluster.record().leader, cluster.record().in_sync) == ("b", [])
+    cluster.kill("b")
+    cluster.tidy_after("b")
+    for node in "bc":
+        cluster.forgets(node)
+    cluster.clock.advance(5)
+    assert cluster.record().leader == "a"
+    again = got(client)
+    assert again is not None and again.body == b"one"
+    client.nacks(first.method.delivery_tag)
+    client.nacks(again.method.delivery_tag)
+    cluster.clock.advance(1)
+    assert sorted(bodies(cluster.client("a"))) == [b"one", b"two"]
 
 
 def test_streams_are_found_as_well() -> None:
