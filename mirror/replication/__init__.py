@@ -23,7 +23,7 @@ leads, which have mirrors and which of these are in sync; it changes by compare-
 | `publishes_from_afar`, `refusals` | what a queue has of the publishes of other nodes |
 | `renumbering` | how positions change from leader to leader |
 | `lost_and_found` | messages that only a superseded leader has |
-| `awaited_cards`, `record_changes` | when the definition calls a mirror in sync, and how it is written |
+| `awaited_cards`, `record_changes` | when a definition calls a mirror in sync; how it is written |
 | `awaited_confirms` | publishes that wait for the store and the mirrors |
 | `numbered_groups` | the groups of publishes that a store answers by numbers |
 | `confirm_rule`, `election`, `election_calls` | confirms and elections, with the carrier `log` |

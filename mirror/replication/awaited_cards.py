@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-
 AskForCard: TypeAlias = Callable[[str, Callable[[bool], None]], None]
 """Ask a mirror to write its card, and call back with whether the card is durable: False if the
 mirror cannot be reached, or is not the copy that the leader takes it for."""
