@@ -18,6 +18,13 @@ def exchange(api: Api, vhost: str, names: Names) -> str:
     return name
 
 
+def test_exchange_says_who_declared_it(api: Api, vhost: str, exchange: str) -> None:
+    mine = api.get("whoami")["name"]
+    assert api.get("exchanges", vhost, exchange)["user_who_performed_action"] == mine
+    rows = {row["name"]: row["user_who_performed_action"] for row in api.get("exchanges", vhost)}
+    assert (rows[exchange], rows["amq.direct"]) == (mine, "rmq-internal")
+
+
 def test_a_binding(api: Api, vhost: str, exchange: str, queue: str, ch: RawChannel) -> None:
     path = ("bindings", vhost, "e", exchange, "q", queue)
     answer = api.ask("POST", *path, body={"routing_key": "a.*"})

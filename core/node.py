@@ -8,9 +8,9 @@ built, with its clock, store and monitors, by `warren/node.py`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from warren.core.access.access_control import AccessControl, LoginRefused, User
 from warren.core.access.limits import COMPONENT as LIMITS_COMPONENT
@@ -78,6 +78,14 @@ class Holding(Protocol):
         ...
 
 
+class HeldAfar(NamedTuple):
+    """What the clients of another node have got from a queue, by the number of the delivery. At
+    that node the number is the position of the message."""
+
+    node: str
+    messages: Mapping[int, Message]
+
+
 class Node:
     """The state of one running node."""
 
@@ -119,7 +127,7 @@ class Node:
         # Channels that have ended, and have not given back yet what they had.
         self.giving_back: dict[Holding, None] = {}
         # Callbacks that tell what clients of other nodes have got from a queue.
-        self.other_clients: list[Callable[[LocalQueue], Iterable[Message]]] = []
+        self.other_clients: list[Callable[[LocalQueue], Iterable[HeldAfar]]] = []
         self.counts = NodeCounts()
         self._throttle = LoginThrottle()
         self.started_at = clock.wall_time()
@@ -401,9 +409,13 @@ class Node:
             found += client.unacked_of(queue)
         for channel in self.giving_back:
             found += [message for message in channel.unsettled() if message.holder.queue is queue]
-        for others in self.other_clients:
-            found += others(queue)
+        for held in self.held_afar(queue):
+            found += held.messages.values()
         return found
+
+    def held_afar(self, queue: LocalQueue) -> Iterable[HeldAfar]:
+        """What clients of other nodes have got from the queue and not settled."""
+        return [held for others in self.other_clients for held in others(queue)]
 
     def connection_ended(self, client: Client) -> None:
         if client in self.clients:

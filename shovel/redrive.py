@@ -83,7 +83,21 @@ def _death(fields: Fields, which: Death) -> Fields:
     deaths = [table for table in tables if table is not None]
     if not deaths:
         raise LeftBehind("it has no x-death that says where it came from")
-    return deaths[0 if which is Death.LAST else -1]
+    return deaths[0] if which is Death.LAST else _first(fields, deaths)
+
+
+def _first(fields: Fields, deaths: list[Fields]) -> Fields:
+    """The death that `x-first-death-queue` and `-reason` name, or else the last of the list.
+
+    The list is no help where a message died in a circle: the queue in which it died first comes to
+    the front when it dies there again.
+    """
+    queue, reason = fields.get(b"x-first-death-queue"), fields.get(b"x-first-death-reason")
+    if queue is not None:
+        for death in deaths:
+            if death.get(b"queue") == queue and reason in (None, death.get(b"reason")):
+                return death
+    return deaths[-1]
 
 
 def _text(death: Fields, name: bytes) -> bytes:

@@ -8,13 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from warren.amqp.connection import Connection
 from warren.core.errors import BrokerError
 from warren.core.messages.message import Message
 from warren.core.messages.message_filter import MessageState, Subject, parse_filter
-from warren.core.queues.consumers import Consumer
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.retention import Retention
+from warren.mgmt.api.holders import holders
 from warren.mgmt.api.listed_queue import ListedQueue, leader_of, queue_of
 from warren.mgmt.http.endpoint import Endpoint, JsonLines
 from warren.mgmt.http.errors import ApiError, BadRequest, from_broker
@@ -203,7 +202,7 @@ async def message_rows(
 ) -> list[Row]:
     """Messages as rows of an answer."""
     held = {one.message for one in found if one.state is MessageState.UNACKED}
-    holders = _holders(request, held) if held else {}
+    held_by = await holders(request, source, held) if held else {}
     rows: list[Row] = []
     breather = Breather()
     for one in found:
@@ -216,7 +215,7 @@ async def message_rows(
     now = request.node.clock.now()
     for row, one in zip(rows, found, strict=True):
         if one.state is MessageState.UNACKED:
-            row["held_by"] = holders.get(one.message)
+            row["held_by"] = held_by.get(one.message)
         elif one.state is MessageState.WAITING:
             row["ready_in_ms"] = max(0, round(1000 * (until.get(one.message, now) - now)))
     return rows
@@ -260,37 +259,6 @@ def payload_row(body: bytes, truncate: int) -> Row:
 
 
 _ASCII = bytes(range(128))
-
-
-def _holders(request: ApiRequest, messages: set[Message]) -> dict[Message, Row]:
-    """The client that holds each message. A dead letter on its way to a queue has none."""
-    holders: dict[Message, Row] = {}
-    for message in messages:
-        holder = message.holder
-        if isinstance(holder, Consumer) and not holder.is_local:
-            traced = holder.traced_as()
-            holders[message] = {
-                "consumer_tag": holder.tag,
-                "connection_name": traced.connection,
-                "channel": traced.channel,
-                "user": traced.user,
-            }
-    for client in request.node.clients:
-        if not isinstance(client, Connection):
-            continue
-        for channel in client.channels.values():
-            for tag, message in channel.unacked.items():
-                if message in messages:
-                    holder = message.holder
-                    holders[message] = {
-                        "consumer_tag": holder.tag if isinstance(holder, Consumer) else None,
-                        "connection_name": client.peer.name,
-                        "channel": channel.number,
-                        "user": client.user_name,
-                        "delivery_tag": tag,
-                        "held_for_at_least_ms": round(1000 * channel.timeout.held_for_s(tag)),
-                    }
-    return holders
 
 
 MESSAGES = "/queues/{vhost}/{queue}/messages"

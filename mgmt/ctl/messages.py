@@ -28,6 +28,9 @@ JOB_COLUMNS = ("name", "queue", "action", "node", "state", "done", "left", "reas
 SHOWN_BYTES = 200
 """Limit of a payload's octets in a table."""
 
+PROGRESS_WIDTH = 60
+"""Characters of a line of progress: the next one hides the one before."""
+
 PAGE = 1000
 WHOLE_BODY = 1 << 40
 
@@ -84,6 +87,7 @@ def list_messages(call: Call, queue: str, limit: int | None, **where: Any) -> An
 )
 def export_messages(call: Call, queue: str, limit: int | None, **where: Any) -> Answer:
     for page in _pages(call, queue, limit, WHOLE_BODY, **where):
+        _end_progress()
         sys.stdout.write("".join([as_json(row) + "\n" for row in page]))
         sys.stdout.flush()
     return PRINTED
@@ -102,6 +106,7 @@ def _pages(
 ) -> Any:
     _expect_queue(call, queue)
     left = limit
+    looked_at = found = 0
     order = "newest" if newest else "oldest"
     next_start: str | None = start
     while next_start is not None and left != 0:
@@ -114,10 +119,30 @@ def _pages(
             "retained": "true" if retained else "false",
         }
         page = call.client.get("queues", call.vhost, queue, "messages", **query)
+        looked_at += page["looked_at"]
+        found += len(page["messages"])
+        _show_progress(looked_at, f"{found:,} found")
         yield page["messages"]
         if left is not None:
             left -= len(page["messages"])
         next_start = page["next"]
+    _end_progress()
+
+
+def is_watched() -> bool:
+    """Whether progress is shown: on terminals, and not in files and pipes."""
+    return sys.stderr.isatty()
+
+
+def _show_progress(looked_at: int, more: str) -> None:
+    if is_watched():
+        text = f"{looked_at:,} messages looked at, {more}"
+        click.echo(f"\r{text:{PROGRESS_WIDTH}}\r", nl=False, err=True)
+
+
+def _end_progress() -> None:
+    if is_watched():
+        click.echo(f"\r{'':{PROGRESS_WIDTH}}\r", nl=False, err=True)
 
 
 @command(
@@ -200,8 +225,10 @@ def _job(call: Call, action: str, queue: str, *, wait: bool, **given: Any) -> An
         return f"Job '{name}' does it: see message_jobs"
     job = call.client.get("message-jobs", call.vhost, name)
     while job["state"] in ("running", "stopping"):
+        _show_progress(job.get("looked_at", 0), f"{job.get('done', 0):,} done")
         time.sleep(POLL_S)
         job = call.client.get("message-jobs", call.vhost, name)
+    _end_progress()
     if job["state"] == "failed":
         raise CtlError(f"job '{name}' has failed: {job['reason']}")
     return Document(_result(job), job)

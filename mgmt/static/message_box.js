@@ -2,12 +2,11 @@
 
 import { facts, table } from "./cells.js";
 import { button, el, setText } from "./dom.js";
-import { bytes, exchangeName, plural } from "./format.js";
+import { bytes, exchangeName, moment, plural } from "./format.js";
 import { setOut } from "./json_text.js";
 
+const FIRST = ["Position", "State"];
 const FACTS = [
-  "Position",
-  "State",
   "Held by",
   "Exchange",
   "Routing key",
@@ -20,13 +19,15 @@ const FACTS = [
 
 /** `shownBytes` is how much of a payload was asked for; `tools` stand above the facts. */
 export function messageBox(message, { label, shownBytes, tools = null }) {
-  const about = facts(FACTS);
+  const when = times(message);
+  const about = facts([...FIRST, ...Object.keys(when), ...FACTS]);
   const { headers, ...properties } = Array.isArray(message.properties) ? {} : message.properties;
   const cut =
     message.payload_bytes > shownBytes ? `, the first ${bytes(shownBytes)} shown` : "";
   about.set({
     Position: message.position ?? null,
     State: message.state ?? null,
+    ...when,
     "Held by": holder(message),
     Exchange: exchangeName(message.exchange),
     "Routing key": message.routing_key,
@@ -46,6 +47,15 @@ export function messageBox(message, { label, shownBytes, tools = null }) {
     about.element,
     payload(message),
   );
+}
+
+/** When a returned message is ready again, and when one that is retained was acknowledged. */
+function times({ ready_in_ms: readyIn, acknowledged_at: acknowledged }) {
+  const known = {};
+  if (readyIn !== undefined)
+    known["Ready again"] = `in ${plural(Math.ceil(readyIn / 1000), "second")}`;
+  if (acknowledged !== undefined) known.Acknowledged = moment(1000 * acknowledged);
+  return known;
 }
 
 function holder({ held_by: held }) {

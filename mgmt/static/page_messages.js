@@ -25,6 +25,7 @@ export function messagesPage({ vhost, name }) {
   const where = api.path("queues", vhost, name, "messages");
   const found = new Found(where);
   const jobs = new Jobs(vhost, name);
+  const redrive = button("Send dead letters back", () => sendBack(vhost, name, found, jobs));
   const element = el(
     "div",
     { class: "page" },
@@ -41,7 +42,7 @@ export function messagesPage({ vhost, name }) {
       found.form.element,
       found.element,
     ),
-    section("Move, copy or delete", actionForm(where, found, jobs).element),
+    section("Move, copy or delete", actionForm(where, found, jobs).element, redrive),
     section("Jobs on this queue", jobs.element),
   );
   return {
@@ -229,6 +230,20 @@ function actionForm(where, found, jobs) {
       await jobs.refresh();
     },
   });
+}
+
+/** Sends the dead letters that the filter finds back to the exchange they came from. */
+async function sendBack(vhost, name, found, jobs) {
+  const which = found.filter ? "All that the filter finds" : "All messages";
+  const done = await ask({
+    title: "Send dead letters back?",
+    text: `${which} go to the exchange, with the routing keys, that they had before they died. What cannot go back stays.`,
+    label: "Send back",
+    done: "The dead letters are being sent back.",
+    act: () =>
+      api.post(`${api.path("queues", vhost, name)}/redrive`, { filter: found.filter }),
+  });
+  if (done) await jobs.refresh();
 }
 
 function planOf(values, found) {

@@ -8,7 +8,6 @@ is scaled to the number of unacknowledged messages at the time of a request.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from itertools import chain
 
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
@@ -75,15 +74,15 @@ class UnackedOctets:
         """The messages that clients hold: here channel by channel, then those of other nodes."""
         for channel in list(_channels(self._node)):
             yield list(channel.unacked.values())
-        for others in list(self._node.other_clients):
-            for queue in wanted:
-                yield list(others(queue))
+        for queue in wanted:
+            for held in self._node.held_afar(queue):
+                yield list(held.messages.values())
 
     def _at_once(self, queue: LocalQueue) -> int | None:
         if queue.unacked > AT_ONCE:
             return None
-        elsewhere = chain.from_iterable([others(queue) for others in self._node.other_clients])
-        held = [message.body_bytes for message in elsewhere]
+        elsewhere = self._node.held_afar(queue)
+        held = [message.body_bytes for afar in elsewhere for message in afar.messages.values()]
         consuming = {c.channel for c in queue.consumers if isinstance(c, ChannelConsumer)}
         for channels in (consuming, self._all_channels()):
             if sum([len(channel.unacked) for channel in channels]) > AT_ONCE:

@@ -13,9 +13,8 @@ from itertools import count
 from typing import Any
 
 from warren.core.errors import NotFound, QueueNotHere
-from warren.core.messages.message import Message
 from warren.core.messages.message_observer import TracedClient
-from warren.core.node import Node
+from warren.core.node import HeldAfar, Node
 from warren.core.ports import Timer
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.scheduling.waiting import Event
@@ -90,7 +89,7 @@ class QueueHost:
         calls.serve("queue.delete", self._delete)
         calls.serve("queue.resume", self._resume)
         node.local_queues.watch(self._queue_here, self._queue_gone)
-        node.other_clients.append(self._unacked_of)
+        node.other_clients.append(self._held_afar)
         mirroring.hand_overs.on_stay = self._stays
 
     # Frames
@@ -291,11 +290,11 @@ class QueueHost:
 
     # Sessions
 
-    def _unacked_of(self, queue: LocalQueue) -> Iterator[Message]:
-        for sessions in self._sessions.values():
+    def _held_afar(self, queue: LocalQueue) -> Iterator[HeldAfar]:
+        for node, sessions in self._sessions.items():
             session = sessions.get(queue.queue_id)
             if session is not None:
-                yield from session.unacked
+                yield HeldAfar(node, session.unacked)
 
     def _session(self, node: str, queue_id: int) -> RemoteClient:
         sessions = self._sessions.setdefault(node, {})

@@ -9,7 +9,7 @@ are put back.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from warren.core.field import from_plain
@@ -340,9 +340,9 @@ class RemoteClient(PublishConfirms):
         return not (isinstance(holder, RemoteConsumer) and consumers.get(holder.number) is holder)
 
     @property
-    def unacked(self) -> Iterable[Message]:
-        """The unacknowledged messages at the other node."""
-        return self._unacked.values()
+    def unacked(self) -> Mapping[int, Message]:
+        """The unacknowledged messages at the other node, by the number of the delivery."""
+        return self._unacked
 
     # Calls of the session's consumers
 

@@ -30,6 +30,8 @@ from warren.persist.disk.data_directory import DataDirectoryRefused, sync_direct
 # LMDB's names.
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
+LOCK_FILE_BYTES = 8192
+"""The size that LMDB gives the file for its 126 readers."""
 # Address space, not memory or disk: LMDB's file is as long as what was written.
 MAP_BYTES_FIRST = 64 << 20
 # The address space that x86-64 gives a process; a store that needs more is beyond help.
@@ -110,6 +112,7 @@ class Database:
 
     def _opened(self) -> lmdb.Environment:
         if self._environment is None:
+            _make_room_for_locks(self.path / LOCK_FILE)
             self._environment = self._open_environment(self.path, self._map_bytes)
             # LMDB syncs its file, not the entry of the file in the directory.
             sync_directory(self.path)
@@ -140,6 +143,20 @@ class Database:
             raise OSError(f"metadata in {self.path} would need more than {MAP_BYTES_MAX} bytes")
         self._map_bytes *= 2
         self._opened().set_mapsize(self._map_bytes)
+
+
+def _make_room_for_locks(path: Path) -> None:
+    """Have the file on disk whole, or raise OSError where that is full: LMDB maps the file, and the
+    system ends a process that writes to a page of it for which there is no room."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, LOCK_FILE_BYTES)
+    except OSError as error:
+        # Not every file system can do it, and LMDB does not need it.
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+    finally:
+        os.close(fd)
 
 
 def expect_whole(path: Path) -> None:

@@ -99,6 +99,7 @@ class DataDirectory:
             known = read_identity(path)
             node_id = known or _write_identity(path)
         except BaseException:
+            _discard(path, created)
             os.close(lock_fd)
             raise
         return cls(path, node_id, lock_fd, created, is_new=known is None)
@@ -108,11 +109,7 @@ class DataDirectory:
 
         For a start that came to nothing, and left nothing there that is needed.
         """
-        if self._created and self._created[-1] == self.path:
-            shutil.rmtree(self.path, ignore_errors=True)
-            for parent in reversed(self._created[:-1]):
-                with suppress(OSError):
-                    parent.rmdir()
+        _discard(self.path, self._created)
 
     def subdirectory(self, name: str) -> Path:
         """A directory inside for one store, created durably when missing."""
@@ -200,6 +197,15 @@ def create_directory(path: Path, mode: int = 0o700) -> None:
         directory.mkdir(mode=mode, exist_ok=True)
         sync_directory(directory.parent)
     sync_directory(path)
+
+
+def _discard(path: Path, created: Sequence[Path]) -> None:
+    """Delete the directory if it is the last of those created, and the others that are empty."""
+    if created and created[-1] == path:
+        shutil.rmtree(path, ignore_errors=True)
+        for parent in reversed(created[:-1]):
+            with suppress(OSError):
+                parent.rmdir()
 
 
 def _missing(path: Path) -> list[Path]:

@@ -8,6 +8,8 @@ import pytest
 from ctl_node import CtlNode
 from pika import BasicProperties
 
+from warren.mgmt.ctl import messages
+
 
 @pytest.fixture
 def queues(ctl_node: CtlNode) -> None:
@@ -42,6 +44,25 @@ def test_messages_are_listed_and_exported(ctl_node: CtlNode) -> None:
     for options in ([], ["--formatter", "json"]):
         lines = ctl_node("export_messages", "hand", *options).out.splitlines()
         assert [json.loads(line)["payload"] for line in lines] == [f"m{n}" for n in range(5)]
+
+
+def test_a_search_and_a_job_that_take_long_show_how_far_they_are(
+    ctl_node: CtlNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = ("--filter", "headers.n >= 3")
+    quiet = ctl_node("list_messages", "hand", *chosen)
+    assert quiet.err == ""
+    monkeypatch.setattr(messages, "is_watched", lambda: True)
+    monkeypatch.setattr(messages, "PAGE", 1)
+    watched = ctl_node("list_messages", "hand", *chosen)
+    assert watched.out == quiet.out
+    lines = watched.err.split("\r")
+    assert "4 messages looked at, 1 found" in [line.strip() for line in lines]
+    assert lines[-1] == "" and lines[-2].isspace(), "nothing of it is left on the screen"
+    moved = ctl_node(
+        "move_messages", "hand", "--to-queue", "other", *chosen, "--rate", "5", "--wait"
+    )
+    assert "messages looked at" in moved.err and moved.err.endswith("\r")
 
 
 def test_messages_are_moved_copied_requeued_and_deleted(ctl_node: CtlNode) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from warren.persist.disk import data_directory
 from warren.persist.disk.data_directory import (
     DataDirectory,
     DataDirectoryRefused,
@@ -96,3 +97,18 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"before"}
     write_durably(tmp_path / "file", b"after")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"after"}
+
+
+def test_a_directory_that_cannot_be_written_to_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, data: bytes, unfinished: Path) -> None:
+        raise OSError("the disk is full")
+
+    there = tmp_path / "there"
+    there.mkdir()
+    monkeypatch.setattr(data_directory, "write_durably", fail)
+    for path in (there, tmp_path / "new" / "data"):
+        with pytest.raises(OSError, match="is full"):
+            DataDirectory.open(path)
+    assert list(tmp_path.iterdir()) == [there]

@@ -46,6 +46,28 @@ def test_x_death_says_where_it_goes(to: Back, death: Death, address: tuple[bytes
         assert octets == header(DIED_TWICE), "nothing else changes"
 
 
+@pytest.mark.parametrize(
+    ("said", "first"),
+    [
+        ({"x-first-death-queue": "work", "x-first-death-reason": "rejected"}, b"work"),
+        ({"x-first-death-queue": "work"}, b"work"),
+        ({"x-first-death-queue": "elsewhere", "x-first-death-reason": "rejected"}, b"retry"),
+        ({"x-first-death-queue": "work", "x-first-death-reason": "maxlen"}, b"retry"),
+        ({"x-first-death-queue": 1}, b"retry"),
+        ({}, b"retry"),
+    ],
+)
+def test_a_first_death_that_counted_on_in_a_cycle_is_the_first(
+    said: dict[str, Any], first: bytes
+) -> None:
+    """A queue in which a message dies again stands first in `x-death` then."""
+    work = {**died("work"), "count": 2, "reason": "rejected"}
+    retry = {**died("retry"), "reason": "expired"}
+    cycle = {"x-death": [work, retry], **said}
+    assert back(header(cycle), QUEUE, FIRST)[0] == (b"", first)
+    assert back(header(cycle), QUEUE, LAST)[0] == (b"", b"work")
+
+
 def test_further_routing_keys_are_copies_again() -> None:
     _, octets = back(header(DIED_TWICE), EXCHANGE, FIRST)
     assert header_fields(octets).get(b"CC") == encode.encode_table_value(["us"])

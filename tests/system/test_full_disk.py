@@ -30,6 +30,7 @@ from bulk_client import (
     short,
     table,
 )
+from warren_command import run_warren
 
 from warren.mgmt.exit_codes import EXIT_UNWRITTEN
 
@@ -189,6 +190,21 @@ def test_a_full_disk_blocks_publishers_and_loses_nothing(
     check_contents(server.port, publisher)
     assert numbers_in(server.port, "late") == []
     server.kill()
+
+
+@pytest.mark.parametrize("pages_left", range(5))
+def test_a_start_on_a_full_disk_says_so_and_leaves_nothing(
+    small_disk: Path, pages_left: int
+) -> None:
+    """LMDB maps a file of locks: where that has no room the system ends a process that uses it."""
+    ballast = small_disk / "ballast"
+    fill_up(ballast)
+    os.truncate(ballast, ballast.stat().st_size - pages_left * os.sysconf("SC_PAGE_SIZE"))
+    data = small_disk / "data"
+    started = run_warren("server", "--amqp", "127.0.0.1:0", "--http", "none", "--data-dir", data)
+    told = f"warren: nothing can be written to {data}: no space left on its disk\n"
+    assert (started.returncode, started.stderr.splitlines(True)[-1:]) == (1, [told])
+    assert list(small_disk.iterdir()) == [ballast]
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL])

@@ -168,6 +168,40 @@ def test_any_node_looks_and_moves_and_a_failover_loses_nothing(
     assert max(there.values()) <= 2, "what was under way may be in both queues, and is moved again"
 
 
+def test_clients_of_another_node_are_named_with_what_they_hold(
+    running_cluster: RunningCluster,
+) -> None:
+    """Whichever node is asked: the leader, the one of the clients, or a third."""
+    cluster = running_cluster
+    channel = cluster["a"].connect().channel()
+    channel.queue_declare("held", durable=True)
+    channel.confirm_delivery()
+    publish(channel, "held", [b"0", b"1", b"2", b"3"])
+    afar = cluster["b"].connect().channel()
+    assert afar.basic_get("held")[2] == b"0"
+    consuming = cluster["b"].connect().channel()
+    consuming.basic_qos(prefetch_count=1)
+    consuming.basic_consume("held", lambda *_: None, consumer_tag="me")
+    assert channel.basic_get("held")[2] == b"2"
+
+    def rows(node: str) -> list[Any]:
+        page = asked(of(cluster[node]), "GET", "queues", "/", "held", "messages")
+        return list(page["messages"])
+
+    wait_until(lambda: [row["state"] for row in rows("a")] == ["unacked"] * 3 + ["ready"])
+    for node in "abc":
+        held = [row["held_by"] for row in rows(node)[:3]]
+        assert [one["consumer_tag"] for one in held] == [None, "me", None]
+        assert [(one["channel"], one["delivery_tag"]) for one in held] == [(1, 1), (1, 1), (1, 1)]
+        assert all(one["user"] == "guest" and one["held_for_at_least_ms"] >= 0 for one in held)
+        assert len({one["connection_name"] for one in held}) == 3
+    cluster["b"].stand_still()
+    held = [row["held_by"] for row in rows("a")[:3]]
+    assert held[0] is None and held[1]["consumer_tag"] == "me" and held[2]["delivery_tag"] == 1
+    assert "delivery_tag" not in held[1]
+    cluster["b"].go_on()
+
+
 def _copies(node: ClusterProcess, queue: str) -> list[str]:
     row = node.asks("queues", "/", queue)
     if row["type"] == "quorum":

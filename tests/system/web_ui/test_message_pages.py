@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pika
@@ -70,6 +71,7 @@ def test_what_a_queue_retains_is_shown_and_replayed(
     look.get_by_label("Of", exact=True).select_option("true")
     look.get_by_role("button", name="Look").click()
     expect(ui.page.get_by_text("1 message found among 1.")).to_be_visible()
+    expect(ui.value("Acknowledged")).to_contain_text(str(datetime.now().year))
     form = ui.page.locator("form").filter(has=ui.page.get_by_role("button", name="Begin"))
     form.get_by_label("Action").select_option("replay")
     form.get_by_label("To queue").fill("again")
@@ -144,6 +146,35 @@ def test_dead_letters_are_sent_back_to_where_they_came_from(
     form.get_by_role("button", name="Begin").click()
     broker.wait_until(queue="alive", ready=1)
     broker.wait_until(queue="dead", ready=0)
+    for queue in ("alive", "dead"):
+        channel.queue_delete(queue)
+
+
+def test_all_dead_letters_are_sent_back_by_one_button(
+    ui: WebUi, broker: Broker, channel: Any
+) -> None:
+    arguments = {
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "dead",
+        "x-redelivery-delay": [600_000],
+    }
+    channel.queue_declare("alive", arguments=arguments)
+    channel.queue_declare("dead")
+    for body in (b"x", b"y"):
+        channel.basic_publish("", "alive", body)
+    broker.wait_until(queue="alive", ready=2)
+    for _ in range(2):
+        channel.basic_reject(channel.basic_get("alive")[0].delivery_tag, requeue=False)
+    broker.wait_until(queue="dead", ready=2)
+    ui.open("queues", "/", "dead", "messages")
+    ui.page.get_by_role("button", name="Send dead letters back").click()
+    ui.confirm("Send back")
+    ui.expect_notice("The dead letters are being sent back.")
+    broker.wait_until(queue="alive", ready=2)
+    broker.wait_until(queue="dead", ready=0)
+    channel.basic_nack(channel.basic_get("alive")[0].delivery_tag)
+    ui.open("queues", "/", "alive", "messages")
+    expect(ui.value("Ready again")).to_contain_text("seconds")
     for queue in ("alive", "dead"):
         channel.queue_delete(queue)
 
