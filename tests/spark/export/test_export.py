@@ -221,8 +221,12 @@ def test_an_export_that_was_killed_and_run_again_has_the_same_files(
         str(tests / "simulation"),
     ]
     arguments = [store, killed, snapshot.directory, units]
-    ended = subprocess.run([*command, *map(str, arguments)], check=False)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    ended = subprocess.run([*command, *map(str, arguments)], env=environment, check=False)
     assert ended.returncode == -signal.SIGKILL
+    assert list(temporary.iterdir()) == []
     again = export(store, killed, "full", wish(snapshot=snapshot.directory))
     assert digests(again) == digests(wanted)
     assert not list(verify(killed, again))
