@@ -228,12 +228,29 @@ def test_much_is_encoded_in_portions_whose_rows_go_on_counting() -> None:
         ("delivery_mode", -1, "row 12: delivery_mode is -1, not 0 to 255"),
         ("timestamp", -1, r"row 12: timestamp is -1, not 0 or more \(seconds since 1970\)"),
         ("headers", [("n" * 256, "v")], "row 12: the name of a header has 256 octets"),
+        (
+            "headers",
+            [("n", "v" * 4096)],
+            "row 12: its properties and headers have 41.. octets, of 4088",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_a_message_is_named(name: str, value: Any, text: str) -> None:
     values = {"body": [b"", b"", b""], name: [None, None, value]}
     with pytest.raises(PublishFailed, match=text):
         encode(values, options(), first_row=10)
+
+
+def test_properties_and_headers_may_fill_a_frame() -> None:
+    values: dict[str, list[Any]] = {"body": [b""], "headers": [[("n", "")]]}
+    (smallest,) = messages(encode(values, options()))
+    room = FRAME_MAX - (len(smallest) - smallest.index(bytes((0xCE, 2))) - 1)
+    values["headers"] = [[("n", "v" * room)]]
+    (largest,) = messages(encode(values, options()))
+    assert len(largest) == len(smallest) + room
+    values["headers"] = [[("n", "v" * (room + 1))]]
+    with pytest.raises(PublishFailed, match="row 0: its properties and headers have 4089 octets"):
+        encode(values, options())
 
 
 def test_an_option_counts_for_all_rows_whatever_columns_say() -> None:
@@ -361,6 +378,13 @@ def test_each_type_of_a_struct_has_its_letter() -> None:
         },
         {},
     ]
+
+
+def test_a_time_from_the_year_10000_on_names_its_row() -> None:
+    data_type = types.StructType().add("due", types.TimestampType())
+    seconds = pa.array([1, 253_402_300_800]).cast(pa.timestamp("s")).cast(pa.timestamp("us", "UTC"))
+    with pytest.raises(PublishFailed, match="row 1: a header cannot be read: date value out of"):
+        headers_of(data_type, pa.StructArray.from_arrays([seconds], ["due"]))
 
 
 def test_a_map_of_octets_has_octets() -> None:
