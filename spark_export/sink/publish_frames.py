@@ -421,6 +421,7 @@ def _headers_encoder(headers_type: DataType | None) -> _HeadersEncoder:
 
 def _values(column: pa.Array, refuse: Callable[[int, str], PublishFailed]) -> list[Any]:
     """The values of the column. Python has no dates and times from the year 10000 on."""
+    column = column.cast(_in_utc(column.type))
     try:
         values: list[Any] = column.to_pylist()
     except OverflowError:
@@ -431,6 +432,20 @@ def _values(column: pa.Array, refuse: Callable[[int, str], PublishFailed]) -> li
                 raise refuse(number, f"a header cannot be read: {error}") from error
         raise
     return values
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """The type with UTC as the time zone of its times. Spark uses the session's, which may be one
+    that Python does not know, such as GMT+8."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(_in_utc(kind.item_type)))
+    return kind
 
 
 def _encode_each(

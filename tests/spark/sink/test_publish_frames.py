@@ -380,6 +380,30 @@ def test_each_type_of_a_struct_has_its_letter() -> None:
     ]
 
 
+@pytest.mark.parametrize("zone", ["GMT+8", "PST", "+08:00"])
+def test_times_in_headers_are_the_same_whatever_the_time_zone_of_the_session(zone: str) -> None:
+    times = pa.array([1, None]).cast(pa.timestamp("s")).cast(pa.timestamp("us", zone))
+    columns = {
+        "one": times,
+        "many": pa.ListArray.from_arrays([0, 1, 2], times),
+        "named": pa.MapArray.from_arrays([0, 1, 2], ["a", "b"], times),
+        "nothing": pa.nulls(2),
+    }
+    data_type = types.StructType()
+    for name, kind in {
+        "one": types.TimestampType(),
+        "many": types.ArrayType(types.TimestampType()),
+        "named": types.MapType(STRING, types.TimestampType()),
+        "nothing": types.NullType(),
+    }.items():
+        data_type.add(name, kind)
+    time, null = Field("T", 1), Field("V", None)
+    assert headers_of(data_type, pa.StructArray.from_arrays(columns.values(), columns)) == [
+        {"one": time, "many": Field("A", [time]), "named": Field("F", {"a": time})},
+        {"many": Field("A", [null]), "named": Field("F", {"b": null})},
+    ]
+
+
 def test_a_time_from_the_year_10000_on_names_its_row() -> None:
     data_type = types.StructType().add("due", types.TimestampType())
     seconds = pa.array([1, 253_402_300_800]).cast(pa.timestamp("s")).cast(pa.timestamp("us", "UTC"))
