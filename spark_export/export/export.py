@@ -168,8 +168,10 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
         check_unreadable(snapshot, _queues(plan), wish.options.mode)
         shelf.write(name, json.dumps(plan_fields(plan)).encode())
     except BaseException:
-        if wish.snapshot is None:
-            snapshot.release()
+        # A remote place may have the plan although its answer was lost; or it does not answer.
+        with suppress(OSError):
+            if wish.snapshot is None and shelf.size(name) is None:
+                snapshot.release()
         raise
     return plan
 

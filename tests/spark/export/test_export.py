@@ -15,6 +15,7 @@ import pytest
 from exporting import export, rows_of, wish
 from stored_node import NAMES, ORDERS, StoredNode
 
+from warren.backup.shelf import DirectoryShelf
 from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Write
 from warren.persist.disk.filesystem import RealFileSystem
@@ -235,6 +236,28 @@ def test_an_export_that_was_killed_and_run_again_has_the_same_files(
     # Who brings a snapshot keeps it.
     assert list_snapshots(store) == [snapshot]
     snapshot.release()
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_an_export_whose_plan_was_written_without_an_answer_goes_on(
+    store: Path, destination: Path, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    write = DirectoryShelf.write
+
+    def write_without_answer(shelf: DirectoryShelf, name: str, octets: bytes) -> None:
+        if arrives:
+            write(shelf, name, octets)
+        raise OSError("no answer")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no answer"):
+        patched.setattr(DirectoryShelf, "write", write_without_answer)
+        begin(store, destination, "full", wish())
+    kept = list_snapshots(store)
+    assert len(kept) == arrives
+    manifest = export(store, destination, "full", wish())
+    assert manifest.rows == 205
+    assert not arrives or kept[0].id == manifest.snapshot
+    assert list_snapshots(store) == []
 
 
 def test_an_export_at_a_url_is_verified_and_goes_on(node: StoredNode, s3_url: str) -> None:
