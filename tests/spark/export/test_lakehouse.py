@@ -38,6 +38,7 @@ from warren.spark_export.export.export_plan import Plan
 from warren.spark_export.export.lake_table import (
     DELTA,
     ICEBERG,
+    TableBatch,
     TableChoice,
 )
 from warren.spark_export.export.lake_tables import open_table
@@ -309,6 +310,15 @@ def test_mistakes_are_told_before_spark_is_started(
     command = ["export", "run", str(node.directory.path), str(place), *arguments]
     result = CliRunner().invoke(warren, command)
     assert result.exit_code == 2 and text in result.output, result.output
+
+
+def test_an_error_of_delta_is_told_in_a_line(place: Path) -> None:
+    log = place / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("no JSON\n")
+    with pytest.raises(TableRefused, match=r"Delta table .*/table: ") as told:
+        open_table(choice_of(DELTA), place).has(TableBatch("job", 0))
+    assert str(told.value).isprintable() and "start_thread" not in str(told.value)
 
 
 def test_without_the_library_it_says_what_to_install(
