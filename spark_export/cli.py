@@ -47,7 +47,8 @@ DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type
 
 
 def _not_empty(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """As from a variable that is not set, "" would be the working directory."""
+    """Refuse an empty text, as a shell variable without a value gives it: as a path it would be the
+    working directory."""
     if not value:
         raise click.BadParameter("it is empty; the working directory is .")
     return value
@@ -109,7 +110,7 @@ def _package(error: ModuleNotFoundError) -> str:
 
 @click.group()
 def export() -> None:
-    """Write the messages of a store as Parquet; the node may run, and is not asked."""
+    """Write the messages of a store as Parquet files. The node may run; it has no work with it."""
 
 
 # Exports
@@ -197,8 +198,8 @@ def run(
 
     DEST is a directory, or a URL such as s3://bucket/folder.
 
-    An export that did not finish goes on when it is run again under its name; one that did is
-    left as it is.
+    An unfinished export goes on when it is run again under its name; a finished one is left as it
+    is.
     """
     with _explained():
         from warren.spark_export.export import export as exports
@@ -225,7 +226,7 @@ def run(
             snapshot_directory=snapshot_directory,
             table=_table_choice(table_format, table),
         )
-        # Before Spark is started, which takes seconds.
+        # This comes before Spark is started, which takes seconds.
         check_java()
         with ExitStack() as session:
             manifest = exports.run(
@@ -406,7 +407,8 @@ def list_of_snapshots(directory: Path, as_json: bool) -> None:
 def release_snapshot(
     directory: Path, names: tuple[str, ...], snapshot_directory: Path | None
 ) -> None:
-    """Remove snapshots, and cursors with theirs; what only they kept is freed."""
+    """Remove snapshots, and cursors with their snapshots; the disk space that only these kept is
+    freed."""
     with _explained():
         from warren.persist.snapshots.pins import NAME
         from warren.spark_export.snapshot.snapshot import load_snapshot, pins_directory
@@ -432,7 +434,7 @@ def release_snapshot(
 def extend_snapshot(
     directory: Path, snapshot: str, lease: float, snapshot_directory: Path | None
 ) -> None:
-    """Keep a snapshot for so long from now on."""
+    """Keep a snapshot for the time in --lease, from now on."""
     with _explained():
         from warren.spark_export.snapshot.snapshot import open_snapshot
 

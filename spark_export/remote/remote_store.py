@@ -124,7 +124,7 @@ class RemoteSnapshot:
 
 
 class RemoteStore:
-    """The nodes of a cluster, or one node without; `entries` are the addresses asked first."""
+    """The nodes of a cluster, or one node; `entries` are the addresses that are asked first."""
 
     snapshot_every_s = 1.0
     """A node serves its clients while it makes a snapshot, so streams ask less often."""
@@ -304,7 +304,7 @@ class RemoteCursor:
         self._keeper.dismiss()
 
     def taken(self) -> str:
-        """Take it at all running nodes; returns the holder. Raises `CursorInUse`,
+        """Take the cursor at all running nodes; returns the holder. Raises `CursorInUse`,
         `StoreRefused`."""
         self._take()
         return self._holder

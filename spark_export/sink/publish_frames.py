@@ -44,7 +44,8 @@ ENCODED_BYTES: Final = 8 << 20
 
 _MANDATORY = 1
 _METHOD_FIXED = 9
-"""Octets of basic.publish besides the names: class, method, reserved, two lengths, bits."""
+"""Octets of a basic.publish without exchange and routing key: class, method, reserved, two lengths,
+bits."""
 
 
 class _Part(NamedTuple):
