@@ -56,7 +56,9 @@ def _not_empty(context: click.Context, parameter: click.Parameter, value: str) -
 
 DESTINATION = click.argument("destination", metavar="DEST", callback=_not_empty)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-EXPORT = click.option("--export", "export_id", metavar="NAME", help="The newest unless named.")
+EXPORT = click.option(
+    "--export", "export_id", metavar="NAME", help="The export; the newest if not given."
+)
 
 
 class Refused(click.ClickException):
@@ -68,21 +70,31 @@ class Failed(click.ClickException):
 
 
 LEASE = click.option(
-    "--lease", default="1h", show_default=True, type=Seconds(), help="How long a snapshot is kept."
+    "--lease",
+    default="1h",
+    show_default=True,
+    type=Seconds(),
+    help="How long the snapshot is kept.",
 )
 SNAPSHOTS_IN = click.option(
     "--snapshot-directory",
     type=click.Path(path_type=Path),
-    help="Where the snapshot is made, if not in the store.",
+    help="A directory for the snapshot, if not the store.",
 )
 
 
 def choosing_queues(command: F) -> F:
     """Add the options that choose queues."""
     for option in (
-        click.option("--pattern", metavar="REGEX", help="Queues whose whole name matches."),
-        click.option("--queue", "queues", multiple=True, metavar="NAME", help="May be repeated."),
-        click.option("--vhost", metavar="NAME", help="Only of this virtual host."),
+        click.option("--pattern", metavar="REGEX", help="Only queues whose whole name matches."),
+        click.option(
+            "--queue",
+            "queues",
+            multiple=True,
+            metavar="NAME",
+            help="Only this queue; may be repeated.",
+        ),
+        click.option("--vhost", metavar="NAME", help="Only queues of this virtual host."),
     ):
         command = option(command)
     return command
@@ -120,12 +132,23 @@ def export() -> None:
 @DIRECTORY
 @DESTINATION
 @choosing_queues
-@click.option("--export", "export_id", metavar="NAME", help="The time of now unless named.")
-@click.option("--since", metavar="NAME", help="Only what came after this export, or `latest`.")
-@click.option("--start", metavar="TIME", help="Enqueued then or later, as ISO 8601.")
-@click.option("--end", metavar="TIME", help="Enqueued before, as ISO 8601.")
 @click.option(
-    "--target-file-size", default="128m", show_default=True, help="Of records, uncompressed."
+    "--export", "export_id", metavar="NAME", help="The export's name; the time of now if not given."
+)
+@click.option(
+    "--since",
+    metavar="NAME",
+    help="Only messages that came after this export; `latest` is the newest.",
+)
+@click.option(
+    "--start", metavar="TIME", help="Only messages enqueued at this time (ISO 8601) or later."
+)
+@click.option("--end", metavar="TIME", help="Only messages enqueued before this time (ISO 8601).")
+@click.option(
+    "--target-file-size",
+    default="128m",
+    show_default=True,
+    help="The size of a file, in bytes of uncompressed records.",
 )
 @click.option(
     "--codec",
@@ -147,11 +170,13 @@ def export() -> None:
     default="PERMISSIVE",
     show_default=True,
     type=click.Choice(["PERMISSIVE", "DROPMALFORMED", "FAILFAST"], case_sensitive=False),
-    help="What becomes of damaged records.",
+    help="What to do with damaged records.",
 )
 @click.option("--allow-data-loss", is_flag=True, help="Leave out messages whose log file is gone.")
-@click.option("--state", is_flag=True, help="Ask the node what is unacknowledged.")
-@click.option("--snapshot", metavar="ID", help="Read this snapshot, and leave it there.")
+@click.option(
+    "--state", is_flag=True, help="Ask the running node which messages are unacknowledged."
+)
+@click.option("--snapshot", metavar="ID", help="Read this snapshot, and keep it.")
 @SNAPSHOTS_IN
 @LEASE
 @click.option(
@@ -162,10 +187,12 @@ def export() -> None:
     type=click.Choice([PARQUET, "delta", "iceberg"]),
     help="Append the files to a table at DEST, exactly once.",
 )
-@click.option("--table", metavar="CATALOG.NAMESPACE.TABLE", help="Of Iceberg.")
-@click.option("--master", default="local[*]", show_default=True, type=Master(), help="Of Spark.")
-@click.option("--parallelism", type=click.IntRange(min=1), help="Tasks at once, at most.")
-@click.option("--progress", is_flag=True, help="Show how far it is.")
+@click.option("--table", metavar="CATALOG.NAMESPACE.TABLE", help="The name of the Iceberg table.")
+@click.option(
+    "--master", default="local[*]", show_default=True, type=Master(), help="The master of Spark."
+)
+@click.option("--parallelism", type=click.IntRange(min=1), help="The most tasks at once.")
+@click.option("--progress", is_flag=True, help="Show a progress bar.")
 @AS_JSON
 def run(
     directory: Path,
@@ -246,7 +273,7 @@ def run(
 @export.command()
 @DESTINATION
 @EXPORT
-@click.option("--all", "every", is_flag=True, help="Every export, not only one with its bases.")
+@click.option("--all", "every", is_flag=True, help="Verify every export in DEST.")
 @AS_JSON
 def verify(destination: str, export_id: str | None, every: bool, as_json: bool) -> None:
     """Read the files of an export in DEST, and of those it is based on."""
@@ -330,7 +357,9 @@ def snapshot_group() -> None:
 @choosing_queues
 @LEASE
 @SNAPSHOTS_IN
-@click.option("--state", is_flag=True, help="Ask the node what is unacknowledged.")
+@click.option(
+    "--state", is_flag=True, help="Ask the running node which messages are unacknowledged."
+)
 @AS_JSON
 def create_snapshot(
     directory: Path,
