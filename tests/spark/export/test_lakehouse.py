@@ -211,6 +211,30 @@ def test_no_increment_goes_on_while_another_one_is_being_appended(
         export_to(DELTA, node, place, "3", since="1")
 
 
+def test_files_of_a_transaction_that_counts_stay_though_its_answer_was_lost(
+    node: StoredNode, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with Glue: its client sends the request again, and is told of a conflict with itself."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException
+
+    export_to(ICEBERG, node, place, "1")
+    node.publish(b"later", ORDERS)
+    node.flush()
+    commit = SqlCatalog.commit_table
+    commits = []
+
+    def commit_without_answer(self: Any, *arguments: Any, **named: Any) -> Any:
+        commits.append(commit(self, *arguments, **named))
+        raise CommitFailedException("another transaction came first")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_without_answer)
+    export_to(ICEBERG, node, place, "2", since="1")
+    assert len(commits) == 1
+    found = copies(read_table(ICEBERG, place))
+    assert len(found) == 206 and set(found.values()) == {1}
+
+
 @pytest.fixture
 def snapshot(node: StoredNode) -> Path:
     from warren.spark_export.snapshot.plan import QueueSelector
