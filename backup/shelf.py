@@ -75,8 +75,8 @@ class Shelf(Protocol):
         """
 
     def draft(self, folder: str) -> Draft:
-        """Begin a file that gets its name when it is complete. In a directory it is written in
-        this folder. Raises OSError."""
+        """Begin a file that gets its name when it is complete; until then it may be in this folder.
+        Raises OSError."""
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists. Raises OSError."""
@@ -88,8 +88,8 @@ class Shelf(Protocol):
 class Draft(Protocol):
     """A file that is being written. `file` is a local one.
 
-    If the process is killed, a draft of a `DirectoryShelf` is left in its folder, under a name that
-    ends in `.new`; of others nothing is left on this machine.
+    If the process is killed, an unfinished file may be left in the draft's folder, under a name
+    that ends in `.new`; elsewhere nothing is left.
     """
 
     file: BinaryIO
