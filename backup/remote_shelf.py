@@ -8,17 +8,18 @@ change such an archive. pyarrow is loaded when the first URL is opened: a broker
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from secrets import token_hex
-from tempfile import gettempdir
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from warren.backup.errors import ShelfRefused
-from warren.backup.shelf import chunks
+from warren.backup.shelf import Draft, chunks
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -97,18 +98,14 @@ class RemoteShelf:
         return cast(BinaryIO, self._files.open_input_file(self._path(name)))
 
     def write(self, name: str, octets: bytes) -> None:
-        self._put(name, [octets])
+        self.put(name, [octets], parent(name))
 
     def store(self, name: str, source: Path, size: int) -> str:
         with source.open("rb") as octets:
-            return self._put(name, chunks(octets, size, source))
+            return self.put(name, chunks(octets, size, source), parent(name))
 
-    def scratch(self, folder: str) -> Path:
-        return Path(gettempdir())
-
-    def adopt(self, name: str, file: Path) -> None:
-        self.store(name, file, file.stat().st_size)
-        file.unlink()
+    def draft(self, folder: str) -> Draft:
+        return RemoteDraft(self, folder)
 
     def remove(self, name: str) -> None:
         if self.size(name) is not None:
@@ -118,12 +115,15 @@ class RemoteShelf:
         for name in self.names(folder):
             self.remove(name)
 
-    def _put(self, name: str, octets: Iterable[bytes]) -> str:
+    def put(self, name: str, octets: Iterable[bytes], folder: str) -> str:
+        """Write a file of these octets; returns their SHA-256. Where a file is written before it
+        gets its name, it is written in this folder. Raises OSError."""
         target = self._path(name)
         direct = self._files.type_name in OBJECT_STORES
-        place = target if direct else f"{target}.{token_hex(4)}.new"
+        place = target if direct else self._path(f"{folder}/{token_hex(16)}.new".lstrip("/"))
         if not direct:
-            self._files.create_dir(place.rpartition("/")[0], recursive=True)
+            for path in (place, target):
+                self._files.create_dir(parent(path), recursive=True)
         hashed = hashlib.sha256()
         stream = self._files.open_output_stream(place)
         try:
@@ -142,3 +142,26 @@ class RemoteShelf:
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}".rstrip("/")
+
+
+def parent(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+class RemoteDraft:
+    """A draft in the temporary directory (`TMPDIR`). It has no name there, so the system removes it
+    when the process ends, however it ends."""
+
+    def __init__(self, shelf: RemoteShelf, folder: str) -> None:
+        self.file: BinaryIO = TemporaryFile()
+        self._shelf = shelf
+        self._folder = folder
+
+    def keep(self, name: str) -> None:
+        with self.file:
+            size = self.file.seek(0, os.SEEK_END)
+            self.file.seek(0)
+            self._shelf.put(name, chunks(self.file, size, name), self._folder)
+
+    def discard(self) -> None:
+        self.file.close()

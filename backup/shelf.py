@@ -74,18 +74,31 @@ class Shelf(Protocol):
         Raises `ShelfRefused` if the local file has become shorter, OSError.
         """
 
-    def scratch(self, folder: str) -> Path:
-        """A local directory, made if it is missing, for files that `adopt` will put into this
-        folder. It may be the folder itself. Raises OSError."""
-
-    def adopt(self, name: str, file: Path) -> None:
-        """Move a local file to the shelf. Raises OSError."""
+    def draft(self, folder: str) -> Draft:
+        """Begin a file that gets its name when it is complete; until then it may be in this folder.
+        Raises OSError."""
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists. Raises OSError."""
 
     def remove_folder(self, folder: str) -> None:
         """Remove a folder with everything in it, if it exists. Raises OSError."""
+
+
+class Draft(Protocol):
+    """A file that is being written. `file` is a local one.
+
+    If the process is killed, an unfinished file may be left in the draft's folder, under a name
+    that ends in `.new`; elsewhere nothing is left.
+    """
+
+    file: BinaryIO
+
+    def keep(self, name: str) -> None:
+        """Put the file on the shelf under this name. Raises OSError."""
+
+    def discard(self) -> None:
+        """Remove the file, unless it was kept."""
 
 
 PRIVATE = 0o700
@@ -144,34 +157,50 @@ class DirectoryShelf:
         return (self.path / name).open("rb")
 
     def write(self, name: str, octets: bytes) -> None:
-        target = self.path / name
-        create_directory(target.parent, self._mode)
-        write_durably(target, octets)
+        write_durably(self.target(name), octets)
 
     def store(self, name: str, source: Path, size: int) -> str:
-        target = self.path / name
-        create_directory(target.parent, self._mode)
+        target = self.target(name)
         with source.open("rb") as octets:
             return put_durably(chunks(octets, size, source), target)
 
-    def scratch(self, folder: str) -> Path:
+    def draft(self, folder: str) -> Draft:
         path = self.path / folder
         create_directory(path, self._mode)
-        return path
+        return DirectoryDraft(self, path / f"{token_hex(16)}.new")
 
-    def adopt(self, name: str, file: Path) -> None:
+    def target(self, name: str) -> Path:
+        """The path of a file, in a directory that exists. Raises OSError."""
         target = self.path / name
         create_directory(target.parent, self._mode)
-        with file.open("rb") as octets:
-            os.fsync(octets.fileno())
-        os.rename(file, target)
-        sync_directory(target.parent)
+        return target
 
     def remove(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
 
     def remove_folder(self, folder: str) -> None:
         shutil.rmtree(self.path / folder, ignore_errors=True)
+
+
+class DirectoryDraft:
+    """A draft on the shelf's own file system, so that it is moved to its name and not copied."""
+
+    def __init__(self, shelf: DirectoryShelf, path: Path) -> None:
+        self.file: BinaryIO = path.open("wb")
+        self._shelf = shelf
+        self._path = path
+
+    def keep(self, name: str) -> None:
+        target = self._shelf.target(name)
+        with self.file:
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        os.rename(self._path, target)
+        sync_directory(target.parent)
+
+    def discard(self) -> None:
+        self.file.close()
+        self._path.unlink(missing_ok=True)
 
 
 def chunks(octets: BinaryIO, size: int, shown: object) -> Iterator[bytes]:

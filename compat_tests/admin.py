@@ -1,4 +1,4 @@
-"""What an administrator does to a broker, through RabbitMQ's HTTP management API."""
+"""Changes a broker as its administrator, through RabbitMQ's HTTP management API."""
 
 import base64
 import json
@@ -47,7 +47,7 @@ class Admin:
         return json.loads(text) if text else None
 
     def forget(self, *path: str) -> None:
-        """Deletes something that may be gone already."""
+        """Deletes something; it is no error if that is gone already."""
         try:
             self.call("DELETE", *path)
         except Refused as refusal:
@@ -88,7 +88,7 @@ class Admin:
         apply_to: str = "all",
         kind: str = "policies",
     ) -> None:
-        """Sets a policy, or with kind `operator-policies` one of the operator."""
+        """Sets a policy; with kind `operator-policies`, an operator policy."""
         body = {
             "pattern": pattern,
             "definition": definition,
@@ -98,7 +98,7 @@ class Admin:
         self.call("PUT", kind, vhost, name, body=body)
 
     def connections_named(self, name: str) -> list[str]:
-        """The broker's names for the connections that call themselves so."""
+        """The broker's names of the connections whose clients call themselves `name`."""
         return [
             connection["name"]
             for connection in self.call("GET", "connections")

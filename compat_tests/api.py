@@ -1,4 +1,4 @@
-"""A client of the HTTP management API that shows what is answered, refusals too."""
+"""A client of the HTTP management API; it returns every answer, refusals as well."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ CLOSED_VHOST = "User not authorised to access virtual host"
 
 
 class Answer(NamedTuple):
-    """`json` is None where there is none."""
+    """An answer; `json` is None if its body is not JSON."""
 
     status: int
     json: Any
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 
 
 class Api:
-    """One user of a management listener; `Api(url, None)` names nobody.
+    """One user of a management listener; `Api(url, None)` sends no login.
 
     Paths are given in parts, which are quoted here: `get("queues", vhost, "q", columns="name")`.
     """
@@ -57,7 +57,7 @@ class Api:
 
     @classmethod
     def of_url(cls, url: str) -> "Api":
-        """Asks as the user whom the URL names."""
+        """A client with the login in the URL."""
         parts = urlsplit(url)
         return cls(url, (unquote(parts.username or "guest"), unquote(parts.password or "guest")))
 
@@ -99,19 +99,19 @@ class Api:
 
     def _connection(self) -> HTTPConnection:
         if self.secure:
-            # Who tests a broker knows whom it speaks to; certificates are tested elsewhere.
+            # Certificates are not checked: they are the subject of other tests.
             context = ssl._create_unverified_context()
             return HTTPSConnection(*self.address, timeout=TIMEOUT_S, context=context)
         return HTTPConnection(*self.address, timeout=TIMEOUT_S)
 
-    # What is expected to work
+    # Requests that must succeed
 
     def get(self, *path: str, **query: str) -> Any:
         """The JSON of a 200."""
         return expected(self.ask("GET", *path, query=query), 200, path).json
 
     def put(self, *path: str, body: Any = None) -> int:
-        """201 for something new, 204 for a change."""
+        """PUT; returns 201 for something new, 204 for a change."""
         answer = self.ask("PUT", *path, body={} if body is None else body)
         return expected(answer, 204 if answer.status == 204 else 201, path).status
 
@@ -136,7 +136,7 @@ class Api:
     def publish(
         self, vhost: str, routing_key: str, payload: str = "", exchange: str = "amq.default"
     ) -> bool:
-        """Returns whether the message was routed."""
+        """Publish a message; returns whether it was routed."""
         body = message(routing_key, payload)
         routed: bool = self.post("exchanges", vhost, exchange, "publish", body=body)["routed"]
         return routed
@@ -144,7 +144,7 @@ class Api:
     def got(
         self, vhost: str, queue: str, ackmode: str = "ack_requeue_false", count: int = 100
     ) -> list[dict[str, Any]]:
-        """Messages of a queue as the API shows them."""
+        """Fetch messages of a queue; returns them as the API shows them."""
         body = {"count": count, "ackmode": ackmode, "encoding": "auto"}
         rows: list[dict[str, Any]] = self.post("queues", vhost, queue, "get", body=body)
         return rows
@@ -165,7 +165,7 @@ def expected(answer: Answer, status: int, path: tuple[str, ...]) -> Answer:
 
 
 def message(routing_key: str, payload: str = "", **changes: Any) -> dict[str, Any]:
-    """The body of a publish."""
+    """The body of a request that publishes a message."""
     return {
         "properties": {},
         "routing_key": routing_key,
@@ -176,7 +176,7 @@ def message(routing_key: str, payload: str = "", **changes: Any) -> dict[str, An
 
 
 def eventually(look: Callable[[], T], wanted: Callable[[T], Any] = bool) -> T:
-    """What `look` sees when it is as wanted, which statistics may take seconds for."""
+    """Call `look` until its result is as wanted, and return that. Statistics may need seconds."""
     deadline = time.monotonic() + STATISTICS_S
     while True:
         seen = look()

@@ -7,7 +7,7 @@ from warren.compat_tests.raw_client import RawClient
 
 
 class Raw:
-    """`raw()` is open and ready, `raw.connected()` has only the TCP connection."""
+    """Makes clients: `raw()` is open and ready, `raw.connected()` has only the TCP connection."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker

@@ -1,8 +1,7 @@
-"""AMQP field tables with exact types, which client libraries hide and this suite must say.
+"""AMQP field tables with the exact type of each value, which client libraries do not show.
 
-A plain Python value is written with its usual type. `Typed("s", 5)` says the type octet itself.
-Tables are read back plain, or with every value wrapped in `Typed` when the type on the wire is what
-a test is about.
+A plain Python value is written with its usual type; `Typed("s", 5)` names the type octet. Tables
+are read as plain values or, where a test is about the types, with every value wrapped in `Typed`.
 """
 
 import struct
@@ -65,7 +64,7 @@ def encode_table(table: Table) -> bytes:
 
 
 def encode_pairs(table: Table) -> bytes:
-    """The table without its length prefix, which is what AMQPLAIN wants."""
+    """The table without its length prefix, as AMQPLAIN has it."""
     return b"".join(encode_shortstr(key) + encode_value(value) for key, value in table.items())
 
 

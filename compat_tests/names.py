@@ -1,4 +1,4 @@
-"""Names no other test and no other run uses, and their removal when the test is over."""
+"""Unique names of queues and exchanges, which are deleted when the test is over."""
 
 import time
 
@@ -20,7 +20,7 @@ class Names:
         return name
 
     def remove_all(self, broker: Broker) -> None:
-        """Deletes every queue and exchange of these names; what is missing does no harm."""
+        """Deletes every queue and exchange of these names; missing ones are no error."""
         if not self.given:
             return
         client = RawClient(broker).open()
@@ -35,7 +35,8 @@ class Names:
 
 
 def delete_queue(channel: RawChannel, name: str) -> None:
-    """Deletes the queue, after its owner is gone if it was exclusive to one just closed."""
+    """Deletes the queue. One that was exclusive to a connection that has just closed may be locked
+    for a moment; then this waits."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         channel.send("queue.delete", queue=name)

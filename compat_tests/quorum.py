@@ -1,7 +1,8 @@
 """Quorum queues for tests: declared, filled, and watched until they have settled.
 
-A quorum queue deals with verdicts in its own time, and a RabbitMQ answers basic.get before it has
-dealt with a basic.nack that came first. So tests wait for the number of ready messages.
+A quorum queue handles acks and nacks later than it gets them: RabbitMQ may answer a basic.get
+before it has handled the basic.nack that was sent first. So tests wait for the number of ready
+messages.
 """
 
 from typing import Any
@@ -14,7 +15,7 @@ QUORUM = {"x-queue-type": "quorum"}
 
 
 def quorum_queue(ch: RawChannel, names: Names, **arguments: Any) -> str:
-    """A fresh quorum queue; `x_max_length` is `x-max-length`."""
+    """Declare a new quorum queue; `x_max_length` becomes the argument `x-max-length`."""
     queue = names.new()
     table = {key.replace("_", "-"): value for key, value in arguments.items()}
     ch.declare(queue, durable=True, arguments={**QUORUM, **table})
@@ -30,18 +31,19 @@ def fill(ch: RawChannel, queue: str, count: int) -> None:
 
 
 def take(ch: RawChannel, queue: str, count: int) -> list[int]:
-    """Fetch so many messages and keep them; returns their delivery tags."""
+    """Fetch `count` messages without settling them; returns their delivery tags."""
     return [ch.got(queue, no_ack=False)["delivery_tag"] for _ in range(count)]
 
 
 def contents(ch: RawChannel, queue: str, count: int) -> list[bytes]:
-    """The bodies of the messages, once so many are ready."""
+    """Wait until `count` messages are ready, and fetch them; returns their bodies."""
     ch.becomes_ready(queue, count)
     return [message.body for message in ch.arriving(queue, count)]
 
 
 def shown(api: Api, vhost: str, queue: str, key: str, value: Any) -> dict[str, Any]:
-    """What the API shows of the queue once it shows this value, which may take two rounds."""
+    """Wait until `key` has this value in the API's description of the queue, and return that.
+    RabbitMQ may need two rounds of its statistics."""
     row: dict[str, Any] = eventually(
         lambda: api.get("queues", vhost, queue), lambda row: row.get(key, _MISSING) == value
     )

@@ -1,7 +1,7 @@
-"""The client that most tests use: a raw connection with channels, and short forms for the usual.
+"""The client of most tests: a raw connection with channels, and short forms of common calls.
 
-`RawClient` is a `RawConnection` that opens channels. `RawChannel` is one of them: `send` says a
-method, `call` waits for its reply too, and the rest uses these two.
+`RawClient` is a `RawConnection` that opens channels. `RawChannel` is one of them: `send` sends a
+method, `call` also waits for its reply, and the other methods use these two.
 """
 
 import time
@@ -23,7 +23,7 @@ from warren.compat_tests.raw_connection import (
     frame_bytes,
 )
 
-# How long a test listens for what must not come, after round trips that should have flushed it.
+# The time to wait for something that must not come, after round trips that should have brought it.
 QUIET_S = 0.05
 
 
@@ -53,7 +53,7 @@ class RawChannel:
         self.client.send_method(self.number, name, **fields)
 
     def call(self, name: str, **fields: Any) -> Method:
-        """Says a method and returns its reply, which must be the next thing on this channel."""
+        """Sends a method and returns its reply, which must be the next method on this channel."""
         self.send(name, **fields)
         return self.expect(f"{name}-ok")
 
@@ -66,25 +66,28 @@ class RawChannel:
     def expect_close(
         self, code: int, explanation: str | None, offender: tuple[int, int] | None = None
     ) -> Method:
-        """A channel.close with this code and text; it is answered, so the number is free."""
+        """Waits for a channel.close with this code and text, and answers it; then the channel's
+        number is free."""
         method = self.expect("channel.close")
         check_close(method, code, explanation, offender)
         self.send("channel.close-ok")
         return method
 
     def refused(self, code: int, explanation: str | None, name: str, **fields: Any) -> Method:
-        """Says a method for which the broker must close the channel; opens the channel again."""
+        """Sends a method for which the broker must close the channel; opens the channel again."""
         self.send(name, **fields)
         method = self.expect_close(code, explanation)
         self.call("channel.open")
         return method
 
     def ping(self) -> None:
-        """A round trip without effect: all that was sent on this channel has been dealt with."""
+        """A round trip without effect: afterwards the broker has handled all that was sent on this
+        channel."""
         self.call("channel.flow", active=True)
 
     def expect_silence(self, queue: str | None = None) -> None:
-        """Nothing comes on this channel, not even after round trips to queue and channel."""
+        """Checks that nothing comes on this channel, not even after round trips to queue and
+        channel."""
         if queue is not None:
             self.declare(queue, passive=True)
         self.ping()
@@ -103,7 +106,8 @@ class RawChannel:
         return self.call("queue.declare", queue=queue, **fields)
 
     def own_queue(self, **arguments: Any) -> str:
-        """A fresh exclusive queue, named by the broker; `x_max_length` is `x-max-length`."""
+        """Declares a new exclusive queue, named by the broker; `x_max_length` becomes the argument
+        `x-max-length`."""
         table = {key.replace("_", "-"): value for key, value in arguments.items()}
         name: str = self.declare("", exclusive=True, arguments=table)["queue"]
         return name
@@ -141,7 +145,7 @@ class RawChannel:
         mandatory: bool = False,
         **properties: Any,
     ) -> None:
-        """Publishes in as many frames as the negotiated frame size asks for."""
+        """Publishes a message, in as many frames as the negotiated frame size requires."""
         piece = self.client.frame_max - 8
         frames = [
             frame_bytes(
@@ -165,7 +169,7 @@ class RawChannel:
         return name
 
     def delivery(self, body: bytes | None = None) -> Method:
-        """The next basic.deliver, with this body if one is given."""
+        """Waits for the next basic.deliver, which must have this body if one is given."""
         method = self.expect("basic.deliver")
         if body is not None and method.body != body:
             raise Surprise(f"wanted a delivery of {body!r}, got {method}")
@@ -180,7 +184,7 @@ class RawChannel:
         return method if method.name == "basic.get-ok" else None
 
     def got(self, queue: str, body: bytes | None = None, no_ack: bool = True) -> Method:
-        """Like `get`, for a queue that must not be empty."""
+        """Like `get`, for a queue that must have a message."""
         method = self.get(queue, no_ack)
         if method is None:
             raise Surprise(f"wanted a message from {queue}, but it is empty")
@@ -196,7 +200,8 @@ class RawChannel:
         return bodies
 
     def arriving(self, queue: str, count: int) -> list[Method]:
-        """So many messages, waiting for those that another queue or a timer sends here."""
+        """Fetches `count` messages, and waits for those that another queue or a timer has still to
+        send."""
         deadline = time.monotonic() + PATIENCE_S
         messages: list[Method] = []
         while len(messages) < count:
@@ -210,7 +215,7 @@ class RawChannel:
         return messages
 
     def ready(self, queue: str) -> int:
-        """How many messages are ready in the queue."""
+        """The number of ready messages in the queue."""
         count: int = self.declare(queue, passive=True)["message_count"]
         return count
 
@@ -219,7 +224,7 @@ class RawChannel:
         return count
 
     def becomes_ready(self, queue: str, count: int) -> None:
-        """The queue gets to this many ready messages before the deadline."""
+        """Waits until the queue has this number of ready messages."""
         deadline = time.monotonic() + PATIENCE_S
         while (ready := self.ready(queue)) != count:
             if time.monotonic() > deadline:
@@ -255,9 +260,10 @@ class RawChannel:
         return False
 
     def confirms(self, count: int) -> list[tuple[str, int]]:
-        """Settles this many publishes: pairs of `ack` or `nack` and number, `multiple` written out.
+        """Waits for the confirms of `count` publishes. Returns pairs of `ack` or `nack` and number,
+        one for each message that `multiple` covers.
 
-        A number that was settled before may be covered by `multiple` again, but not named again.
+        A number that was confirmed before may be covered by `multiple` again, but not named again.
         """
         settled: list[tuple[str, int]] = []
         while len(settled) < count:

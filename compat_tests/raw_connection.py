@@ -1,8 +1,8 @@
-"""One AMQP connection that can say anything, also what no decent client would say.
+"""An AMQP connection on which a test can send anything, also what the protocol forbids.
 
-Nothing is answered behind the test's back; heartbeats that arrive are counted and skipped. Every
-wait has a deadline: what does not come raises `Silence`, a cut socket raises `SocketClosed`, and
-anything else than what was wanted raises `Surprise` and tells what it was.
+It answers nothing by itself; heartbeats that arrive are counted and skipped. Every wait has a
+deadline: `Silence` is raised if nothing comes, `SocketClosed` if the socket is closed, and
+`Surprise`, which says what came, if that is not what the test expects.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = 0xCE
 
-# How long a test waits for something that must come. Generous, since the machine may be busy.
+# The time to wait for something that must come; long, since the machine may be busy.
 PATIENCE_S = 8.0
 
 # The largest reply text is a short string; longer ones end in three dots.
@@ -70,7 +70,7 @@ class Silence(Exception):
 
 
 class Surprise(AssertionError):
-    """Something else came than what the test wanted."""
+    """Something came that the test does not expect."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def reply_text(code: int, explanation: str | None) -> str:
 
 
 class RawConnection:
-    """One connection. Created with the TCP connection made and nothing said yet; see `open`."""
+    """One connection. A new one is connected by TCP, and has sent nothing yet; see `open`."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -139,7 +139,8 @@ class RawConnection:
         response: bytes | None = None,
         locale: str = "en_US",
     ) -> None:
-        """Logs in, unless told otherwise as the user of the broker's URL."""
+        """Sends connection.start-ok; without other values it logs in as the user of the broker's
+        URL."""
         user = self.broker.user if user is None else user
         password = self.broker.password if password is None else password
         if response is None and mechanism == "AMQPLAIN":
@@ -163,7 +164,8 @@ class RawConnection:
     def tune(
         self, channel_max: int | None = None, frame_max: int | None = None, heartbeat: int = 0
     ) -> Method:
-        """Waits for connection.tune and answers it, with its own values where none are given."""
+        """Waits for connection.tune and answers it; values that are not given are those of the
+        offer."""
         offer = self.expect("connection.tune")
         self.frame_max = offer["frame_max"] if frame_max is None else frame_max
         self.send_method(
@@ -205,7 +207,7 @@ class RawConnection:
         return Frame(type, channel, payload)
 
     def read_bytes(self, size: int, timeout_s: float = PATIENCE_S) -> bytes:
-        """The next bytes, whatever they are."""
+        """The next bytes as they are."""
         return self._read_exactly(size, time.monotonic() + timeout_s)
 
     def _read_exactly(self, size: int, deadline: float) -> bytes:
@@ -228,7 +230,7 @@ class RawConnection:
         return piece
 
     def next_method(self, channel: int, timeout_s: float = PATIENCE_S) -> Method:
-        """The next method on this channel; those of other channels wait their turn."""
+        """The next method on this channel; methods on other channels are kept for later."""
         deadline = time.monotonic() + timeout_s
         while not self._inbox[channel]:
             if self._inbox[0] and self._inbox[0][0].name == "connection.close":
@@ -237,14 +239,14 @@ class RawConnection:
         return self._inbox[channel].popleft()
 
     def next_either(self, channel: int, timeout_s: float = PATIENCE_S) -> Method:
-        """The next method on this channel or on channel 0, where hard errors come."""
+        """The next method on this channel or on channel 0, on which connections are closed."""
         deadline = time.monotonic() + timeout_s
         while not self._inbox[channel] and not self._inbox[0]:
             self._take_in(self.read_frame(max(0.0, deadline - time.monotonic())))
         return self._inbox[channel if self._inbox[channel] else 0].popleft()
 
     def has_more(self, patience_s: float) -> bool:
-        """Whether something comes before the deadline, if only the beginning of a frame."""
+        """Whether anything comes before the deadline, be it only the beginning of a frame."""
         if self._received or any(self._inbox.values()):
             return True
         return bool(select.select([self.socket], [], [], patience_s)[0])
@@ -293,10 +295,8 @@ class RawConnection:
         offender: tuple[int, int] | None = None,
         timeout_s: float = PATIENCE_S,
     ) -> Method:
-        """A connection.close with this code and text, which is answered.
-
-        `offender` is class and method id of what the broker complains about.
-        """
+        """Waits for a connection.close with this code and text, and answers it. `offender` is the
+        class and method id of the method that the broker complains about."""
         while True:
             method = self.next_method(0, timeout_s)
             if method.name not in ("connection.blocked", "connection.unblocked"):
@@ -309,7 +309,8 @@ class RawConnection:
         return method
 
     def expect_socket_closed(self, timeout_s: float = PATIENCE_S) -> float:
-        """The socket is closed without another frame; returns after how many seconds."""
+        """Waits until the broker closes the socket without another frame; returns the seconds that
+        took."""
         started = time.monotonic()
         try:
             frame = self.read_frame(timeout_s)
@@ -320,13 +321,13 @@ class RawConnection:
     # Ending
 
     def close(self) -> None:
-        """Says goodbye, waits for close-ok and closes the socket."""
+        """Sends connection.close, waits for close-ok, and closes the socket."""
         self.send_method(0, "connection.close", reply_code=200, reply_text="bye")
         self.expect("connection.close-ok")
         self.socket.close()
 
     def abandon(self) -> None:
-        """Closes the socket without a word; harmless when it is closed already."""
+        """Closes the socket and sends nothing; does nothing if it is closed already."""
         self.socket.close()
 
 

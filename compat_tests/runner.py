@@ -11,8 +11,8 @@ DIRECTORY = Path(__file__).parent
 def run(url: str, management: str | None, pytest_args: list[str]) -> int:
     """Runs every test against the broker at `url`, prints the verdict, returns the exit code.
 
-    Without `management` the tests that need an administrator are skipped. No configuration file of
-    the folder one happens to stand in is read; the suite behaves the same everywhere.
+    Without `management` the tests that need an administrator are skipped. Configuration files in
+    the working directory are not read, so the suite behaves the same everywhere.
     """
     arguments = [
         str(DIRECTORY),

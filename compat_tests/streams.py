@@ -1,7 +1,7 @@
-"""Streams for tests: declared, filled one confirmed message at a time, and read.
+"""Streams for tests: declared, filled with one confirmed message at a time, and read.
 
-A RabbitMQ delivers whole chunks, and a message that is confirmed before the next is published is
-a chunk of its own.
+RabbitMQ delivers whole chunks; a message that is confirmed before the next one is published is a
+chunk of its own.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ OFFSET = "x-stream-offset"
 
 
 def stream(ch: RawChannel, names: Names, **arguments: Any) -> str:
-    """A fresh stream; `x_max_age` is `x-max-age`."""
+    """Declare a new stream; `x_max_age` becomes the argument `x-max-age`."""
     queue = names.new()
     table = {key.replace("_", "-"): value for key, value in arguments.items()}
     ch.declare(queue, durable=True, arguments={**STREAM, **table})
@@ -27,7 +27,7 @@ def described(queue: str, vhost: str) -> str:
 
 
 def fill(ch: RawChannel, queue: str, count: int, first: int = 0, **properties: Any) -> None:
-    """Publish so many numbers, each when the one before is confirmed, over a channel of its own."""
+    """Publish `count` numbers over a channel of their own; each is confirmed before the next."""
     publisher = ch.client.channel()
     publisher.call("confirm.select")
     for number in range(first, first + count):
@@ -49,7 +49,7 @@ def offset_of(delivery: Method) -> int:
 
 
 def read(ch: RawChannel, count: int) -> list[bytes]:
-    """The bodies of the next deliveries, each acknowledged."""
+    """Wait for `count` deliveries and acknowledge each; returns their bodies."""
     bodies = []
     for _ in range(count):
         delivery = ch.delivery()

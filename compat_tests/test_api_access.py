@@ -87,7 +87,8 @@ def test_vhost_takes_what_is_in_it_along(api: Api, admin: Admin, own_vhost: str)
 
 
 def test_connections_of_a_deleted_vhost_are_closed(api: Api, own_vhost: str, raw: Raw) -> None:
-    """RabbitMQ says that it is down where it notices that before the deletion."""
+    """RabbitMQ's text says that the vhost is down, if the connection notices that before the
+    deletion."""
     client = raw(vhost=own_vhost)
     api.delete("vhosts", own_vhost)
     close = client.expect("connection.close", 0)
@@ -100,7 +101,7 @@ def test_connections_of_a_deleted_vhost_are_closed(api: Api, own_vhost: str, raw
 
 @pytest.fixture
 def user(admin: Admin, names: Names) -> Any:
-    """The name of a user that is gone after the test."""
+    """The name of a user, which is deleted after the test."""
     name = names.new()
     yield name
     admin.forget("users", name)

@@ -91,7 +91,7 @@ def test_fields_of_a_connection(api: Api, own_vhost: str, mine: tuple[RawClient,
     assert wrong(row, CONNECTION) == {}
     assert (row["type"], row["protocol"], row["ssl"]) == ("network", "AMQP 0-9-1", False)
     assert (row["vhost"], row["auth_mechanism"]) == (own_vhost, "PLAIN")
-    # As addresses are written: the client's end first.
+    # The client's address comes first in the name.
     ends = f"{row['peer_host']}:{row['peer_port']} -> {row['host']}:{row['port']}"
     assert row["name"] == name == ends
     assert row["name"] in names_of(api.get("connections"))
@@ -229,7 +229,8 @@ def test_fields_of_a_consumer(api: Api, own_vhost: str, mine: tuple[RawClient, s
     ch.declare("q")
     ch.call("basic.qos", prefetch_count=5)
     ch.consume("q", "tag", arguments={"x-priority": 3})
-    # RabbitMQ knows consumers before their channels, whose details are an empty list until then.
+    # RabbitMQ lists a consumer before it knows the channel; until then the channel's details are an
+    # empty list.
     (row,) = eventually(
         lambda: api.get("consumers", own_vhost), lambda rows: rows and rows[0]["channel_details"]
     )

@@ -1,4 +1,4 @@
-"""Health checks, the overview, nodes and what else says how the broker is (sections 2.1 and 3)."""
+"""Health checks, overview, nodes, and other views of the broker's state (sections 2.1 and 3)."""
 
 import re
 from itertools import pairwise
@@ -338,7 +338,7 @@ def test_samples_of_a_queue(api: Api, vhost: str, queue: str, ch: RawChannel) ->
         return shown
 
     def has_samples(row: dict[str, Any]) -> bool:
-        """Lengths and publishes are told to the management apart from each other."""
+        """RabbitMQ's management gets lengths and publishes at different times."""
         samples = row.get("messages_details", {}).get("samples", ())
         published = row.get("message_stats", {})
         return "publish_details" in published and any(one["sample"] == 3 for one in samples)

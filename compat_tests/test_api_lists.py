@@ -48,7 +48,7 @@ def test_sorted_by_an_inner_column(api: Api, listed: str) -> None:
     api.put("queues", listed, "d6", body={"arguments": {"x-max-length": 7}})
     api.put("queues", listed, "a0", body={"arguments": {"x-max-length": 9}})
     rows = api.get("queues", listed, sort="arguments.x-max-length")
-    # Those without a value come first.
+    # Rows without a value come first.
     assert names_of(rows)[-2:] == ["d6", "a0"]
 
 
@@ -149,7 +149,7 @@ def test_page_zero_of_no_size(api: Api, vhost: str) -> None:
     ids=str,
 )
 def test_pages_that_make_no_sense(api: Api, listed: str, query: dict[str, str]) -> None:
-    """RabbitMQ looks at a pattern only where there is something to match with it."""
+    """RabbitMQ checks a pattern only if there is something to match with it."""
     answer = api.ask("GET", "queues", listed, query=query)
     assert answer.status == 400
     assert answer.json == {"error": "bad_request", "reason": "Pagination parameters are invalid"}
@@ -212,7 +212,7 @@ def test_pages_are_counted_after_the_filter(api: Api, listed: str) -> None:
     query = {"page": "2", "page_size": "1", "name": "b", "pagination": "true"}
     answer = page(api, listed, **query)
     assert (names_of(answer["items"]), answer["page_count"]) == (["b4"], 2)
-    # The page after a last one that is full is empty.
+    # A page that follows a full last page is empty.
     answer = page(api, listed, **{**query, "page": "3"})
     assert (answer["items"], answer["page_count"]) == ([], 2)
     refused = api.ask("GET", "queues", listed, query={**query, "page": "4"})

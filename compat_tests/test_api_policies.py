@@ -1,6 +1,6 @@
-"""Policies, parameters and limits over HTTP: what is shown and what is refused (section 2).
+"""Policies, parameters and limits over HTTP: how they are shown, and what is refused (section 2).
 
-What they do to queues and connections is in test_policies.py and test_limits.py.
+Their effects on queues and connections are in test_policies.py and test_limits.py.
 """
 
 from typing import Any

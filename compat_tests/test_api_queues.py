@@ -267,7 +267,7 @@ def test_consumers_of_a_queue_are_shown(api: Api, vhost: str, queue: str, ch: Ra
     ch.consume(queue, "mine", exclusive=True)
     row = eventually(
         lambda: api.get("queues", vhost, queue),
-        # Each of them comes at a time of its own.
+        # RabbitMQ's statistics show each of these at another time.
         lambda row: (
             row.get("consumers") == 1
             and row.get("exclusive_consumer_tag")

@@ -1,4 +1,4 @@
-"""What holds for every request to the management API: reference on it, section 1."""
+"""Rules for every request to the management API: section 1 of its reference."""
 
 import base64
 import gzip
@@ -101,7 +101,7 @@ def test_what_only_administrators_may(colleague: Colleagues, request_line: tuple
     for tags in ("management", "policymaker,monitoring"):
         answer = colleague(tags).api.ask(*request_line, body=body)
         assert (answer.status, answer.json["error"]) == (401, "not_authorised")
-        # What is in a vhost that is closed to the user is refused for that.
+        # Requests about a vhost that the user may not access are refused for that reason.
         assert answer.json["reason"] in (NOT_ADMINISTRATOR, CLOSED_OBJECT, CLOSED_VHOST)
 
 

@@ -12,7 +12,7 @@ AREA = "Channels"
 
 
 def in_error(client: RawClient) -> RawChannel:
-    """A channel the broker has closed and is waiting for close-ok on."""
+    """A channel that the broker has closed, and whose close-ok has not been sent."""
     channel = client.channel()
     channel.send("queue.declare", queue="no-such-queue", passive=True)
     channel.expect("channel.close")
@@ -105,7 +105,7 @@ def test_tickets_are_ignored(ch: RawChannel) -> None:
 def test_methods_the_broker_does_not_take_close_the_connection(ch: RawChannel, name: str) -> None:
     ch.send(name)
     if name == "basic.deliver":
-        # It carries content, and is looked at once that has come.
+        # The method carries content: the broker handles it when the content has come.
         ch.client.send_frame(HEADER, ch.number, encode_header({}, 0))
     ch.client.expect_close(503, "unimplemented method")
 

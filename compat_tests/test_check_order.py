@@ -1,4 +1,4 @@
-"""Which of several faults is told: reference 2 and 4."""
+"""The fault that the broker reports if there are several: reference 2 and 4."""
 
 from typing import Any
 

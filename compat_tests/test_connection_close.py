@@ -83,7 +83,7 @@ def test_lost_socket_deletes_exclusive_queues(raw: Raw, names: Names) -> None:
     lost.abandon()
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        # While the queue is still there it is locked, afterwards it is missing.
+        # As long as the queue exists it is locked; later it is missing.
         other.send("queue.declare", queue=queue, passive=True)
         code = other.expect("channel.close")["reply_code"]
         other.send("channel.close-ok")
@@ -95,7 +95,8 @@ def test_lost_socket_deletes_exclusive_queues(raw: Raw, names: Names) -> None:
 
 
 def name_of_connection(admin: Admin, name: str) -> str:
-    """What the broker calls the connection that calls itself so, which may take it some seconds."""
+    """The broker's name of the connection whose client calls itself `name`; RabbitMQ may need
+    seconds to show it."""
     deadline = time.monotonic() + 2 * PATIENCE_S
     while not (found := admin.connections_named(name)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -116,7 +117,7 @@ def test_operator_closes_connections_with_and_without_a_reason(
 
 
 def expect_vhost_gone(client: RawClient, vhost: str) -> None:
-    """RabbitMQ has two parts that notice; the one that is first says why."""
+    """Two parts of RabbitMQ notice the deletion; the text is that of the first."""
     close = client.expect("connection.close", 0)
     assert (close["reply_code"], close["class_id"], close["method_id"]) == (320, 0, 0)
     texts = [f"CONNECTION_FORCED - vhost '{vhost}' is {how}" for how in ("deleted", "down")]

@@ -261,7 +261,8 @@ def test_single_active_consumer_takes_all(ch: RawChannel) -> None:
 
 
 def test_next_consumer_takes_over_when_the_active_one_leaves(ch: RawChannel) -> None:
-    """RabbitMQ 3.10.8 starts at the next event in the queue, so there is one: a publish."""
+    """RabbitMQ 3.10.8 activates the next consumer at the next event in the queue, so the test
+    publishes."""
     queue = ch.own_queue(x_single_active_consumer=True)
     ch.consume(queue, "first")
     ch.consume(queue, "second")
@@ -270,7 +271,7 @@ def test_next_consumer_takes_over_when_the_active_one_leaves(ch: RawChannel) -> 
     ch.call("basic.cancel", consumer_tag="first")
     feed(ch, queue, b"2")
     assert ch.delivery(b"2")["consumer_tag"] == "second"
-    # The message of the old one is still his.
+    # The first consumer still holds its message.
     ch.ack(held["delivery_tag"])
     ch.expect_silence(queue)
 

@@ -24,7 +24,7 @@ def reject_head(ch: RawChannel, queue: str) -> None:
 
 
 def rejected_once(ch: RawChannel, **properties: Any) -> tuple[str, Method]:
-    """A queue in which a message was rejected, and that message as it came out of another."""
+    """A queue in which a message was rejected, and that message as it came to another queue."""
     dead = ch.own_queue()
     queue = dying_into(ch, dead)
     ch.publish(b"m", queue, **properties)
@@ -204,7 +204,7 @@ def test_cc_is_removed_when_there_is_a_dead_letter_routing_key(ch: RawChannel) -
     assert "CC" not in message.headers
     assert message.headers["a"] == 1
     assert message.headers["x-death"][0]["routing-keys"] == [queue, other]
-    # The copy that CC made is there, and no second one.
+    # The copy that CC made is in the queue, and no second one.
     assert ch.bodies(other) == [b"m"]
 
 
@@ -252,7 +252,8 @@ def test_count_of_any_type_of_integer_goes_on(ch: RawChannel, code: str) -> None
 def test_deaths_of_one_kind_are_merged(
     ch: RawChannel, counts: tuple[int | None, ...], total: int
 ) -> None:
-    """The first of them stays; without a count their number counts, unless there is but one."""
+    """The count of the first entry stays. If that has none, several entries count by their number,
+    and a single one counts as 0."""
     deaths = [{"queue": "q"} | ({} if n is None else {"count": Typed("l", n)}) for n in counts]
     assert counted_after(ch, death_headers(*deaths)) == [("q", total)]
 
@@ -277,7 +278,8 @@ def death_headers(*deaths: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def counted_after(ch: RawChannel, deaths: list[dict[str, Any]]) -> list[tuple[str, int]]:
-    """The counts by queue after a rejection in a queue that these deaths call `q`."""
+    """Reject a message with these deaths in a queue that they call `q`; returns its counts by
+    queue."""
     dead = ch.own_queue()
     queue = dying_into(ch, dead)
     own = [{**death, "queue": death["queue"].replace("q", queue)} for death in deaths]
@@ -337,7 +339,7 @@ def test_x_death_that_is_no_array_is_replaced(ch: RawChannel, value: object) -> 
 
 
 def test_message_does_not_expire_in_circles(ch: RawChannel, names: Names) -> None:
-    """A queue that is its own dead letter target drops what expires there."""
+    """A queue that is its own dead letter target drops messages that expire in it."""
     queue = names.new()
     ch.declare(
         queue,

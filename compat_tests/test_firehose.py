@@ -43,7 +43,7 @@ def test_delivery_and_get_are_traced(traced: RawChannel) -> None:
         traced.publish(b"body", "q")
     traced.arriving("traces", 2)
     traced.got("q")
-    # The get of a trace is traced itself, which is why there are no gets in between.
+    # A get of a trace would be traced, too, so there are no gets in between.
     other = traced.client.channel()
     other.consume("q", no_ack=True)
     other.delivery()

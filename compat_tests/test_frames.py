@@ -16,7 +16,7 @@ PUBLISH = (60, 40)
 
 
 def publishing(client: RawClient) -> int:
-    """A channel on which basic.publish has just been said, so that a content header is due."""
+    """A channel on which basic.publish has just been sent: a content header has to follow."""
     channel = client.channel()
     channel.send("basic.publish", routing_key="nowhere")
     return channel.number
@@ -140,7 +140,7 @@ def test_anything_but_a_body_after_the_header_is_unexpected(
 
 
 def test_body_longer_than_announced_is_unexpected(client: RawClient) -> None:
-    """RabbitMQ notices at the next frame, which is why there is one."""
+    """RabbitMQ notices it at the next frame, so the test sends one."""
     number = publishing(client)
     client.send_frame(HEADER, number, encode_header({}, 2))
     client.send_frame(BODY, number, b"abc")

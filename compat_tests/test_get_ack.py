@@ -11,7 +11,7 @@ ACK, REJECT, NACK = (60, 80), (60, 90), (60, 120)
 
 
 def holding(ch: RawChannel, count: int) -> tuple[str, list[int]]:
-    """A fresh queue and the tags of so many unacked messages of it, with bodies 0, 1, 2 ..."""
+    """A new queue with `count` unacked messages (bodies 0, 1, 2 ...), and their delivery tags."""
     queue = ch.own_queue()
     for number in range(count):
         ch.publish(b"%d" % number, queue)
@@ -19,7 +19,7 @@ def holding(ch: RawChannel, count: int) -> tuple[str, list[int]]:
 
 
 def left(ch: RawChannel, queue: str) -> list[bytes]:
-    """The bodies that are still in the queue once its channel has let go of all it held."""
+    """Requeue all messages that the channel holds; returns the bodies in the queue."""
     ch.call("basic.recover", requeue=True)
     return ch.bodies(queue)
 
@@ -184,7 +184,7 @@ def test_acks_and_gets_may_be_pipelined(ch: RawChannel) -> None:
 
 
 def test_credit_for_an_unknown_consumer_is_refused(ch: RawChannel) -> None:
-    """basic.credit is RabbitMQ's door for AMQP 1.0; a broker without it may not know the method."""
+    """RabbitMQ has basic.credit for AMQP 1.0; a broker without that may not know the method."""
     ch.send("basic.credit", consumer_tag="nobody", credit=1)
     close = ch.client.next_either(ch.number)
     if close.name == "connection.close":

@@ -24,7 +24,7 @@ CAPABILITIES = [
     "publisher_confirms",
 ]
 
-# Before it drops a client without a word the broker waits, against guessing of passwords.
+# The broker waits so long before it closes the socket: guessing passwords shall take time.
 SILENT_DROP_S = (2.0, 6.0)
 
 
@@ -170,7 +170,7 @@ def test_refused_login_is_silent_for_other_clients(raw: Raw) -> None:
 def test_protocol_violations_before_login_are_dropped_silently_after_three_seconds(
     raw: Raw,
 ) -> None:
-    """All of them wait at the same time: each would cost three seconds of its own."""
+    """All clients wait at the same time; one after the other they would need three seconds each."""
     clients = [raw.connected() for _ in range(8)]
     for client in clients:
         client.start()

@@ -23,7 +23,7 @@ def test_idle_broker_sends_a_heartbeat_every_half_interval(raw: Raw) -> None:
 
 @pytest.mark.slow
 def test_silent_client_is_cut_after_two_to_three_intervals(raw: Raw) -> None:
-    """Without a connection.close. A client that talks in the same time, in any frame, is kept."""
+    """The broker sends no connection.close. A client that sends any frame in that time is kept."""
     silent, talking = raw(heartbeat=1), raw(heartbeat=1)
     channel = talking.channel()
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""What must hold over any history: section 2 of the invariants, as far as a client can see.
+"""Invariants of every history, as far as a client can see them (section 2 of the invariants).
 
 Each test runs a small random workload; its seed is in the name of the test.
 """
@@ -101,7 +101,7 @@ def test_order_of_each_publisher_is_kept(ch: RawChannel, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_number_is_settled_once(ch: RawChannel, names: Names, seed: int) -> None:
-    """E5, E6 and E8: by an ack or a nack, and after its return if it had none to go to."""
+    """E5, E6 and E8: by an ack or a nack; after its return, if it reached no queue."""
     chance = random.Random(seed)
     durable = names.new()
     ch.declare(durable, durable=True)
@@ -132,10 +132,10 @@ def test_each_number_is_settled_once(ch: RawChannel, names: Names, seed: int) ->
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_length_limit_keeps_the_newest(ch: RawChannel, seed: int) -> None:
-    """E11, with ready messages only and whatever is taken and given back meanwhile."""
+    """E11, for ready messages, while others are fetched and requeued."""
     chance = random.Random(seed)
     queue = ch.own_queue(x_max_length=10)
-    # A plain list in place of the queue: what is ready, oldest first.
+    # A plain list as a model of the queue: the ready messages, oldest first.
     model: list[int] = []
     held: dict[int, int] = {}
     for number in range(MESSAGES):

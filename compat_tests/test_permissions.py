@@ -12,13 +12,13 @@ from warren.compat_tests.raw_client import RawChannel
 
 AREA = "Permissions"
 
-# What `own_user` may do; `restricted` opens a channel for him with these patterns.
+# The permissions of `own_user`, as patterns; `restricted` opens a channel for that user.
 Restricted = Callable[..., RawChannel]
 
 
 @pytest.fixture
 def restricted(raw: Raw, admin: Admin, own_user: str, vhost: str) -> Restricted:
-    """A channel of a user who may do nothing but what the given patterns allow."""
+    """A channel of a user who has the permissions of the given patterns only."""
 
     def channel(configure: str = "^$", write: str = "^$", read: str = "^$") -> RawChannel:
         admin.permit(vhost, own_user, configure, write, read)

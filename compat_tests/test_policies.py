@@ -1,7 +1,7 @@
-"""What policies do to queues and exchanges: reference on policies, section 1.
+"""The effects of policies on queues and exchanges: reference on policies, section 1.
 
-Needs an administrator. Every test works in a vhost of its own. A policy reaches a queue a moment
-after it is set, so that what it does is waited for.
+The tests need an administrator; each works in a vhost of its own. A policy reaches a queue a moment
+after it is set, so tests wait for its effect.
 """
 
 import time
@@ -23,7 +23,7 @@ def own(raw: Raw, own_vhost: str) -> RawChannel:
 
 
 def effective(admin: Admin, vhost: str, wanted: dict[str, object]) -> None:
-    """The queue q shows this merged definition before the deadline, which statistics may take."""
+    """Wait until the API shows this merged definition for the queue q, which may take seconds."""
     deadline = time.monotonic() + 2 * PATIENCE_S
     while True:
         got = admin.call("GET", "queues", vhost, "q").get("effective_policy_definition") or {}
@@ -34,7 +34,7 @@ def effective(admin: Admin, vhost: str, wanted: dict[str, object]) -> None:
 
 
 def keeps(ch: RawChannel, wanted: int, queue: str = "q") -> None:
-    """The queue gets to keep so many of ten messages before the deadline."""
+    """Publish ten messages again and again, until the queue keeps `wanted` of them."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         ch.call("queue.purge", queue=queue)
@@ -131,7 +131,7 @@ def test_policy_expires_a_queue(own: RawChannel, admin: Admin, own_vhost: str) -
     deadline = time.monotonic() + PATIENCE_S
     while own.queue_exists("q"):
         assert time.monotonic() < deadline
-        # Looking is use, so the looks must be further apart than the term.
+        # Each look is a use of the queue, so the looks must be further apart than its expiry.
         time.sleep(0.3)
 
 
@@ -242,7 +242,7 @@ def test_operator_policy_takes_the_minimum(own: RawChannel, admin: Admin, own_vh
 def test_effective_definition_is_policy_and_operator_policy_merged(
     own: RawChannel, admin: Admin, own_vhost: str
 ) -> None:
-    """Arguments do not show in it."""
+    """The arguments of the queue are not part of it."""
     admin.put_policy(own_vhost, "p", "^q$", {"max-length": 8, "overflow": "drop-head"})
     admin.put_policy(
         own_vhost, "o", "^q$", {"max-length": 3, "message-ttl": 60000}, kind="operator-policies"

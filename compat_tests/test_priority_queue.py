@@ -77,7 +77,7 @@ def test_counts_and_purge_are_of_all_levels(ch: RawChannel) -> None:
 
 
 def test_length_limit_is_of_all_levels_and_drops_the_highest_first(ch: RawChannel) -> None:
-    """Messages are dropped from where they would be fetched, which surprises many."""
+    """The next message to be fetched is dropped first, though its priority is the highest."""
     queue = ch.own_queue(x_max_priority=5, x_max_length=2)
     fill(ch, queue, (b"low", 1), (b"high 1", 5), (b"high 2", 5))
     assert ch.bodies(queue) == [b"high 2", b"low"]
@@ -95,10 +95,8 @@ def test_expired_heads_of_the_highest_levels_are_dropped(ch: RawChannel) -> None
 
 
 def test_expired_message_below_a_living_one_is_never_delivered(ch: RawChannel) -> None:
-    """RabbitMQ looks at the next level only when no level above has a living head.
-
-    Until then the dead message counts. A broker that drops it at once is as good.
-    """
+    """RabbitMQ looks at the next level only if no level above has a living head; until then the
+    expired message counts. A broker that drops it at once is right, too."""
     queue = ch.own_queue(x_max_priority=5)
     ch.publish(b"keeps", queue, priority=5)
     ch.publish(b"dies", queue, priority=1, expiration="50")

@@ -13,7 +13,7 @@ def feed(ch: RawChannel, queue: str, count: int) -> None:
 
 
 def takes(ch: RawChannel, queue: str, count: int) -> list[int]:
-    """Exactly so many deliveries come; returns their tags."""
+    """Wait for `count` deliveries, and check that no more come; returns their tags."""
     tags = [ch.delivery()["delivery_tag"] for _ in range(count)]
     ch.expect_silence(queue)
     return tags
@@ -191,7 +191,7 @@ def test_what_get_fetches_later_leaves_the_global_limit_alone(ch: RawChannel) ->
 
 
 def test_global_limit_starves_no_consumer(ch: RawChannel) -> None:
-    """Whose turn it is, RabbitMQ leaves to chance; after some acks everybody has had one."""
+    """RabbitMQ chooses the next consumer at random; after some acks each consumer has had one."""
     ch.call("basic.qos", prefetch_count=1, **{"global": True})
     queues = [ch.own_queue() for _ in range(3)]
     tags = {ch.consume(queue) for queue in queues}
@@ -225,7 +225,8 @@ def test_consumers_of_a_queue_share_the_room_of_a_global_limit(ch: RawChannel, h
 
 
 def test_requeued_message_comes_again_under_a_global_limit(ch: RawChannel) -> None:
-    """Its queue may hear of the free place first: then RabbitMQ delivers the next one before it."""
+    """Its queue may learn of the free place first: then RabbitMQ delivers the next message before
+    it."""
     queue = ch.own_queue()
     feed(ch, queue, 3)
     ch.call("basic.qos", prefetch_count=1, **{"global": True})

@@ -281,7 +281,7 @@ def test_exclusive_queue_takes_messages_of_other_connections(
     owner = raw().channel()
     owner.declare(queue, exclusive=True)
     ch.publish(b"m", queue)
-    # It may have to go from node to node.
+    # In a cluster the message may have to go to another node first.
     (message,) = owner.arriving(queue, 1)
     assert message.body == b"m"
 
@@ -449,7 +449,7 @@ def test_arguments_of_other_queue_types_are_refused(
 
 
 def offered_type(raw: Raw, names: Names, type: str) -> None:
-    """Skips the test where the broker has no queues of that type."""
+    """Skips the test if the broker has no queues of that type."""
     channel = raw().channel()
     queue = names.new()
     channel.send("queue.declare", queue=queue, durable=True, arguments={"x-queue-type": type})

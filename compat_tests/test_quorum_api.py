@@ -167,7 +167,7 @@ def test_message_got_over_http(api: Api, vhost: str, ch: RawChannel, names: Name
 def test_where_messages_got_over_http_are_put_back(
     api: Api, vhost: str, ch: RawChannel, names: Names, ackmode: str, left: list[bytes]
 ) -> None:
-    """Without a verdict they come back when the API closes its channel."""
+    """Messages that were neither acked nor rejected come back when the API closes its channel."""
     queue = quorum_queue(ch, names)
     fill(ch, queue, 3)
     assert len(api.got(vhost, queue, ackmode, 2)) == 2
@@ -201,7 +201,7 @@ def test_node_is_critical_for_the_queue_of_one_member(
     queue = quorum_queue(ch, names, x_quorum_initial_group_size=1)
     answer = api.ask("GET", "health", "checks", "node-is-quorum-critical")
     if answer.status == 200:
-        # A single node is not asked for more.
+        # A cluster of one node can have no more members, so it is not critical.
         assert answer.json["status"] == "ok"
         return
     assert answer.status == 503

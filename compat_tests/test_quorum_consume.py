@@ -425,7 +425,7 @@ def test_who_declares_is_told_of_the_active_consumer(
     ch.publish(b"0", queue)
     message = ch.delivery(b"0")
     ch.call("basic.cancel", consumer_tag="first")
-    # The cancelled one counts until its message is settled.
+    # The cancelled consumer counts until its message is settled.
     assert count() == 2
     ch.ack(message["delivery_tag"])
     other.call("basic.cancel", consumer_tag="second")

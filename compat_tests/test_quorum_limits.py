@@ -125,7 +125,7 @@ def test_what_is_out_does_not_count(ch: RawChannel, names: Names) -> None:
     fill(ch, queue, 2)
     assert ch.ready(queue) == 2
     ch.nack(tags[0])
-    # The queue has no delivery limit, so what came back is the last.
+    # The queue has no delivery limit, so the requeued message goes to its end.
     assert contents(ch, queue, 2) == [b"1", b"0"]
 
 
@@ -139,7 +139,7 @@ def test_reject_publish_dlx_is_drop_head(ch: RawChannel, names: Names) -> None:
 
 
 def published(ch: RawChannel, queue: str) -> str:
-    """Publish one and wait for what becomes of it."""
+    """Publish a message; returns `ack` or `nack`."""
     ch.publish(b"m", queue)
     ((verdict, _),) = ch.confirms(1)
     return verdict
@@ -153,7 +153,7 @@ def test_publishes_are_refused_above_the_limit(ch: RawChannel, names: Names) -> 
         verdicts.append(published(ch, queue))
     kept = verdicts.count("ack")
     assert kept >= 10
-    # It takes publishes again when it has come down to 80 %, not before.
+    # The queue takes publishes again when its length has fallen to 80 % of the limit.
     while ch.ready(queue) > 9:
         ch.got(queue)
     assert published(ch, queue) == "nack"
@@ -167,7 +167,8 @@ def test_publishes_are_refused_from_the_one_that_was_too_much(ch: RawChannel, na
     ch.call("confirm.select")
     assert [published(ch, queue) for _ in range(11)] == ["ack"] * 11
     time.sleep(0.3)
-    # It comes down to its limit, and not to 80 % of it, before anything was refused.
+    # As long as no publish was refused, the queue takes publishes below its limit, not only below
+    # 80 %.
     ch.got(queue)
     time.sleep(0.3)
     assert published(ch, queue) == "nack"
@@ -185,7 +186,7 @@ def test_dead_letter_without_a_route_is_kept(
     fill(ch, queue, 2)
     (tag,) = take(ch, queue, 1)
     ch.reject(tag, requeue=False)
-    # The two counts come at times of their own.
+    # RabbitMQ's statistics show the two counts at different times.
     shown(api, vhost, queue, "messages_dlx", 1)
     row = shown(api, vhost, queue, "messages", 2)
     assert row["messages_ready"] == 1
@@ -221,7 +222,7 @@ def test_dead_letter_without_a_route_goes_otherwise(
 def test_unused_queue_goes(ch: RawChannel, names: Names) -> None:
     queue = quorum_queue(ch, names, x_expires=200)
     deadline = time.monotonic() + 15
-    # To look whether it is there would be use of it.
+    # A look at the queue would be a use of it.
     other = ch.client.channel()
     kept = quorum_queue(other, names, x_expires=200)
     other.consume(kept)

@@ -12,7 +12,8 @@ AREA = "Exchanges"
 
 
 def history(ch: RawChannel, names: Names, **arguments: Any) -> str:
-    """An exchange that goes with its last binding; the test is skipped where the type is not."""
+    """An exchange that is deleted with its last binding; skips the test if the broker has no such
+    type."""
     exchange = names.new()
     table = {f"x-recent-history-{key}": value for key, value in arguments.items()}
     fields = {"exchange": exchange, "type": "x-recent-history", "auto_delete": True}
@@ -32,7 +33,7 @@ def publish_all(ch: RawChannel, exchange: str, *bodies: bytes) -> None:
 
 
 def newly_bound(ch: RawChannel, exchange: str, key: str = "") -> list[bytes]:
-    """What a new queue has when it was bound."""
+    """Bind a new queue; returns the bodies in it."""
     queue = ch.own_queue()
     ch.bind(queue, exchange, key)
     return ch.bodies(queue)

@@ -95,7 +95,7 @@ def test_declaring_a_live_name_tells_whether_somebody_waits(raw: Raw, ch: RawCha
 
 
 def test_mandatory_reply_is_delivered_and_returned(raw: Raw, ch: RawChannel) -> None:
-    """Odd, but so it is: there is no queue, thus no route."""
+    """RabbitMQ returns it because no queue takes it, and delivers it all the same."""
     name = asking(ch)
     server = raw().channel()
     server.call("confirm.select")

@@ -8,7 +8,7 @@ AREA = "Order and requeue"
 
 
 def filled(ch: RawChannel, count: int) -> str:
-    """A queue with the messages 0, 1, 2 ..., for other channels as well."""
+    """A queue with the messages 0, 1, 2 ...; other channels may use it, too."""
     queue = ch.own_queue()
     for number in range(count):
         ch.publish(b"%d" % number, queue)
@@ -21,7 +21,8 @@ def take(ch: RawChannel, queue: str, count: int) -> list[int]:
 
 
 def contents(ch: RawChannel, queue: str, count: int) -> list[tuple[bytes, bool]]:
-    """Body and redelivered flag of all messages, once there are so many."""
+    """Wait until `count` messages are ready, and fetch them; returns body and redelivered flag of
+    each."""
     ch.becomes_ready(queue, count)
     return [(message.body, message["redelivered"]) for message in ch.arriving(queue, count)]
 

@@ -1,4 +1,4 @@
-"""Which queues a message gets to: reference 3, the routing table, e2e and alternates."""
+"""The queues that a message reaches: reference 3, the routing table, e2e and alternates."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ AREA = "Routing"
 def routed(
     ch: RawChannel, exchange: str, key: str, queues: list[str], **properties: Any
 ) -> list[int]:
-    """Publishes one message and tells how many copies each of the queues got."""
+    """Publishes one message; returns the number of copies in each of the queues."""
     ch.publish(b"m", key, exchange, **properties)
     ch.ping()
     return [len(ch.bodies(queue)) for queue in queues]
 
 
 def exchange_of(ch: RawChannel, names: Names, type: str) -> str:
-    """A fresh exchange that goes with the queues bound to it."""
+    """A new exchange, which is deleted with its last binding."""
     exchange = names.new()
     ch.declare_exchange(exchange, type, auto_delete=True)
     return exchange
@@ -287,7 +287,7 @@ def test_cc_matches_patterns_of_a_topic_exchange(ch: RawChannel, names: Names) -
 
 
 def plugin_exchange(ch: RawChannel, names: Names, type: str, **fields: object) -> str:
-    """An exchange of a type that may not be there; the test is skipped then."""
+    """An exchange of a type that a plugin brings; skips the test if the broker has no such type."""
     exchange = names.new()
     ch.send("exchange.declare", exchange=exchange, type=type, **fields)
     method = ch.client.next_either(ch.number)

@@ -74,7 +74,7 @@ def test_deleted_on_no_condition(api: Api, vhost: str, ch: RawChannel, names: Na
 
 
 def first_offset(ch: RawChannel, queue: str) -> int:
-    """The offset of the oldest message there is."""
+    """The offset of the oldest message."""
     reader = ch.client.channel()
     read_from(reader, queue, "first", prefetch=1)
     offset = offset_of(reader.delivery())
@@ -100,7 +100,7 @@ def test_limit_of_octets_takes_the_oldest(ch: RawChannel, names: Names) -> None:
 
 
 def test_large_pieces_stay(ch: RawChannel, names: Names) -> None:
-    """The newest piece is not taken apart, whatever the limit is."""
+    """The newest segment is kept whole, whatever the limit is."""
     queue = stream(ch, names, x_max_length_bytes=1000)
     fill(ch, queue, 50, message_id="m" * 100)
     assert first_offset(ch, queue) == 0

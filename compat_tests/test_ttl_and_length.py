@@ -9,7 +9,7 @@ from warren.compat_tests.raw_client import RawChannel
 
 AREA = "Queues: time to live and length limits"
 
-# Long enough that a round trip surely fits in, short enough to wait for.
+# A time to live that is surely longer than a round trip, and short enough to wait for.
 SHORT_MS = 300
 
 
@@ -190,7 +190,7 @@ def test_length_limit_counts_ready_messages_only(ch: RawChannel) -> None:
 
 
 def test_requeue_over_the_limit_drops_the_oldest(ch: RawChannel) -> None:
-    """Which is the requeued message itself, for it returns to its place at the head."""
+    """The oldest is the requeued message itself: it returns to its place at the head."""
     queue = ch.own_queue(x_max_length=2)
     fill(ch, queue, b"1", b"2")
     tag = ch.got(queue, b"1", no_ack=False)["delivery_tag"]

@@ -16,7 +16,7 @@ def tx(ch: RawChannel) -> RawChannel:
 
 
 def others_ready(channel: RawChannel, queue: str) -> int:
-    """How many messages another channel sees."""
+    """The number of messages that another channel sees."""
     other = channel.client.channel()
     count = other.ready(queue)
     other.close()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-# How many failing sentences and how many skip reasons an area lists before it only counts.
+# The most failing sentences and skip reasons that an area lists; further ones are only counted.
 SENTENCES_MAX = 5
 
 

@@ -47,7 +47,8 @@ DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type
 
 
 def _not_empty(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """As from a variable that is not set, "" would be the working directory."""
+    """Refuse an empty text, as a shell variable without a value gives it: as a path it would be the
+    working directory."""
     if not value:
         raise click.BadParameter("it is empty; the working directory is .")
     return value
@@ -55,7 +56,9 @@ def _not_empty(context: click.Context, parameter: click.Parameter, value: str) -
 
 DESTINATION = click.argument("destination", metavar="DEST", callback=_not_empty)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-EXPORT = click.option("--export", "export_id", metavar="NAME", help="The newest unless named.")
+EXPORT = click.option(
+    "--export", "export_id", metavar="NAME", help="The export; the newest if not given."
+)
 
 
 class Refused(click.ClickException):
@@ -67,21 +70,31 @@ class Failed(click.ClickException):
 
 
 LEASE = click.option(
-    "--lease", default="1h", show_default=True, type=Seconds(), help="How long a snapshot is kept."
+    "--lease",
+    default="1h",
+    show_default=True,
+    type=Seconds(),
+    help="How long the snapshot is kept.",
 )
 SNAPSHOTS_IN = click.option(
     "--snapshot-directory",
     type=click.Path(path_type=Path),
-    help="Where the snapshot is made, if not in the store.",
+    help="A directory for the snapshot, if not the store.",
 )
 
 
 def choosing_queues(command: F) -> F:
     """Add the options that choose queues."""
     for option in (
-        click.option("--pattern", metavar="REGEX", help="Queues whose whole name matches."),
-        click.option("--queue", "queues", multiple=True, metavar="NAME", help="May be repeated."),
-        click.option("--vhost", metavar="NAME", help="Only of this virtual host."),
+        click.option("--pattern", metavar="REGEX", help="Only queues whose whole name matches."),
+        click.option(
+            "--queue",
+            "queues",
+            multiple=True,
+            metavar="NAME",
+            help="Only this queue; may be repeated.",
+        ),
+        click.option("--vhost", metavar="NAME", help="Only queues of this virtual host."),
     ):
         command = option(command)
     return command
@@ -109,7 +122,7 @@ def _package(error: ModuleNotFoundError) -> str:
 
 @click.group()
 def export() -> None:
-    """Write the messages of a store as Parquet; the node may run, and is not asked."""
+    """Write the messages of a store as Parquet files. The node may run; it has no work with it."""
 
 
 # Exports
@@ -119,12 +132,23 @@ def export() -> None:
 @DIRECTORY
 @DESTINATION
 @choosing_queues
-@click.option("--export", "export_id", metavar="NAME", help="The time of now unless named.")
-@click.option("--since", metavar="NAME", help="Only what came after this export, or `latest`.")
-@click.option("--start", metavar="TIME", help="Enqueued then or later, as ISO 8601.")
-@click.option("--end", metavar="TIME", help="Enqueued before, as ISO 8601.")
 @click.option(
-    "--target-file-size", default="128m", show_default=True, help="Of records, uncompressed."
+    "--export", "export_id", metavar="NAME", help="The export's name; the time of now if not given."
+)
+@click.option(
+    "--since",
+    metavar="NAME",
+    help="Only messages that came after this export; `latest` is the newest.",
+)
+@click.option(
+    "--start", metavar="TIME", help="Only messages enqueued at this time (ISO 8601) or later."
+)
+@click.option("--end", metavar="TIME", help="Only messages enqueued before this time (ISO 8601).")
+@click.option(
+    "--target-file-size",
+    default="128m",
+    show_default=True,
+    help="The size of a file, in bytes of uncompressed records.",
 )
 @click.option(
     "--codec",
@@ -146,11 +170,13 @@ def export() -> None:
     default="PERMISSIVE",
     show_default=True,
     type=click.Choice(["PERMISSIVE", "DROPMALFORMED", "FAILFAST"], case_sensitive=False),
-    help="What becomes of damaged records.",
+    help="What to do with damaged records.",
 )
 @click.option("--allow-data-loss", is_flag=True, help="Leave out messages whose log file is gone.")
-@click.option("--state", is_flag=True, help="Ask the node what is unacknowledged.")
-@click.option("--snapshot", metavar="ID", help="Read this snapshot, and leave it there.")
+@click.option(
+    "--state", is_flag=True, help="Ask the running node which messages are unacknowledged."
+)
+@click.option("--snapshot", metavar="ID", help="Read this snapshot, and keep it.")
 @SNAPSHOTS_IN
 @LEASE
 @click.option(
@@ -161,10 +187,12 @@ def export() -> None:
     type=click.Choice([PARQUET, "delta", "iceberg"]),
     help="Append the files to a table at DEST, exactly once.",
 )
-@click.option("--table", metavar="CATALOG.NAMESPACE.TABLE", help="Of Iceberg.")
-@click.option("--master", default="local[*]", show_default=True, type=Master(), help="Of Spark.")
-@click.option("--parallelism", type=click.IntRange(min=1), help="Tasks at once, at most.")
-@click.option("--progress", is_flag=True, help="Show how far it is.")
+@click.option("--table", metavar="CATALOG.NAMESPACE.TABLE", help="The name of the Iceberg table.")
+@click.option(
+    "--master", default="local[*]", show_default=True, type=Master(), help="The master of Spark."
+)
+@click.option("--parallelism", type=click.IntRange(min=1), help="The most tasks at once.")
+@click.option("--progress", is_flag=True, help="Show a progress bar.")
 @AS_JSON
 def run(
     directory: Path,
@@ -197,8 +225,8 @@ def run(
 
     DEST is a directory, or a URL such as s3://bucket/folder.
 
-    An export that did not finish goes on when it is run again under its name; one that did is
-    left as it is.
+    An unfinished export goes on when it is run again under its name; a finished one is left as it
+    is.
     """
     with _explained():
         from warren.spark_export.export import export as exports
@@ -225,7 +253,7 @@ def run(
             snapshot_directory=snapshot_directory,
             table=_table_choice(table_format, table),
         )
-        # Before Spark is started, which takes seconds.
+        # This comes before Spark is started, which takes seconds.
         check_java()
         with ExitStack() as session:
             manifest = exports.run(
@@ -245,7 +273,7 @@ def run(
 @export.command()
 @DESTINATION
 @EXPORT
-@click.option("--all", "every", is_flag=True, help="Every export, not only one with its bases.")
+@click.option("--all", "every", is_flag=True, help="Verify every export in DEST.")
 @AS_JSON
 def verify(destination: str, export_id: str | None, every: bool, as_json: bool) -> None:
     """Read the files of an export in DEST, and of those it is based on."""
@@ -329,7 +357,9 @@ def snapshot_group() -> None:
 @choosing_queues
 @LEASE
 @SNAPSHOTS_IN
-@click.option("--state", is_flag=True, help="Ask the node what is unacknowledged.")
+@click.option(
+    "--state", is_flag=True, help="Ask the running node which messages are unacknowledged."
+)
 @AS_JSON
 def create_snapshot(
     directory: Path,
@@ -406,7 +436,8 @@ def list_of_snapshots(directory: Path, as_json: bool) -> None:
 def release_snapshot(
     directory: Path, names: tuple[str, ...], snapshot_directory: Path | None
 ) -> None:
-    """Remove snapshots, and cursors with theirs; what only they kept is freed."""
+    """Remove snapshots, and cursors with their snapshots; the disk space that only these kept is
+    freed."""
     with _explained():
         from warren.persist.snapshots.pins import NAME
         from warren.spark_export.snapshot.snapshot import load_snapshot, pins_directory
@@ -432,7 +463,7 @@ def release_snapshot(
 def extend_snapshot(
     directory: Path, snapshot: str, lease: float, snapshot_directory: Path | None
 ) -> None:
-    """Keep a snapshot for so long from now on."""
+    """Keep a snapshot for the time in --lease, from now on."""
     with _explained():
         from warren.spark_export.snapshot.snapshot import open_snapshot
 

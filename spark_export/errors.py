@@ -19,7 +19,7 @@ class OptionRefused(SparkExportError):
 
 
 class StoreRefused(SparkExportError):
-    """There is no store, or it is of a later version, or the user may not read it."""
+    """There is no store, or a later version wrote it, or the user may not read it."""
 
 
 class ExportRunning(StoreRefused):
@@ -27,7 +27,7 @@ class ExportRunning(StoreRefused):
 
 
 class QueueUnknown(SparkExportError):
-    """A queue was named that has no definition in the store."""
+    """The store has no definition of a queue that was named."""
 
 
 class SnapshotGone(SparkExportError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -30,6 +31,9 @@ from warren.spark_export.export.manifest import Where
 PARTITION_BY = ["vhost", "queue", DAY]
 
 S3_SCHEMES = ("s3", "s3a", "s3n")
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+RUST_CALLS = "\n   0: "
 
 
 class DeltaLakeTable:
@@ -103,7 +107,13 @@ class DeltaLakeTable:
         try:
             yield
         except (DeltaError, OSError) as error:
-            raise TableRefused(f"Delta table {self._uri}: {error}") from error
+            raise TableRefused(f"Delta table {self._uri}: {_in_a_line(error)}") from error
+
+
+def _in_a_line(error: Exception) -> str:
+    """The text of an error of Delta's, without its lines, colours and list of Rust's calls."""
+    text = str(error).partition(RUST_CALLS)[0]
+    return " ".join(COLOUR.sub("", text).split())
 
 
 def _with_day(schema: pa.Schema) -> pa.Schema:

@@ -90,8 +90,11 @@ ONLY_BATCH = 0
 
 
 def batch_of(manifest: Manifest) -> TableBatch:
-    """The export as the only batch of a job. It claims its name, since another process may write an
-    export of this name from a snapshot of its own; and it claims to be what follows its base."""
+    """The export as the only batch of a job.
+
+    The batch claims the export's name, since another process may write an export of this name from
+    a snapshot of its own. It also claims to be the one export that goes on from its base.
+    """
     node = f"warren-export/{manifest.node_id}"
     claims = [
         Claim(
@@ -127,7 +130,7 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
     check_destination(data_directory, destination)
     shelf = shelf_of(destination)
     if shelf.size(manifest_name(export)) is not None:
-        # The process that wrote it may have been killed right after.
+        # The process that wrote the manifest may have been killed right after.
         manifest = read_manifest(destination, export)
         settle(destination, manifest)
         return manifest
@@ -168,8 +171,10 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
         check_unreadable(snapshot, _queues(plan), wish.options.mode)
         shelf.write(name, json.dumps(plan_fields(plan)).encode())
     except BaseException:
-        if wish.snapshot is None:
-            snapshot.release()
+        # Keep the snapshot if the plan may be there: the answer to its write may have been lost.
+        with suppress(OSError):
+            if wish.snapshot is None and shelf.size(name) is None:
+                snapshot.release()
         raise
     return plan
 
@@ -243,8 +248,8 @@ def _append(destination: Where, manifest: Manifest) -> Manifest:
 
 
 def _append_one(destination: Where, ready: list[Manifest]) -> Manifest:
-    """Append one of these exports of one name, written by several processes. Raises what `_append`
-    does."""
+    """Append one of these exports, which several processes wrote under one name. Raises what
+    `_append` does."""
     for manifest in ready[:-1]:
         with suppress(BatchRefused):
             return _append(destination, manifest)
@@ -328,7 +333,7 @@ def run(
 
 
 class Renewal:
-    """Keeps a snapshot as long as `look` is called: the lease is for processes that have ended."""
+    """Keeps a snapshot as long as `look` is called; without these calls its lease runs out."""
 
     def __init__(self, snapshot: Snapshot, lease_s: float) -> None:
         self._snapshot = snapshot
@@ -344,8 +349,8 @@ class Renewal:
 
 @contextmanager
 def alone(destination: Where, export: str) -> Iterator[None]:
-    """Be the only process that writes this export, in a directory of this machine; at a URL that is
-    not enforced. Raises `ExportRunning` if another process writes it, OSError."""
+    """Exclude other processes from writing this export, if it is in a directory of this machine; at
+    a URL nothing excludes them. Raises `ExportRunning` if another process writes it, OSError."""
     directory = shelf_of(destination).local
     if directory is None:
         yield
@@ -432,8 +437,7 @@ def _ready_name(manifest: Manifest) -> str:
 
 
 def _ready(destination: Where, export: str | None = None) -> list[Manifest]:
-    """The exports, or those of a name, whose files may be in their table already, and that are not
-    finished."""
+    """The unfinished exports, or those of this name, whose files may be in their table already."""
     wanted = EXPORT_ID.pattern if export is None else re.escape(export)
     pattern = re.compile(rf"{STAGING_DIRECTORY}/({wanted})/[^/]+/{re.escape(READY_FILE)}")
     names = map(pattern.fullmatch, shelf_of(destination).names(STAGING_DIRECTORY))

@@ -1,7 +1,7 @@
-"""The plan of an export: the wishes for it, with the snapshot and the base that they led to.
+"""The plan of an export: the wishes for it, the snapshot it reads, and the export it goes on from.
 
-It is in a file in the staging folder while the export is not finished, so that it can go on after
-it was killed.
+The plan is in a file in the staging folder while the export is not finished, so that an export that
+was killed can go on.
 """
 
 from __future__ import annotations

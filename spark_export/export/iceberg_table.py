@@ -7,6 +7,11 @@ are in the table already are refused.
 A transaction is committed on top of the snapshots that were checked, or not at all: the catalog
 refuses it when another one came first. pyiceberg would then commit it on top of that one without
 checking. So its own retries are off here, and `append` checks again.
+
+A transaction may be refused because of itself: the catalog's client may send a request again whose
+answer was lost, as that of Glue does. pyiceberg removes the manifests of a refused transaction, and
+then the table would be unreadable. So they stay here; those of a transaction that does not count
+are orphan files, which a table's maintenance removes.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
+from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
@@ -125,6 +131,7 @@ class IcebergTable:
             notes[CLAIMS] = json.dumps([claim.name for claim in batch.claims])
         properties = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": properties})
+        _keep_manifests(table.io)
         with table.transaction() as transaction:
             paths = [f"{self._location}/{file.path}" for file in files]
             transaction.add_files(paths, snapshot_properties=notes)
@@ -145,6 +152,18 @@ class IcebergTable:
             spec.add_identity("queue")
             spec.add_field("enqueued_at", DayTransform(), DAY)
         return self._catalog.load_table(self._name)
+
+
+def _keep_manifests(files: FileIO) -> None:
+    """Let pyiceberg delete no manifests and lists of manifests here; other files it may."""
+    delete = files.delete
+
+    def delete_others(location: str | InputFile | OutputFile) -> None:
+        path = location if isinstance(location, str) else location.location
+        if not path.endswith(".avro"):
+            delete(location)
+
+    files.delete = delete_others  # type: ignore[method-assign]
 
 
 def _notes(table: Table) -> dict[str, int]:

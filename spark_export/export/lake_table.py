@@ -7,9 +7,9 @@ killed after it finds the note (`LakeTable.has`) and appends nothing. So each ba
 exactly once.
 
 An export is a job with one batch, a streaming query a job with many. Two exports may exclude each
-other: both are of one name, or both go on from the same export. Each *claims* what only one of them
-can have; the transaction notes the claims, too, and of two that were checked at the same moment one
-fails.
+other: both are of one name, or both go on from the same export. Each *claims* a name that only one
+of them can have; the transaction notes the claims, too, and of two that were checked at the same
+moment one fails.
 
 A table is partitioned by virtual host, queue and the day (UTC) on which messages were enqueued.
 """
@@ -85,7 +85,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class TableBatch:
-    """A batch of a job, and what it claims."""
+    """A batch of a job, with its claims."""
 
     job: str
     number: int

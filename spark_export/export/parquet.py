@@ -1,9 +1,9 @@
 """Writes one unit as Parquet: the work of a Spark task in an export.
 
-A file is written beside the others, or in a temporary directory if these are remote. When it is
+A file is written in the staging folder, or as a temporary file if the export is remote. When it is
 complete, it gets a name that follows from its contents. Then a note of the written files is made; a
 task that is run again finds the note and does nothing. If a task runs twice at once, perhaps on two
-machines, it writes the same files twice, each under a name of its own until the rename.
+machines, it writes the same files twice, each as a draft of its own until the rename.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import date
 from hashlib import sha256
-from pathlib import Path
-from secrets import token_hex
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from warren.backup.shelf import Shelf
+from warren.backup.shelf import Draft
 from warren.spark_export.decode.decode import decode_unit
 from warren.spark_export.decode.schema import arrow_schema, columns
 from warren.spark_export.export.manifest import (
@@ -84,7 +82,6 @@ def export_unit(task: ExportTask) -> list[ExportedFile]:
         return done
     pa.set_cpu_count(1)
     shelf = shelf_of(task.destination)
-    scratch = shelf.scratch(staging_folder(task.export))
     schema = arrow_schema(columns(task.options))
     with ExitStack() as stack:
         by_date: dict[str | None, ParquetFile] = {}
@@ -99,12 +96,12 @@ def export_unit(task: ExportTask) -> list[ExportedFile]:
             for day, part in by_day(batch):
                 file = by_date.get(day)
                 if file is None:
-                    path = scratch / f"{task.name}-{day}.{token_hex(8)}.new"
-                    file = ParquetFile(path, schema, task.codec, task.options.corrupt_column)
+                    draft = shelf.draft(staging_folder(task.export))
+                    stack.callback(draft.discard)
+                    file = ParquetFile(draft, schema, task.codec, task.options.corrupt_column)
                     by_date[day] = file
-                    stack.callback(file.abandon)
                 file.write(part)
-        files = [_finish(task, shelf, by_date[day], day) for day in sorted(by_date, key=str)]
+        files = [_finish(task, by_date[day], day) for day in sorted(by_date, key=str)]
     note = json.dumps([asdict(file) for file in files]).encode()
     shelf.write(_note_name(task), note)
     return files
@@ -121,8 +118,8 @@ def finished_files(task: ExportTask) -> list[ExportedFile] | None:
     return files if whole else None
 
 
-def _finish(task: ExportTask, shelf: Shelf, file: ParquetFile, day: str | None) -> ExportedFile:
-    """Finish the file and move it, durably, to its final name."""
+def _finish(task: ExportTask, file: ParquetFile, day: str | None) -> ExportedFile:
+    """Finish the file and give it, durably, its final name."""
     written, unit = file.close(), task.unit
     directory = partition_directory(unit.vhost, unit.queue, day)
     name = file_name(
@@ -133,7 +130,7 @@ def _finish(task: ExportTask, shelf: Shelf, file: ParquetFile, day: str | None) 
         task.export,
         task.snapshot,
     )
-    shelf.adopt(f"{directory}/{name}", file.path)
+    file.draft.keep(f"{directory}/{name}")
     return ExportedFile(
         path=f"{directory}/{name}",
         vhost=unit.vhost,
@@ -178,15 +175,14 @@ class Written(NamedTuple):
 
 
 class ParquetFile:
-    """A file of messages, under a name of its own until it is complete. It must have the columns
-    `seq` and `enqueued_at`; `corrupt_column` may be missing."""
+    """A file of messages, written as a draft. It must have the columns `seq` and `enqueued_at`;
+    `corrupt_column` may be missing."""
 
-    def __init__(self, path: Path, schema: pa.Schema, codec: str, corrupt_column: str) -> None:
-        self.path = path
+    def __init__(self, draft: Draft, schema: pa.Schema, codec: str, corrupt_column: str) -> None:
+        self.draft = draft
         self._schema = schema
         self._corrupt_column = corrupt_column
-        self._raw = path.open("wb")
-        self._hashed = HashedFile(self._raw)
+        self._hashed = HashedFile(draft.file)
         self._sink = pa.PythonFile(self._hashed, mode="w")
         steps = [name for name in schema.names if name in STEPS and _is_number(schema, name)]
         words = [name for name in schema.names if name in WORDS]
@@ -216,7 +212,6 @@ class ParquetFile:
         """Complete the file; at least one row must have been written. Raises OSError."""
         self._write_group()
         self._writer.close()
-        self._raw.close()
         return Written(
             rows=self._rows,
             bytes=self._hashed.size,
@@ -227,11 +222,6 @@ class ParquetFile:
             max_enqueued_us=max((at for _, at in self._times), default=None),
             corrupt=self._corrupt,
         )
-
-    def abandon(self) -> None:
-        """Remove the file unless it was moved to its place."""
-        self._raw.close()
-        self.path.unlink(missing_ok=True)
 
     def _count(self, batch: pa.RecordBatch) -> None:
         self._rows += batch.num_rows
@@ -289,4 +279,4 @@ class HashedFile:
         return False
 
     def close(self) -> None:
-        """Does nothing: `ParquetFile` closes the file."""
+        """Does nothing: the draft closes the file."""

@@ -1,4 +1,4 @@
-"""The tasks of an export as a job of Spark's: who writes what, how far it is, why it failed."""
+"""Runs the tasks of an export as a job of Spark's; tells its progress, and why it failed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write_tasks(
     """Write the units in tasks of Spark's; `tell` gets the progress. Raises what `export_unit`
     raises, as far as Spark lets it through."""
     context = context_of(spark)
-    # A group of this run only: the same Spark session may have run an export of this name before.
+    # The group is of this run only: the same session may have run an export of this name before.
     group = f"warren-export-{uuid4().hex}"
     wanted = len(
         group_units(
@@ -121,8 +121,8 @@ def export_share(tasks: Sequence[ExportTask]) -> list[ExportedFile]:
 
 
 def _cause(failure: BaseException) -> BaseException:
-    """The error of ours, or the OSError, with which a task ended, made from Spark's text; or
-    `failure`."""
+    """The error in Spark's text with which a task ended, if it is one of ours or an OSError;
+    otherwise `failure`."""
     for pattern, module in ((OWN_ERROR, errors), (SYSTEM_ERROR, builtins)):
         for told in pattern.finditer(str(failure)):
             kind = getattr(module, told[1], None)

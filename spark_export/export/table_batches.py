@@ -112,22 +112,21 @@ def write_files(
     shelf = shelf_of(destination)
     found = []
     with ExitStack() as stack:
-        files: dict[Partition, tuple[str, ParquetFile]] = {}
+        files: dict[Partition, ParquetFile] = {}
         for batch in batches:
             rows = pa.Table.from_batches([batch]).cast(schema).combine_chunks().to_batches()
             for partition, part in _by_partition(rows):
                 if partition not in files:
-                    folder, name = partition_directory(*partition), f"part-{token_hex(16)}.parquet"
-                    path = shelf.scratch(folder) / f"{name}.new"
-                    file = ParquetFile(path, schema, CODEC, CORRUPT_COLUMN)
-                    stack.callback(file.abandon)
-                    files[partition] = f"{folder}/{name}", file
-                files[partition][1].write(part)
-        for partition, (path_there, file) in files.items():
+                    draft = shelf.draft(partition_directory(*partition))
+                    stack.callback(draft.discard)
+                    files[partition] = ParquetFile(draft, schema, CODEC, CORRUPT_COLUMN)
+                files[partition].write(part)
+        for partition, file in files.items():
             written = file.close()._asdict()
-            shelf.adopt(path_there, file.path)
+            path = f"{partition_directory(*partition)}/part-{token_hex(16)}.parquet"
+            file.draft.keep(path)
             del written["sha256"], written["corrupt"]
-            found.append(TableFile(path_there, *partition, **written))
+            found.append(TableFile(path, *partition, **written))
     return found
 
 

@@ -35,7 +35,7 @@ class CursorKeeper:
             start_new_session=True,
         )
         assert self._process.stdin is not None
-        # If it has ended already, the nodes let the cursor go by themselves.
+        # If the process has ended already, the nodes release the cursor by themselves.
         with suppress(BrokenPipeError):
             self._process.stdin.write(pickle.dumps((name, holder, list(nodes))))
             self._process.stdin.flush()
@@ -56,7 +56,7 @@ def keep() -> None:
     name, holder, nodes = pickle.load(sys.stdin.buffer)
     sys.stdin.buffer.read()
     for client in nodes:
-        # A node that does not answer lets the cursor go by itself.
+        # A node that does not answer releases the cursor by itself.
         with suppress(SparkExportError):
             leave(client, name, holder)
 

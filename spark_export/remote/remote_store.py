@@ -31,7 +31,7 @@ from warren.spark_export.node_urls import Login, NodeAddress
 from warren.spark_export.remote.cursor_keeper import CursorKeeper, leave
 from warren.spark_export.remote.lease_keeper import release_with
 from warren.spark_export.remote.remote_files import RemoteFiles
-from warren.spark_export.remote.remote_node import NodeClient, close_connections
+from warren.spark_export.remote.remote_node import WAITS_S, NodeClient, close_connections
 from warren.spark_export.snapshot.plan import QueueSelector
 from warren.spark_export.snapshot.snapshot_file import PinnedQueue, decode_queue
 from warren.spark_export.snapshot.unit import SnapshotFiles
@@ -124,7 +124,7 @@ class RemoteSnapshot:
 
 
 class RemoteStore:
-    """The nodes of a cluster, or one node without; `entries` are the addresses asked first."""
+    """The nodes of a cluster, or one node; `entries` are the addresses that are asked first."""
 
     snapshot_every_s = 1.0
     """A node serves its clients while it makes a snapshot, so streams ask less often."""
@@ -195,13 +195,11 @@ class RemoteStore:
         return self.open(snapshot)
 
     def open(self, name: str) -> RemoteSnapshot:
-        nodes = self._nodes()
+        parts = [text.rpartition("!") for text in name.split(",")]
+        nodes = self._nodes_with({node for node, _, _ in parts if node})
         opened = []
-        for text in name.split(","):
-            node, _, snapshot = text.rpartition("!")
-            address = nodes.get(node) if node else next(iter(nodes.values()))
-            if address is None:
-                raise SnapshotGone(f"node {node}, which has snapshot {snapshot}, does not run")
+        for node, _, snapshot in parts:
+            address = nodes[node] if node else next(iter(nodes.values()))
             told = self._client(address).ask("POST", snapshot, "token")
             opened.append(_Opened(_part(address, told), told))
         return RemoteSnapshot(opened)
@@ -241,6 +239,18 @@ class RemoteStore:
         if unreachable:
             raise StoreRefused(f"node {min(unreachable)} has no listener for {protocol}")
         return found
+
+    def _nodes_with(self, needed: set[str]) -> dict[str, NodeAddress]:
+        """The addresses of the nodes, with those that are needed: the snapshot of a node that is
+        started again is still there. Raises `SnapshotGone` if one does not come back."""
+        for wait_s in (*WAITS_S, None):
+            nodes = self._nodes()
+            missing = needed - nodes.keys()
+            if not missing:
+                return nodes
+            if wait_s is not None:
+                time.sleep(wait_s)
+        raise SnapshotGone(f"node {min(missing)}, which has part of the snapshot, does not run")
 
     def _ask_entries(self) -> tuple[NodeAddress, list[Any]]:
         for at, address in enumerate(self._entries, 1):
@@ -304,7 +314,7 @@ class RemoteCursor:
         self._keeper.dismiss()
 
     def taken(self) -> str:
-        """Take it at all running nodes; returns the holder. Raises `CursorInUse`,
+        """Take the cursor at all running nodes; returns the holder. Raises `CursorInUse`,
         `StoreRefused`."""
         self._take()
         return self._holder

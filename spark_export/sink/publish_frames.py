@@ -44,7 +44,8 @@ ENCODED_BYTES: Final = 8 << 20
 
 _MANDATORY = 1
 _METHOD_FIXED = 9
-"""Octets of basic.publish besides the names: class, method, reserved, two lengths, bits."""
+"""Octets of a basic.publish without exchange and routing key: class, method, reserved, two lengths,
+bits."""
 
 
 class _Part(NamedTuple):
@@ -69,7 +70,7 @@ class FrameEncoder:
         self._delivery_mode = options.delivery_mode
         self._bits = _MANDATORY if options.mandatory else 0
         self._id_prefix = id_prefix.encode() if options.generate_message_ids else None
-        self._body_bytes_max = frame_max - FRAME_OVERHEAD
+        self._payload_bytes_max = frame_max - FRAME_OVERHEAD
         self._encode_headers = _headers_encoder(columns.headers_type)
 
     def encode(self, batch: pa.RecordBatch, first_row: int) -> Iterator[EncodedRows]:
@@ -125,6 +126,7 @@ class _Portion:
         for one, part in properties:
             flags += one.flag if part.present is None else one.flag * part.present
             header_lengths += part.lengths
+        self._check_one_frame(header_lengths)
 
         pieces = _Pieces(self._rows)
         method_lengths = np.full(self._rows, _METHOD_FIXED, np.int64)
@@ -159,6 +161,17 @@ class _Portion:
                 number, f"{name} has {lengths[number]} octets, of {SHORT_STRING_MAX} at most"
             )
         return array
+
+    def _check_one_frame(self, header_lengths: Numbers) -> None:
+        """A content header is one frame. Raises `PublishFailed` if one is too long for that."""
+        most = self._encoder._payload_bytes_max
+        if header_lengths.max(initial=0) > most:
+            number = int(np.argmax(header_lengths > most))
+            raise self._refuse(
+                number,
+                f"its properties and headers have {header_lengths[number]} octets, of {most} at"
+                " most that the broker takes in a frame (frame_max)",
+            )
 
     def _name(self, part: str, option: str | None, otherwise: str | None) -> pa.Array | bytes:
         """The exchange or the routing key: octets that are the same in all rows, or an array.
@@ -247,7 +260,7 @@ class _Portion:
         return _Part(present, (size, array), lengths + 4 * _ones(present, self._rows))
 
     def _body(self, body: pa.Array, lengths: Numbers) -> Iterator[Octets | pa.Array]:
-        most = self._encoder._body_bytes_max
+        most = self._encoder._payload_bytes_max
         first_lengths = np.minimum(lengths, most)
         if lengths.max(initial=0) > most:
             body = _in_several_frames(body, lengths, most)
@@ -404,7 +417,36 @@ def _headers_encoder(headers_type: DataType | None) -> _HeadersEncoder:
         return lambda column, refuse: _encode_text_map(column, letter, refuse)
     write = fields_of(headers_type)
     assert write is not None, "the columns were checked"
-    return lambda column, refuse: _encode_each(column.to_pylist(), write, refuse)
+    return lambda column, refuse: _encode_each(_values(column, refuse), write, refuse)
+
+
+def _values(column: pa.Array, refuse: Callable[[int, str], PublishFailed]) -> list[Any]:
+    """The values of the column. Python has no dates and times from the year 10000 on."""
+    column = column.cast(_in_utc(column.type))
+    try:
+        values: list[Any] = column.to_pylist()
+    except OverflowError:
+        for number, value in enumerate(column):
+            try:
+                value.as_py()
+            except OverflowError as error:
+                raise refuse(number, f"a header cannot be read: {error}") from error
+        raise
+    return values
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """The type with UTC as the time zone of its times. Spark uses the session's, which may be one
+    that Python does not know, such as GMT+8."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(_in_utc(kind.item_type)))
+    return kind
 
 
 def _encode_each(

@@ -210,7 +210,8 @@ class PublisherProtocol:
                 )
             if now - self._last_sent >= self.heartbeat_s / 2:
                 self._to_send.append(heartbeat.Heartbeat().marshal())
-                # Noted now, not when it leaves: a socket that takes nothing would collect many.
+                # It counts as sent from now on: at a socket that takes nothing, heartbeats would
+                # pile up.
                 self._last_sent = now
         patience_s = self._patience_now()
         if patience_s is not None and now - self._last_progress >= patience_s:

@@ -6,6 +6,7 @@ options and wrong values are an `OptionRefused` on the driver, before a task has
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -229,6 +230,6 @@ def _number(
     text = given.get(name.lower())
     if text is None:
         return default
-    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+    if not re.fullmatch(r"[0-9]{1,18}", text) or not least <= int(text) <= most:
         raise OptionRefused(f"{name} is {text!r}, not a whole number from {least} to {most}")
     return int(text)

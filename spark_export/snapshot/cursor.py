@@ -143,7 +143,7 @@ def _lock(path: Path, lock: ExitStack, wait_s: float) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if lock.enter_context(locked(path)):
             return
-        # The stack holds nothing else yet.
+        # The stack holds no other lock yet.
         lock.close()
         if time.monotonic() >= until:
             raise CursorInUse(_in_use(path, "stop it, or give this one a cursor of its own"))

@@ -1,4 +1,4 @@
-"""One look at the index of a store, with entries as arrays. Never writes.
+"""Reads the index of a store once, with entries as arrays; never writes.
 
 It reports damage, and copes with changes by a running node, like
 `persist/inspection/store_view.py`, but makes no Python value of any entry or journal record.

@@ -315,7 +315,7 @@ def _names(option: str, text: str) -> tuple[str, ...]:
     if text.lstrip().startswith("["):
         try:
             names = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _refused(option, text, wanted) from None
     else:
         names = [name.strip() for name in names]
@@ -404,7 +404,7 @@ def _offsets(default: Bound) -> Callable[[str, str], Offsets]:
                 for vhost, by_queue in parsed.items()
                 for queue, bound in by_queue.items()
             )
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             raise _refused(option, text, wanted) from None
         return Offsets(default, queues)
 

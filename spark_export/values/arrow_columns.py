@@ -88,7 +88,7 @@ def repeated(text: str, count: int) -> pa.StringArray:
 
 
 def chosen(words: tuple[str, ...], which: NDArray[np.bool_]) -> pa.StringArray:
-    """The first word where false, the second where true."""
+    """One word for each element of `which`: the first for false, the second for true."""
     return pa.array(words, pa.string()).take(pa.array(which.astype(np.int8)))
 
 

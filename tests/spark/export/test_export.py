@@ -15,6 +15,7 @@ import pytest
 from exporting import export, rows_of, wish
 from stored_node import NAMES, ORDERS, StoredNode
 
+from warren.backup.shelf import DirectoryShelf
 from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Write
 from warren.persist.disk.filesystem import RealFileSystem
@@ -221,8 +222,12 @@ def test_an_export_that_was_killed_and_run_again_has_the_same_files(
         str(tests / "simulation"),
     ]
     arguments = [store, killed, snapshot.directory, units]
-    ended = subprocess.run([*command, *map(str, arguments)], check=False)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    ended = subprocess.run([*command, *map(str, arguments)], env=environment, check=False)
     assert ended.returncode == -signal.SIGKILL
+    assert list(temporary.iterdir()) == []
     again = export(store, killed, "full", wish(snapshot=snapshot.directory))
     assert digests(again) == digests(wanted)
     assert not list(verify(killed, again))
@@ -231,6 +236,60 @@ def test_an_export_that_was_killed_and_run_again_has_the_same_files(
     # Who brings a snapshot keeps it.
     assert list_snapshots(store) == [snapshot]
     snapshot.release()
+
+
+KILLED_WHILE_SENDING = """
+import os, signal, sys
+from pathlib import Path
+sys.path += sys.argv[1:3]
+from exporting import export, wish
+from warren.backup import remote_shelf
+def one_chunk(octets, size, shown):
+    yield octets.read(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+remote_shelf.chunks = one_chunk
+export(Path(sys.argv[3]), sys.argv[4], "full", wish(snapshot=Path(sys.argv[5])))
+"""
+
+
+def test_a_file_that_was_not_sent_to_its_end_goes_with_the_staging_folder(
+    store: Path, destination: Path
+) -> None:
+    """At a URL of a file system, where files are written before they get their names."""
+    url = f"file://{destination}"
+    snapshot = create(store, QueueSelector())
+    tests = Path(__file__).parents[2]
+    command = [sys.executable, "-P", "-c", KILLED_WHILE_SENDING]
+    arguments = [tests / "support", tests / "simulation", store, url, snapshot.directory]
+    ended = subprocess.run([*command, *map(str, arguments)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    manifest = export(store, url, "full", wish(snapshot=snapshot.directory))
+    names = {name for name in shelf_of(url).names("") if not name.startswith("_")}
+    assert names == {file.path for file in manifest.files}
+    assert shelf_of(url).names("_staging") == []
+    snapshot.release()
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_an_export_whose_plan_was_written_without_an_answer_goes_on(
+    store: Path, destination: Path, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    write = DirectoryShelf.write
+
+    def write_without_answer(shelf: DirectoryShelf, name: str, octets: bytes) -> None:
+        if arrives:
+            write(shelf, name, octets)
+        raise OSError("no answer")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no answer"):
+        patched.setattr(DirectoryShelf, "write", write_without_answer)
+        begin(store, destination, "full", wish())
+    kept = list_snapshots(store)
+    assert len(kept) == arrives
+    manifest = export(store, destination, "full", wish())
+    assert manifest.rows == 205
+    assert not arrives or kept[0].id == manifest.snapshot
+    assert list_snapshots(store) == []
 
 
 def test_an_export_at_a_url_is_verified_and_goes_on(node: StoredNode, s3_url: str) -> None:

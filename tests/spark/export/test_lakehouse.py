@@ -38,6 +38,7 @@ from warren.spark_export.export.export_plan import Plan
 from warren.spark_export.export.lake_table import (
     DELTA,
     ICEBERG,
+    TableBatch,
     TableChoice,
 )
 from warren.spark_export.export.lake_tables import open_table
@@ -210,6 +211,30 @@ def test_no_increment_goes_on_while_another_one_is_being_appended(
         export_to(DELTA, node, place, "3", since="1")
 
 
+def test_files_of_a_transaction_that_counts_stay_though_its_answer_was_lost(
+    node: StoredNode, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with Glue: its client sends the request again, and is told of a conflict with itself."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException
+
+    export_to(ICEBERG, node, place, "1")
+    node.publish(b"later", ORDERS)
+    node.flush()
+    commit = SqlCatalog.commit_table
+    commits = []
+
+    def commit_without_answer(self: Any, *arguments: Any, **named: Any) -> Any:
+        commits.append(commit(self, *arguments, **named))
+        raise CommitFailedException("another transaction came first")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_without_answer)
+    export_to(ICEBERG, node, place, "2", since="1")
+    assert len(commits) == 1
+    found = copies(read_table(ICEBERG, place))
+    assert len(found) == 206 and set(found.values()) == {1}
+
+
 @pytest.fixture
 def snapshot(node: StoredNode) -> Path:
     from warren.spark_export.snapshot.plan import QueueSelector
@@ -309,6 +334,15 @@ def test_mistakes_are_told_before_spark_is_started(
     command = ["export", "run", str(node.directory.path), str(place), *arguments]
     result = CliRunner().invoke(warren, command)
     assert result.exit_code == 2 and text in result.output, result.output
+
+
+def test_an_error_of_delta_is_told_in_a_line(place: Path) -> None:
+    log = place / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("no JSON\n")
+    with pytest.raises(TableRefused, match=r"Delta table .*/table: ") as told:
+        open_table(choice_of(DELTA), place).has(TableBatch("job", 0))
+    assert str(told.value).isprintable() and "start_thread" not in str(told.value)
 
 
 def test_without_the_library_it_says_what_to_install(

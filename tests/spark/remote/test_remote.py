@@ -299,6 +299,25 @@ def test_a_node_that_restarts_is_waited_for(
         proxy.close()
 
 
+def test_a_node_of_a_cluster_that_restarts_is_waited_for(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = NodeAddress(broker.host, broker.http_port)
+    store = RemoteStore([address], Login("guest", "guest"))
+    snapshot = store.create(QueueSelector(), lease_s=60, with_state=False)
+    all_nodes = RemoteStore._nodes
+    pauses: list[float] = []
+
+    def nodes_that_run(self: RemoteStore) -> dict[str, NodeAddress]:
+        return all_nodes(self) if len(pauses) == 2 else {"another": address}
+
+    monkeypatch.setattr(RemoteStore, "_nodes", nodes_that_run)
+    monkeypatch.setattr(remote_store.time, "sleep", pauses.append)
+    assert store.open(snapshot.name).queues == snapshot.queues
+    with pytest.raises(SnapshotGone, match="which has part of the snapshot, does not run"):
+        store.open("third!20260131T120000Z-89abcdef")
+
+
 def test_a_node_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_node, "WAITS_S", ())
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -228,12 +228,29 @@ def test_much_is_encoded_in_portions_whose_rows_go_on_counting() -> None:
         ("delivery_mode", -1, "row 12: delivery_mode is -1, not 0 to 255"),
         ("timestamp", -1, r"row 12: timestamp is -1, not 0 or more \(seconds since 1970\)"),
         ("headers", [("n" * 256, "v")], "row 12: the name of a header has 256 octets"),
+        (
+            "headers",
+            [("n", "v" * 4096)],
+            "row 12: its properties and headers have 41.. octets, of 4088",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_a_message_is_named(name: str, value: Any, text: str) -> None:
     values = {"body": [b"", b"", b""], name: [None, None, value]}
     with pytest.raises(PublishFailed, match=text):
         encode(values, options(), first_row=10)
+
+
+def test_properties_and_headers_may_fill_a_frame() -> None:
+    values: dict[str, list[Any]] = {"body": [b""], "headers": [[("n", "")]]}
+    (smallest,) = messages(encode(values, options()))
+    room = FRAME_MAX - (len(smallest) - smallest.index(bytes((0xCE, 2))) - 1)
+    values["headers"] = [[("n", "v" * room)]]
+    (largest,) = messages(encode(values, options()))
+    assert len(largest) == len(smallest) + room
+    values["headers"] = [[("n", "v" * (room + 1))]]
+    with pytest.raises(PublishFailed, match="row 0: its properties and headers have 4089 octets"):
+        encode(values, options())
 
 
 def test_an_option_counts_for_all_rows_whatever_columns_say() -> None:
@@ -361,6 +378,37 @@ def test_each_type_of_a_struct_has_its_letter() -> None:
         },
         {},
     ]
+
+
+@pytest.mark.parametrize("zone", ["GMT+8", "PST", "+08:00"])
+def test_times_in_headers_are_the_same_whatever_the_time_zone_of_the_session(zone: str) -> None:
+    times = pa.array([1, None]).cast(pa.timestamp("s")).cast(pa.timestamp("us", zone))
+    columns = {
+        "one": times,
+        "many": pa.ListArray.from_arrays([0, 1, 2], times),
+        "named": pa.MapArray.from_arrays([0, 1, 2], ["a", "b"], times),
+        "nothing": pa.nulls(2),
+    }
+    data_type = types.StructType()
+    for name, kind in {
+        "one": types.TimestampType(),
+        "many": types.ArrayType(types.TimestampType()),
+        "named": types.MapType(STRING, types.TimestampType()),
+        "nothing": types.NullType(),
+    }.items():
+        data_type.add(name, kind)
+    time, null = Field("T", 1), Field("V", None)
+    assert headers_of(data_type, pa.StructArray.from_arrays(columns.values(), columns)) == [
+        {"one": time, "many": Field("A", [time]), "named": Field("F", {"a": time})},
+        {"many": Field("A", [null]), "named": Field("F", {"b": null})},
+    ]
+
+
+def test_a_time_from_the_year_10000_on_names_its_row() -> None:
+    data_type = types.StructType().add("due", types.TimestampType())
+    seconds = pa.array([1, 253_402_300_800]).cast(pa.timestamp("s")).cast(pa.timestamp("us", "UTC"))
+    with pytest.raises(PublishFailed, match="row 1: a header cannot be read: date value out of"):
+        headers_of(data_type, pa.StructArray.from_arrays([seconds], ["due"]))
 
 
 def test_a_map_of_octets_has_octets() -> None:

@@ -73,6 +73,7 @@ def test_defaults_are_safe() -> None:
         ({"host": "a", "vhost": "v" * 128}, "longer than 127"),
         ({"host": "a", "port": "70000"}, "port is '70000', not a whole number from 1 to 65535"),
         ({"host": "a", "maxInFlight": "0"}, "maxInFlight is '0', not a whole number from 1"),
+        ({"host": "a", "maxInFlight": "9" * 5000}, "9', not a whole number from 1"),
         ({"host": "a", "mandatory": "yes"}, "mandatory is 'yes', not true or false"),
         ({"host": "a", "deliveryMode": "3"}, "deliveryMode is '3', not 1"),
         ({"host": "a", "routingKey": "k" * 256}, "routingKey has 256 octets, of 255"),

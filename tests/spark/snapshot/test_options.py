@@ -120,6 +120,8 @@ def test_one_queue_is_taken_as_it_is_written() -> None:
         ({"startingOffsets": "17"}, "earliest, latest, or JSON"),
         ({"startingOffsets": '{"/": {"a": -1}}'}, "earliest, latest, or JSON"),
         ({"startingOffsets": '{"/": {"a": true}}'}, "earliest, latest, or JSON"),
+        ({"startingOffsets": '{"/":' * 99999}, "earliest, latest, or JSON"),
+        ({"queues": "[" * 99999}, "a JSON list of names"),
         ({"startingTimestamp": "yesterday"}, "a time such as"),
         ({"startingTimestamp": "2026"}, "looks like seconds, a year or a day"),
         ({"endingTimestamp": "1767225600"}, "looks like seconds, a year or a day"),
