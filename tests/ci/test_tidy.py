@@ -163,6 +163,13 @@ def modules() -> dict[str, ast.Module]:
         gc.enable()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def trees_are_let_go() -> Iterator[None]:
+    """They take more than 100 MB."""
+    yield
+    modules.cache_clear()
+
+
 def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     for path, module in modules().items():
         for node in ast.walk(module):

@@ -6,8 +6,8 @@ when it is first needed. For each broker the fork server forks a *keeper*. The k
 broker, and reports the broker's process id and how it ended. The broker runs `warren`'s own main
 function, in a directory, with an environment and with files of its own, as if Python had been
 started for it. Python is really started where a test is about the start itself
-(`tests/warren/test_service_manager.py`, `run_server` of `tests/system/test_server_process.py`), and
-for brokers in networks of their own.
+(`tests/warren/test_service_manager.py`, `start_python` of
+`tests/system/test_server_process.py`), and for brokers in networks of their own.
 """
 
 from __future__ import annotations

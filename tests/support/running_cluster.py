@@ -342,7 +342,7 @@ class RunningCluster:
             if node.is_up:
                 node.close_connections()
             node.kill()
-        self.etcd.kill()
+        self.etcd.end()
         if self.network is not None:
             self.network.remove()
 
