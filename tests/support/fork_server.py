@@ -13,6 +13,7 @@ started for it. Python is really started where a test is about the start itself
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import resource
@@ -37,7 +38,15 @@ which is negative if a signal ended it, as in `subprocess`."""
 REQUEST_BYTES_MAX = 1 << 20
 """Arguments and environment of one broker are less than this."""
 
-IMPORTED = ("warren.mgmt.server_command", "warren.node", "warren.management")
+IMPORTED = (
+    "warren.mgmt.command_line",
+    "warren.mgmt.server_command",
+    "warren.node",
+    "warren.management",
+    "warren.mgmt.http.server",
+    "warren.http_server",
+    "warren.cluster",
+)
 
 
 class ForkedProcess:
@@ -202,6 +211,9 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in IMPORTED:
         import_module(name)
+    # No broker needs to look at what is there now, and to copy its pages by that.
+    gc.collect()
+    gc.freeze()
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
     if request is not None:
         _become(request)
