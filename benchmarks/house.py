@@ -76,26 +76,40 @@ def imports(root: Path, *, for_type_checkers: bool) -> dict[str, set[str]]:
     modules = sources(root)
     graph = {}
     for name, path in modules.items():
-        named = set(_imported(_parsed(path), for_type_checkers))
         graph[name] = {
             module
-            for origin, member in named
-            if (module := _module(modules, origin, member)) is not None and module != name
+            for origin, member, by_type_checkers in _imported(path)
+            if (for_type_checkers or not by_type_checkers)
+            and (module := _module(modules, origin, member)) is not None
+            and module != name
         }
     return graph
 
 
-def _imported(tree: ast.AST, for_type_checkers: bool) -> Iterator[tuple[str, str]]:
-    """A module that is named, and what is taken from it."""
-    if isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.unparse(tree.test):
-        if not for_type_checkers:
-            return
-    elif isinstance(tree, ast.ImportFrom) and tree.module:
-        yield from ((tree.module, alias.name) for alias in tree.names)
-    elif isinstance(tree, ast.Import):
-        yield from ((alias.name, "") for alias in tree.names)
-    for child in ast.iter_child_nodes(tree):
-        yield from _imported(child, for_type_checkers)
+@cache
+def _imported(path: Path) -> set[tuple[str, str, bool]]:
+    """The modules that are named, what is taken from them, and whether only type checkers do."""
+    found = set()
+    # The tree is not kept: the collector would go through all of them again and again.
+    left: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text("utf-8")), False)]
+    while left:
+        node, by_type_checkers = left.pop()
+        if isinstance(node, ast.If) and _asks_for_type_checkers(node.test):
+            by_type_checkers = True
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {(node.module, alias.name, by_type_checkers) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {(alias.name, "", by_type_checkers) for alias in node.names}
+        # No expression imports anything.
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.expr):
+                left.append((child, by_type_checkers))
+    return found
+
+
+def _asks_for_type_checkers(test: ast.expr) -> bool:
+    names = [getattr(one, "id", getattr(one, "attr", "")) for one in ast.walk(test)]
+    return "TYPE_CHECKING" in names
 
 
 def _module(modules: dict[str, Path], origin: str, member: str) -> str | None:

@@ -44,11 +44,11 @@ NAMED_BY = {
 }
 """A module of tests has a mark when one of these names is in it."""
 
-WAITING = frozenset({"mgmt", "mirror", "spark", "system"})
-"""The houses whose tests mostly wait for other processes; those of the others compute."""
+EARLY = frozenset({"mgmt", "mirror", "simulation", "spark", "system"})
+"""The houses whose tests mostly wait for other processes, and the one of the longest modules."""
 
-WAITING_SHARE = 0.6
-"""In which part of a run the waiting houses are begun, so that none of their tests is the last."""
+EARLY_SHARE = 0.6
+"""In which part of a run these are begun, so that none of them is the last."""
 
 PROCESSES_MAX = 8
 """More than so many share too few files: a module of tests stays in one process."""
@@ -141,7 +141,7 @@ def _turn(module: Path, share_of_house: float) -> float:
     """When the module is handed out: 0 is the beginning of the run, 1 its end."""
     if _uses_spark(module):
         return -1.0
-    return share_of_house * (WAITING_SHARE if _house(module) in WAITING else 1.0)
+    return share_of_house * (EARLY_SHARE if _house(module) in EARLY else 1.0)
 
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir | None:

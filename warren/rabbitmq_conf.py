@@ -12,8 +12,8 @@ key is set twice, the later value counts. `conf_keys.py` and `unused_keys.py` ha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 from warren.conf_keys import KEYS, Kind
@@ -202,5 +202,21 @@ def _nearest(parts: list[str]) -> str:
             for index, part in enumerate(wanted)
         ]
         candidates[".".join(filled)] = pattern
-    found = get_close_matches(".".join(parts), candidates, n=1, cutoff=NEAR)
-    return f"the nearest known key is {found[0]}" if found else "no key looks like it"
+    found = _most_similar(".".join(parts), candidates)
+    return f"the nearest known key is {found}" if found else "no key looks like it"
+
+
+def _most_similar(key: str, candidates: Iterable[str]) -> str:
+    """The candidate that is most similar to the key; empty if none is similar."""
+    # Those that begin alike come first: most of the others need not be looked at closely then.
+    first, _, _ = key.partition(".")
+    likely = sorted(candidates, key=lambda one: not one.startswith(first))
+    matcher = SequenceMatcher(None, "", key)
+    found = (NEAR, "")
+    for candidate in likely:
+        matcher.set_seq1(candidate)
+        least = found[0]
+        # The bounds are quick to compute.
+        if matcher.real_quick_ratio() >= least and matcher.quick_ratio() >= least:
+            found = max(found, (matcher.ratio(), candidate))
+    return found[1]

@@ -92,7 +92,9 @@ def _imported(tree: ast.AST) -> Iterator[str]:
         names = [alias.name.split(".") for alias in tree.names]
         yield from (parts[1] for parts in names if parts[0] == TOP and len(parts) > 1)
     for child in ast.iter_child_nodes(tree):
-        yield from _imported(child)
+        # No expression imports anything.
+        if not isinstance(child, ast.expr):
+            yield from _imported(child)
 
 
 def reach(graph: dict[str, set[str]], start: str) -> set[str]:

@@ -81,7 +81,8 @@ def test_nested(tmp_path):
     import subprocess, sys
     inner = tmp_path / "test_inner.py"
     inner.write_text("def test_inner(): assert False")
-    command = [sys.executable, "-m", "pytest", "-n0", "--rootdir", str(tmp_path), str(inner)]
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-n0", "--rootdir", str(tmp_path)]
+    command.append(str(inner))
     assert subprocess.run(command, cwd=tmp_path, stdout=subprocess.DEVNULL).returncode == 1
 """
 
@@ -97,12 +98,16 @@ class Project:
         (self._path / "test_it.py").write_text(TESTS + "".join(tests))
         (self._path / "prepared").unlink(missing_ok=True)
         # A second preparation would fail.
-        command = f"mkdir prepared && {sys.executable} -m pytest -p no:cacheprovider"
+        command = f"mkdir prepared && {sys.executable} -m pytest -p no:cacheprovider -p xdist"
         done = subprocess.run(
             [sys.executable, str(RUN_TESTS), command],
             cwd=self._path,
-            # What the run that this test is part of says to its own processes.
-            env={name: value for name, value in os.environ.items() if "PYTEST" not in name},
+            env={
+                # What the run that this test is part of says to its own processes.
+                **{name: value for name, value in os.environ.items() if "PYTEST" not in name},
+                # To load all plugins there are is half of what such a run takes.
+                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

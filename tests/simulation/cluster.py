@@ -29,6 +29,7 @@ from warren.mirror.messages.origin import origin_name
 from warren.mirror.messages.post import Post
 from warren.mirror.remote.placement import ClusterPlacement
 from warren.mirror.remote.queue_host import QueueHost
+from warren.mirror.remote.remote_queue import RemoteQueue
 from warren.mirror.remote.remote_queues import RemoteQueues
 from warren.mirror.replication.mirroring import Mirroring
 from warren.mirror.replication.nodes import Nodes
@@ -189,6 +190,16 @@ class ClusterNode(Broker):
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
         self.host = QueueHost(self.node, self.post, self.calls, self.mirroring, incarnation << 40)
 
+    def lets_go(self) -> None:
+        super().lets_go()
+        for sessions in self.host._sessions.values():
+            for session in sessions.values():
+                session.let_go()
+        for vhost in self.node.vhosts.values():
+            for queue in vhost.queues.values():
+                if isinstance(queue, RemoteQueue):
+                    queue._publishes._unanswered.clear()
+
     def _new_backing(self, spec: BackingSpec) -> BackingQueue:
         return self.cluster.new_backing(self, spec)
 
@@ -278,6 +289,8 @@ class Cluster:
         self.seen_present: dict[str, set[str]] = {}
         self._presence_lines: dict[str, Line] = {}
         self.nodes: dict[str, ClusterNode] = {}
+        # Those before them, of the same names.
+        self._former: list[ClusterNode] = []
         self.cards: dict[str, StoredCards] = {}
         self.dead: set[str] = set()
         # The nodes that are no members any more, until another one has the name.
@@ -301,7 +314,14 @@ class Cluster:
         self._presence_lines[name] = Line(f"{name}/presence", self._schedule)
         self.incarnations[name] += 1
         incarnation = self.incarnations[name]
+        if name in self.nodes:
+            self._former.append(self.nodes[name])
         self.nodes[name] = ClusterNode(self, name, store, incarnation, **self._more)
+
+    def lets_go(self) -> None:
+        """Nothing will happen here any more: let the collector have all of this."""
+        for node in (*self.nodes.values(), *self._former):
+            node.lets_go()
 
     @property
     def alive(self) -> list[str]:
@@ -516,5 +536,6 @@ def _notice(links: FakeLinks, peer: str) -> None:
 
 
 def random_delays(seed: int, longest_s: float = 0.05) -> Callable[[], float]:
-    random = Random(seed)
-    return lambda: random.uniform(0.0001, longest_s)
+    random = Random(seed).random
+    width_s = longest_s - 0.0001
+    return lambda: 0.0001 + width_s * random()

@@ -441,11 +441,11 @@ def check_expired(cluster: Cluster, late_s: float) -> None:
     for name in cluster.working:
         mirroring = cluster[name].mirroring
         for queue in cluster[name].node.local_queues:
-            led = mirroring.led(queue.queue_id)
-            if queue.is_held or (led is not None and led.leader.fenced):
-                continue
             backing = queue.backing
             if queue.settings.message_ttl_ms is None or isinstance(backing, PriorityQueue):
+                continue
+            led = mirroring.led(queue.queue_id)
+            if queue.is_held or (led is not None and led.leader.fenced):
                 continue
             for message in backing.peek(0, 1, 1).messages:
                 assert message.expires_at is not None

@@ -356,7 +356,7 @@ class Session:
         if self.is_over:
             return
         for frame in self.client.frames():
-            self.history.note(self.name, frame)
+            self.history.note(self.name, tuple(frame))
             if not frame.channel and "Cannot declare quorum" in frame.method.reply_text:
                 # Too few nodes are up.
                 self.history.seen["declaration refused"] += 1

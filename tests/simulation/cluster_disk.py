@@ -24,7 +24,7 @@ from warren.core.backing.queue_store import Recovered, StoredBody
 from warren.core.backing.retained_log import RetainedLog
 from warren.core.backing.stream_log import StreamLog, stream_log
 from warren.core.backing.stream_store import KeptInStream, MemoryStreamStore
-from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message import NOBODY, Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
 from warren.core.vhosts import queue_making
@@ -75,6 +75,15 @@ class Disk:
             for one in (*self._open_retained, *self._open):
                 if one.clock is clock:
                     one.sync()
+
+    def lets_go(self) -> None:
+        """Nothing will happen here any more: let the collector have the nodes that had this disk.
+
+        It does not look at messages.
+        """
+        for queue in self._open:
+            for message in queue.messages():
+                message.holder = NOBODY
 
 
 class DiskRetainedStore(MemoryRetainedStore):
@@ -139,6 +148,8 @@ class DiskRetainedStore(MemoryRetainedStore):
         self._disk.sync_all(self.clock)
 
     def sync(self) -> None:
+        if not (self._unsynced or self._removed or self._told):
+            return
         self._on_disk.update(self._unsynced)
         self._unsynced.clear()
         removed, self._removed = self._removed, []
@@ -238,7 +249,13 @@ class DiskQueue(MemoryQueue):
         self._disk.sync_all(self.clock)
         self.sync()
 
+    def messages(self) -> list[Message]:
+        """What is on disk, and what is to be."""
+        return [*self._kept.values(), *[message for message, _, _ in self._unsynced.values()]]
+
     def sync(self) -> None:
+        if not (self._unsynced or self._forgotten):
+            return
         forgotten, self._forgotten = self._forgotten, set()
         for position, (message, _, _) in self._unsynced.items():
             if position not in forgotten:

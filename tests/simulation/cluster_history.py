@@ -246,6 +246,12 @@ class History(Faults):
             self._operate_in_peace()
         self._finish()
 
+    def lets_go(self) -> None:
+        """It is over: let the collector have all of it."""
+        self.cluster.lets_go()
+        for disk in self._disks.values():
+            disk.lets_go()
+
     def lose_disk(self, node: str) -> None:
         self._disks.pop(node, None)
 
@@ -276,7 +282,8 @@ class History(Faults):
         self.ledger.follow()
         self.retained.follow()
         for session in self.sessions:
-            session.poll()
+            if not session.is_over:
+                session.poll()
         checks.check_one_leader(self.cluster)
         checks.check_expired(self.cluster, STALE_S)
 
@@ -1249,9 +1256,13 @@ def watching_queues_without_mirrors(history: History) -> Iterator[None]:
         for name in history.cluster.alive:
             for queue in history.cluster[name].node.local_queues:
                 outer = queue.backing
-                levels = (outer, getattr(outer, "_inner", None), *getattr(outer, "levels", ()))
-                if backing in levels:
+                if (
+                    backing is outer
+                    or backing is getattr(outer, "_inner", None)
+                    or backing in getattr(outer, "levels", ())
+                ):
                     history.taken_out(messages)
+                    return
 
     def watched_fetch(backing: MemoryQueue) -> Message | None:
         message = fetch(backing)
@@ -1411,6 +1422,8 @@ def run(seed: int, seen: Counter[str]) -> History:
             if isinstance(error, AssertionError):
                 raise AssertionError(f"seed {seed}: {error}") from error
             raise
+        finally:
+            history.lets_go()
         assert not faults, f"seed {seed}: {faults[0]}"
     return history
 

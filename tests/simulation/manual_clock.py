@@ -11,16 +11,13 @@ TURNS_MAX = 1_000_000
 
 
 class ManualTimer:
-    """A call at a time; the order of equal times is that of their making."""
+    """A call at a time."""
 
-    __slots__ = ("_clock", "callback", "cancelled", "due", "order")
+    __slots__ = ("_clock", "callback", "cancelled", "due")
 
-    def __init__(
-        self, clock: ManualClock, due: float, order: int, callback: Callable[[], None]
-    ) -> None:
+    def __init__(self, clock: ManualClock, due: float, callback: Callable[[], None]) -> None:
         self._clock = clock
         self.due = due
-        self.order = order
         self.callback = callback
         self.cancelled = False
 
@@ -30,9 +27,6 @@ class ManualTimer:
             # As an event loop's handle: what was to be called is let go.
             self.callback = _nothing
             self._clock.forget(self)
-
-    def __lt__(self, other: ManualTimer) -> bool:
-        return (self.due, self.order) < (other.due, other.order)
 
 
 def _nothing() -> None:
@@ -46,7 +40,8 @@ class ManualClock:
         self._now = start
         self._wall_offset = wall_start - start
         self._soon: deque[Callable[[], None]] = deque()
-        self._timers: list[ManualTimer] = []
+        # By when they are due; the order of equal times is that of their making.
+        self._timers: list[tuple[float, int, ManualTimer]] = []
         self._made = 0
         self._cancelled = 0
 
@@ -67,8 +62,9 @@ class ManualClock:
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> ManualTimer:
         assert delay_s >= 0, delay_s
         self._made += 1
-        timer = ManualTimer(self, self._now + delay_s, self._made, callback)
-        heapq.heappush(self._timers, timer)
+        due = self._now + delay_s
+        timer = ManualTimer(self, due, callback)
+        heapq.heappush(self._timers, (due, self._made, timer))
         return timer
 
     def call_soon(self, callback: Callable[[], None]) -> object:
@@ -78,22 +74,23 @@ class ManualClock:
     @property
     def timers(self) -> list[ManualTimer]:
         """What is still to be called, in no particular order."""
-        return [timer for timer in self._timers if not timer.cancelled]
+        return [timer for _, _, timer in self._timers if not timer.cancelled]
 
     def forget(self, timer: ManualTimer) -> None:
         """A timer was cancelled; cancelled ones are swept out when they are many."""
         self._cancelled += 1
         if self._cancelled > 64 and self._cancelled > len(self._timers) // 2:
-            self._timers = self.timers
+            self._timers = [entry for entry in self._timers if not entry[2].cancelled]
             heapq.heapify(self._timers)
             self._cancelled = 0
 
     def settle(self) -> None:
         """Run what is to run soon, until nothing is."""
+        soon = self._soon
         for _ in range(TURNS_MAX):
-            if not self._soon:
+            if not soon:
                 return
-            self._soon.popleft()()
+            soon.popleft()()
         raise AssertionError(f"callbacks go on after {TURNS_MAX} turns")
 
     def turn(self) -> None:
@@ -105,14 +102,16 @@ class ManualClock:
         """Let time pass, and run what becomes due in its order."""
         self.settle()
         end = self._now + seconds
-        while self._timers and self._timers[0].due <= end:
-            timer = heapq.heappop(self._timers)
+        while self._timers and self._timers[0][0] <= end:
+            due, _, timer = heapq.heappop(self._timers)
             if timer.cancelled:
                 self._cancelled -= 1
                 continue
             timer.cancelled = True
-            self._now = max(self._now, timer.due)
+            if due > self._now:
+                self._now = due
             timer.callback()
             timer.callback = _nothing
-            self.settle()
+            if self._soon:
+                self.settle()
         self._now = end

@@ -57,6 +57,8 @@ class SharedHistory:
         self._schedule = schedule
         self.revisions: list[list[Change]] = []
         self._definitions: dict[Key, Change] = {}
+        # In key order, as long as nothing has changed.
+        self._sorted: list[Change] | None = None
         self._stores: dict[str, SimulatedMetadataStore] = {}
 
     @property
@@ -64,8 +66,10 @@ class SharedHistory:
         return len(self.revisions)
 
     def definitions(self) -> list[Change]:
-        """The newest state, in key order."""
-        return [self._definitions[key] for key in sorted(self._definitions)]
+        """The newest state, in key order. Not to be changed."""
+        if self._sorted is None:
+            self._sorted = [self._definitions[key] for key in sorted(self._definitions)]
+        return self._sorted
 
     def open(self, node: str) -> SimulatedMetadataStore:
         """The store of a node that starts, holding all there is.
@@ -100,6 +104,7 @@ class SharedHistory:
         return taken
 
     def _take(self, piece: Piece) -> list[Change]:
+        self._sorted = None
         changes = []
         for key, value in piece.writes:
             if value is not None:

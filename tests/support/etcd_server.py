@@ -65,10 +65,13 @@ class EtcdServer:
         self._heartbeat_ms = heartbeat_ms
         self.directory.mkdir(parents=True, exist_ok=True)
         self.data = self.directory / "data"
+        self._remove_scratch: Callable[[], object] = lambda: None
         if os.access(MEMORY, os.W_OK):
             scratch = tempfile.mkdtemp(prefix="warren-etcd-", dir=MEMORY)
             self.data = Path(scratch) / "data"
-            weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+            # At the end of this process at the latest.
+            remove = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+            self._remove_scratch = remove
         client_port, peer_port, health_port = (reserve_port(self) for _ in range(3))
         self.port = client_port
         self.url = f"{'https' if tls else 'http'}://{host}:{client_port}"
@@ -81,7 +84,7 @@ class EtcdServer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.kill()
+        self.end()
 
     def start(self) -> None:
         """Return when it answers."""
@@ -122,6 +125,11 @@ class EtcdServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def end(self) -> None:
+        """For good: what it has in memory, more than 100 MB, is free at once."""
+        self.kill()
+        self._remove_scratch()
 
     def lose_data(self) -> None:
         """While it is down."""

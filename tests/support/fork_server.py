@@ -6,13 +6,14 @@ when it is first needed. For each broker the fork server forks a *keeper*. The k
 broker, and reports the broker's process id and how it ended. The broker runs `warren`'s own main
 function, in a directory, with an environment and with files of its own, as if Python had been
 started for it. Python is really started where a test is about the start itself
-(`tests/warren/test_service_manager.py`, `run_server` of `tests/system/test_server_process.py`), and
-for brokers in networks of their own.
+(`tests/warren/test_service_manager.py`, `start_python` of
+`tests/system/test_server_process.py`), and for brokers in networks of their own.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import resource
@@ -37,7 +38,15 @@ which is negative if a signal ended it, as in `subprocess`."""
 REQUEST_BYTES_MAX = 1 << 20
 """Arguments and environment of one broker are less than this."""
 
-IMPORTED = ("warren.mgmt.server_command", "warren.node", "warren.management")
+IMPORTED = (
+    "warren.mgmt.command_line",
+    "warren.mgmt.server_command",
+    "warren.node",
+    "warren.management",
+    "warren.mgmt.http.server",
+    "warren.http_server",
+    "warren.cluster",
+)
 
 
 class ForkedProcess:
@@ -202,6 +211,9 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in IMPORTED:
         import_module(name)
+    # No broker needs to look at what is there now, and to copy its pages by that.
+    gc.collect()
+    gc.freeze()
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
     if request is not None:
         _become(request)

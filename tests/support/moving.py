@@ -17,10 +17,12 @@ PATIENCE_S = 30.0
 
 def until(look: Callable[[], Any]) -> Any:
     """What the look finds, as soon as it finds something."""
-    deadline = time.monotonic() + PATIENCE_S
+    began = time.monotonic()
     while not (found := look()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
+        waited_s = time.monotonic() - began
+        assert waited_s < PATIENCE_S, "it did not happen"
+        # Less often the longer it takes: for most looks a broker has to work.
+        time.sleep(min(0.01 + waited_s / 20, 0.1))
     return found
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,6 +34,7 @@ from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.field import Field, Table
+from warren.core.messages.message import NOBODY
 from warren.core.node import Node, default_server_properties
 from warren.core.ports import MetadataStore
 from warren.core.queues.local_queue import LocalQueue
@@ -41,6 +43,8 @@ from warren.core.resources.alarms import Alarms, Resource
 from warren.core.vhosts.vhost import VirtualHost
 
 M = TypeVar("M", bound=base.Frame)
+
+FRAME_HEAD = struct.Struct(">BHI")
 
 CAPABILITIES = ("authentication_failure_close", "connection.blocked", "consumer_cancel_notify")
 
@@ -54,7 +58,7 @@ class Frame(NamedTuple):
 
     @property
     def octets(self) -> bytes:
-        head = struct.pack(">BHI", self.kind, self.channel, len(self.payload))
+        head = FRAME_HEAD.pack(self.kind, self.channel, len(self.payload))
         return head + self.payload + b"\xce"
 
     @property
@@ -86,10 +90,11 @@ def cut_frames(octets: bytes) -> tuple[list[Frame], bytes]:
     """The whole frames at the start of the octets, and what is left."""
     frames = []
     at = 0
-    while len(octets) - at >= 8:
-        kind, channel, size = struct.unpack_from(">BHI", octets, at)
+    length = len(octets)
+    while length - at >= 8:
+        kind, channel, size = FRAME_HEAD.unpack_from(octets, at)
         end = at + 7 + size
-        if end >= len(octets):
+        if end >= length:
             break
         assert octets[end] == 0xCE, octets[at : at + 40]
         frames.append(Frame(kind, channel, octets[at + 7 : end]))
@@ -151,18 +156,23 @@ def publish_frames(
 ) -> bytes:
     """A basic.publish with its content, as octets."""
     parts = [
-        method_frame(
-            channel,
-            commands.Basic.Publish,
-            exchange=exchange,
-            routing_key=routing_key,
-            mandatory=mandatory,
-        ),
+        _publish_frame(channel, exchange, routing_key, mandatory),
         Frame(HEADER, channel, content_header(len(body), **properties)).octets,
     ]
     for start in range(0, len(body), frame_size):
         parts.append(Frame(BODY, channel, body[start : start + frame_size]).octets)
     return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _publish_frame(channel: int, exchange: str, routing_key: str, mandatory: bool) -> bytes:
+    return method_frame(
+        channel,
+        commands.Basic.Publish,
+        exchange=exchange,
+        routing_key=routing_key,
+        mandatory=mandatory,
+    )
 
 
 class Pipe:
@@ -373,9 +383,10 @@ class Client:
 
     def _collect(self) -> None:
         self.broker.settle()
-        frames, self._partial = cut_frames(self._partial + self.pipe.written)
-        self.pipe.written = b""
-        self.inbox.extend(frames)
+        if self.pipe.written:
+            frames, self._partial = cut_frames(self._partial + self.pipe.written)
+            self.pipe.written = b""
+            self.inbox.extend(frames)
 
     def _next(self, wanted: str) -> Frame:
         if not self.inbox:
@@ -433,6 +444,22 @@ class Broker:
 
     def alarm(self, short: bool, resource: Resource = Resource.MEMORY) -> None:
         self.alarms.report(resource, short)
+
+    def lets_go(self) -> None:
+        """Nothing will happen here any more: let the collector have all of this.
+
+        It does not look at messages, so those that consumers hold would keep everything.
+        """
+        node = self.node
+        holding = [*node.giving_back]
+        for client in node.clients:
+            assert isinstance(client, Connection)
+            holding += client.channels.values()
+        held = [one.unsettled() for one in holding]
+        held += [told(queue) for told in node.other_clients for queue in node.local_queues]
+        for messages in held:
+            for message in messages:
+                message.holder = NOBODY
 
     @property
     def vhost(self) -> VirtualHost:

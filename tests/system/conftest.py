@@ -55,10 +55,12 @@ def until() -> Callable[..., Any]:
     long while."""
 
     def wait(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> object:
-        deadline = time.monotonic() + patience_s
+        began = time.monotonic()
         while not (found := condition()):
-            assert time.monotonic() < deadline, "what was waited for did not come"
-            time.sleep(0.01)
+            waited_s = time.monotonic() - began
+            assert waited_s < patience_s, "what was waited for did not come"
+            # Less often the longer it takes: for most looks a node has to work.
+            time.sleep(min(0.01 + waited_s / 20, 0.1))
         return found
 
     return wait
