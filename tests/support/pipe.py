@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple, TypeVar
@@ -34,7 +34,7 @@ from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.field import Field, Table
-from warren.core.messages.message import NOBODY
+from warren.core.messages.message import NOBODY, Message
 from warren.core.node import Node, default_server_properties
 from warren.core.ports import MetadataStore
 from warren.core.queues.local_queue import LocalQueue
@@ -455,8 +455,9 @@ class Broker:
         for client in node.clients:
             assert isinstance(client, Connection)
             holding += client.channels.values()
-        held = [one.unsettled() for one in holding]
-        held += [told(queue) for told in node.other_clients for queue in node.local_queues]
+        held: list[Iterable[Message]] = [one.unsettled() for one in holding]
+        for queue in node.local_queues:
+            held += [afar.messages.values() for afar in node.held_afar(queue)]
         for messages in held:
             for message in messages:
                 message.holder = NOBODY
