@@ -16,7 +16,7 @@ mirror cannot be reached, or is not the copy that the leader takes it for."""
 
 
 class _Awaited:
-    """A mirror whose card is awaited; `then` is called when the card is durable."""
+    """A mirror whose card the leader waits for; `then` is called when the card is durable."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self.then = then

@@ -1,12 +1,13 @@
 """Quorum queues and streams whose leader is forgotten while no other member was in sync.
 
-So it is after a start of the whole cluster: the leader has gone on, the other members are about to
-get what they lack, and each of them still has, as a former copy, what it had when the cluster went
-down. If the leader is lost then, nothing that was confirmed is lost with it: nothing is confirmed
-before another member is in sync, and what had been confirmed before is in the former copies.
+A queue is in this state right after a start of the whole cluster: its leader has gone on, and the
+other members are about to be sent what they lack. Each of them still has, as a former copy, the
+messages it had when the cluster went down. If the leader is lost in that moment, no confirmed
+message is lost with it: nothing new is confirmed before another member is in sync, and the former
+copies have everything that had been confirmed before.
 
-The first member asks all members what they have, and has the one with the most lead. All have to
-answer: without one of them it is not known which has the most.
+The first member asks all members what they have, and tells the one that has the most to lead. All
+have to answer: without one of them it is not known which has the most.
 """
 
 from __future__ import annotations
@@ -38,8 +39,7 @@ class Extent(NamedTuple):
 
 
 class ForgottenLeaders:
-    """The queues of which this node is the first member, and which nothing but former copies are
-    left of."""
+    """The queues that have nothing left but former copies, and whose first member is this node."""
 
     def __init__(
         self, nodes: Nodes, calls: Calls, definitions: QueueDefinitions, copies: CopiesHere
@@ -82,7 +82,7 @@ class ForgottenLeaders:
             return
 
     async def _decide(self, key: Key, record: QueueRecord) -> None:
-        """Have the member lead that has most. Raises `NotFound` if one of them does not answer."""
+        """Tell the member that has the most to lead. Raises `NotFound` if one does not answer."""
         there: dict[str, Extent] = {}
         for member in record.members:
             answer = await self._ask(member, BEST_COPY, key, record)

@@ -362,8 +362,8 @@ class Mirror(PublishConfirms):
         self._report_progress()
 
     def _renew_card(self) -> None:
-        """Have a whole copy's card be of the present epoch: one of an earlier epoch does not say
-        which positions the messages have now."""
+        """Write the card of a whole copy for the present epoch: a card of an earlier epoch does not
+        say which positions the messages have now."""
         if self.has_card:
             self._card = self.write_card(self)
             if not self._card.done:
@@ -416,7 +416,7 @@ class Mirror(PublishConfirms):
             # Before this mirror is told to start, a report would pass for one of its former life.
             return
         if not self._card.done:
-            # What this mirror reports is confirmed, and has to be found after a restart.
+            # The leader confirms what this mirror reports, so it has to be found after a restart.
             return
         upto = self._batch
         if IN_SLICE in self._unsafe:

@@ -8,10 +8,10 @@ A transaction is committed on top of the snapshots that were checked, or not at 
 refuses it when another one came first. pyiceberg would then commit it on top of that one without
 checking. So its own retries are off here, and `append` checks again.
 
-A transaction may be refused because of itself: the catalog's client may send a request again whose
-answer was lost, as that of Glue does. pyiceberg removes the manifests of a refused transaction, and
-then the table would be unreadable. So they stay here; those of a transaction that does not count
-are orphan files, which a table's maintenance removes.
+A catalog may refuse a transaction that it has accepted a moment before: when the answer is lost,
+the catalog's client may send the request again. pyiceberg removes the manifests of a refused
+transaction; if that one counts, the table would be unreadable. So manifests stay here. Those of a
+transaction that does not count are orphan files, which a table's maintenance removes.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class IcebergTable:
 
 
 def _keep_manifests(files: FileIO) -> None:
-    """Let pyiceberg delete no manifests and lists of manifests here; other files it may."""
+    """Keep pyiceberg from deleting manifests and lists of manifests; it may delete other files."""
     delete = files.delete
 
     def delete_others(location: str | InputFile | OutputFile) -> None:
