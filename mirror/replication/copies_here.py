@@ -357,20 +357,14 @@ class CopiesHere:
         copy.member.leave()
         return copy
 
-    # A queue without a leader, of which no copy is in sync
+    # Former copies
 
-    def best_copy(self, queue_id: int) -> tuple[int, list[int]] | None:
-        """Return what this node has of a queue: the last epoch in which its copy was whole, and per
-        level the position behind its last message. None if it has had no whole copy."""
+    def former_of(self, queue_id: int) -> FormerCopy | None:
+        """The former copy that this node has of a queue, perhaps beside a new one."""
         copy = self.by_queue.get(queue_id)
-        if copy is not None and copy.mirror.has_card:
-            return copy.mirror.epoch, copy.mirror.ends()
-        former = self._formers.of_queue(queue_id)
-        if copy is not None:
-            former = copy.mirror.grows_from or copy.mirror.former
-        if former is None or not self._formers.was_whole(former):
-            return None
-        return former.epoch, former.ends_at_leader()
+        if copy is None:
+            return self._formers.of_queue(queue_id)
+        return copy.mirror.grows_from or copy.mirror.former
 
     def lead_with_best_copy(self, key: Key, record: QueueRecord) -> None:
         """Lead a queue that has nothing but former copies with the one that this node has."""

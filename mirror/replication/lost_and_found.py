@@ -21,7 +21,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from warren.core.backing.windowed_queue import is_id
 from warren.core.errors import BrokerError, NotFound
@@ -36,7 +36,7 @@ from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.nodes import Nodes
 from warren.mirror.replication.queue_definitions import QueueDefinitions
-from warren.mirror.replication.renumbering import Renumbering, Step
+from warren.mirror.replication.renumbering import NO_LIMIT, Renumbering, Step
 
 if TYPE_CHECKING:
     from warren.core.node import Node
@@ -47,6 +47,9 @@ LOST_AND_FOUND: Final = "lost+found"
 
 HEADER: Final = "x-lost-and-found"
 """A table: the queue and the node of a message, when it was put there, and its `expiration`."""
+
+WHAT_IS_LACKING = "mirror.what_is_lacking"
+"""A node asks the leader which messages of its former copy are lacking."""
 
 COUNT_MAX = 128
 BYTES_MAX = 64 << 10
@@ -68,12 +71,28 @@ class Lacking(NamedTuple):
     got them, and they are behind `found_upto`.
 
     `is_next`: that leader came right after the epoch of the copy. `wait`: a better copy may come.
+    `reached` is that of the `Gap`.
     """
 
     step: Step
     found_upto: Sequence[int]
     is_next: bool
     wait: bool
+    reached: Sequence[int] = ()
+
+
+def _limits(lacking: Lacking, *, led: bool) -> Sequence[int]:
+    """Per level, the position up to which messages of a copy count, in the positions of the leader
+    that may lack them.
+
+    A next leader that was in sync has what was confirmed: it may lack the tail of a leader, not of
+    a mirror. One that was not in sync may lack either. If other leaders were in between, what they
+    had not reached was not confirmed.
+    """
+    step = lacking.step
+    if lacking.is_next:
+        return [NO_LIMIT] * len(step.tails) if led or step.firsts else step.tails
+    return lacking.reached or step.tails
 
 
 class _Found:
@@ -133,7 +152,8 @@ class LostAndFound:
     def attach(self, node: Node) -> None:
         """Answer the questions of other nodes, and publish at this one."""
         self._node = node
-        self._calls.serve("mirror.lacking", self._asked_what_is_lacking)
+        self._calls.serve(WHAT_IS_LACKING, self._asked_what_is_lacking)
+        self._calls.serve("mirror.lacking", self._asked_by_an_earlier_version)
         self._calls.serve("mirror.found", self._told_what_was_found)
 
     def search(self, key: Key, queue_id: int, former: FormerCopy) -> None:
@@ -218,12 +238,10 @@ class LostAndFound:
             # The queue is led with this copy.
             return []
         step, levels = lacking.step, range(len(former.levels))
-        # A next leader that was in sync has what was confirmed: it may lack the tail of a leader,
-        # not of a mirror. One that was not in sync may lack either.
-        with_tail = lacking.is_next and (former.led or bool(step.firsts))
+        limits = _limits(lacking, led=former.led)
         if step.firsts:
             upto = [
-                former.end_at(step, number, moved=moved[number], with_tail=with_tail)
+                former.end_at(step, number, moved=moved[number], upto=limits[number])
                 for number in levels
             ]
             search.tell = (record.leader, step.epoch, upto)
@@ -236,7 +254,7 @@ class LostAndFound:
                 number,
                 moved=moved[number],
                 found_upto=found_upto[number],
-                with_tail=with_tail,
+                upto=limits[number],
             )
         ]
 
@@ -250,7 +268,7 @@ class LostAndFound:
             if leader == self._nodes.name:
                 lacking = self._what_is_lacking(self._nodes.name, *question)
             else:
-                told = await self._calls.ask(leader, "mirror.lacking", *question)
+                told = await self._calls.ask(leader, WHAT_IS_LACKING, *question)
                 lacking = None if told is None else Lacking(Step(*told[0]), *told[1:])
             if lacking is not None and len(lacking.step.tails) == len(former.levels):
                 return lacking, moved
@@ -288,6 +306,12 @@ class LostAndFound:
     ) -> Lacking | None:
         return self._what_is_lacking(node, queue_id, epoch, led, safe_only, is_late)
 
+    async def _asked_by_an_earlier_version(
+        self, node: str, *question: Any
+    ) -> tuple[object, ...] | None:
+        lacking = self._what_is_lacking(node, *question)
+        return None if lacking is None else lacking[:-1]
+
     def _what_is_lacking(
         self, node: str, queue_id: int, epoch: int, led: bool, safe_only: bool, is_late: bool
     ) -> Lacking | None:
@@ -299,10 +323,11 @@ class LostAndFound:
         led_in, renumbering = self._renumbering_of(queue_id) or (-1, None)
         if renumbering is None or led_in <= epoch:
             raise NotFound(f"node '{self._nodes.name}' does not lead queue {queue_id} yet")
-        step, after = renumbering.up_to_gap(epoch), renumbering.next_after(epoch)
-        if step is None or after is None:
+        gap = renumbering.up_to_gap(epoch)
+        if gap is None:
             return None
-        is_next = step.epoch == after.epoch
+        step, reached = gap
+        is_next = not reached
         if not step.firsts:
             return Lacking(step, (), is_next, False)
         found = self._found_of.setdefault(queue_id, {}).setdefault(step.epoch, _Found())
@@ -313,7 +338,7 @@ class LostAndFound:
         wait = not (furthest or is_late or (led and is_next))
         if not wait:
             found.by = node
-        return Lacking(step, furthest, is_next, wait)
+        return Lacking(step, furthest, is_next, wait, reached)
 
     async def _told_what_was_found(
         self, node: str, queue_id: int, epoch: int, upto: list[int], safe_only: bool

@@ -38,6 +38,11 @@ def handed_over(leader: str) -> str:
     return leader + _HANDED_OVER
 
 
+def leader_lacks(told: str) -> bool:
+    """Whether the leader with this reason may lack messages."""
+    return promotion(told) is Promotion.LEADER_DOWN_NOT_IN_SYNC
+
+
 def promotion(told: str) -> Promotion:
     """Return the reason in a definition's text, which a function above has made."""
     if told == LEADER_BACK:

@@ -41,12 +41,6 @@ def is_needed(record: QueueRecord, node: str) -> bool:
     return bool(record.members) and node in record.in_sync and len(record.in_sync) < record.acks
 
 
-def has_only_former_copies(record: QueueRecord) -> bool:
-    """Whether a queue with members has lost its leader for good, and no other member was in sync:
-    nothing was confirmed that the former copies of the members may lack."""
-    return bool(record.members) and record.leader_is_forgotten and not record.in_sync
-
-
 class QueueMembers:
     """The members of all quorum queues and streams of the cluster."""
 
@@ -74,7 +68,7 @@ class QueueMembers:
     def any_has(self, node: str) -> bool:
         """Whether there is a queue that this node leads, mirrors or is a member of."""
         return any(
-            node in (record.leader, *record.mirrors, *record.members)
+            node in (record.leader, *record.mirrors, *record.members, *record.former)
             for _, record in self._definitions.items()
         )
 
@@ -83,7 +77,8 @@ class QueueMembers:
         is a member of. `members` are the nodes of the cluster, with or without it."""
         left = frozenset(members) - {node}
         for key, record in list(self._definitions.items()):
-            if node in (record.leader, *record.mirrors) or record.leader_is_forgotten:
+            there = (record.leader, *record.mirrors, *record.former)
+            if node in there or record.leader_is_forgotten:
                 await self._forget_copies(key, record.queue_id, node, left)
             if node in record.members:
                 await self.remove(key, record.queue_id, node)
@@ -97,7 +92,7 @@ class QueueMembers:
 
         def change(record: QueueRecord) -> QueueRecord | None:
             is_led = record.leader != node and not record.leader_is_forgotten
-            if not record.can_move:
+            if not (record.can_move or record.former):
                 return None
             gone = {node} if is_led else frozenset(record.mirrors).difference(left)
             mirrors = [mirror for mirror in record.mirrors if mirror not in gone]
@@ -109,6 +104,7 @@ class QueueMembers:
                 leader=forgotten(node) if record.leader == node else record.leader,
                 mirrors=mirrors,
                 in_sync=in_sync,
+                former=[one for one in record.former if one in left],
                 # Votes of forgotten mirrors are void.
                 ballot=record.ballot + (bool(record.carrier) and mirrors != record.mirrors),
                 missing=record.missing + lost,

@@ -134,11 +134,13 @@ def _of_log(definition: Mapping[str, Any]) -> tuple[CarrierKind, str | int, int,
 
 
 class Copies(NamedTuple):
-    """The leader of a queue, and the nodes that have mirrors of it, the oldest first."""
+    """The leader of a queue, the nodes that have mirrors of it, the oldest first, and those that
+    had a copy before."""
 
     leader: str
     mirrors: Sequence[str]
     in_sync: Collection[str]
+    former: Collection[str] = ()
 
 
 def wanted_mirrors(
@@ -182,14 +184,17 @@ def _one_a_machine(
 
 
 def _exactly(count: int, now: Copies, others: Sequence[str], rng: Random) -> tuple[str, ...]:
-    """The mirrors there are stay, in-sync ones before others; further ones are chosen by chance."""
+    """The mirrors there are stay, in-sync ones before others. Further ones are chosen by chance, at
+    first among nodes that had a copy: these need not be sent everything."""
     there = [mirror for mirror in now.mirrors if mirror in others]
     there.sort(key=lambda mirror: mirror not in now.in_sync)
     if len(there) >= count:
         return tuple(there[: max(count, 0)])
     further = [node for node in others if node not in there]
-    chosen = rng.sample(further, min(count - len(there), len(further)))
-    return (*there, *chosen)
+    missing = count - len(there)
+    chosen = rng.sample(further, len(further) if now.former else min(missing, len(further)))
+    chosen.sort(key=lambda node: node not in now.former)
+    return (*there, *chosen[:missing])
 
 
 def stand_ins(wanted: Sequence[str], in_sync: Sequence[str]) -> Sequence[str]:

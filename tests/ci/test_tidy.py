@@ -43,7 +43,7 @@ LONG_FILES: dict[str, int] = {
     "core/vhosts/vhost.py": 913,
     "mirror/remote/remote_queue.py": 693,
     "mirror/replication/leader.py": 684,
-    "mirror/replication/led_queue.py": 706,
+    "mirror/replication/led_queue.py": 705,
     "persist/layout/format.py": 623,
     "spark_export/decode/decode.py": 610,
     "warren/cluster.py": 635,

@@ -15,7 +15,7 @@ from warren.core.backing.backing_queue import BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import Envelope, Message
-from warren.mirror.replication import former_copy, mirroring
+from warren.mirror.replication import former_copy, leader_calls
 from warren.mirror.replication.copy_cards import COPY_BIT, Card, leftover_rule
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.instructions import Script
@@ -127,7 +127,7 @@ class EarlierKept(NamedTuple):
 def test_a_leader_of_an_earlier_version_reads_what_a_mirror_has(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirroring, "Kept", EarlierKept)
+    monkeypatch.setattr(leader_calls, "Kept", EarlierKept)
     publish(cluster, "a", range(300))
     cluster.kill("b")
     cluster.clock.advance(3)

@@ -17,12 +17,12 @@ from warren.core.messages.message import Message
 from warren.core.queues.quorum_level import QuorumLevel
 from warren.mirror.replication.confirm_rule import ALL as CONFIRMED_BY_ALL
 from warren.mirror.replication.election import can_be_elected
+from warren.mirror.replication.former_nodes import has_only_former_copies
 from warren.mirror.replication.hand_over import PATIENCE_S
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import MirrorLevel
 from warren.mirror.replication.new_queues import is_new
 from warren.mirror.replication.promotion import Promotion, promotion
-from warren.mirror.replication.queue_members import has_only_former_copies
 
 if TYPE_CHECKING:
     from cluster import Cluster, ClusterNode
