@@ -31,7 +31,7 @@ from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_type import QUORUM, STREAM
 from warren.core.queues.quorum_level import LastingEnvelopes, quorum_level
 from warren.core.scheduling.waiting import Event, run
-from warren.core.vhosts.vhost import QUEUE_ID_BITS
+from warren.core.vhosts.following import QUEUE_ID_BITS
 from warren.mirror.carriers.ports import Carrier, CarrierKind
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.post import Kind, Post
