@@ -171,12 +171,14 @@ def wanted_mirrors(
 def _one_a_machine(
     nodes: Sequence[str], now: Copies, rng: Random, machine_of: Callable[[str], str]
 ) -> list[str]:
-    """Return one node of each machine: one with a copy, in-sync ones before others, or else any."""
+    """Return one node of each machine: one with a copy, in-sync ones before others, or one that had
+    a copy before, or else any."""
     machines = {machine_of(node) for node in nodes}
     if len(machines) == len(nodes):
         return list(nodes)
     shuffled = rng.sample(nodes, len(nodes))
-    shuffled.sort(key=lambda node: (node not in now.in_sync, node not in now.mirrors))
+    ranks = (now.in_sync, now.mirrors, now.former)
+    shuffled.sort(key=lambda node: [node not in rank for rank in ranks])
     first: dict[str, str] = {}
     for node in shuffled:
         first.setdefault(machine_of(node), node)

@@ -114,3 +114,14 @@ class TestMachines:
         nodes = ["a1", "a2", "b1", "b2", "c1", "c2"]
         found = {wanted_mirrors(wanted, now, nodes, Random(seed), machine_of) for seed in range(50)}
         assert {tuple(sorted(one)) for one in found} == chosen
+
+    @pytest.mark.parametrize(
+        ("params", "chosen"), [(2, {("b2",)}), (3, {("b2", "c1"), ("b2", "c2")})]
+    )
+    def test_nodes_that_had_a_copy_get_one_before_others(
+        self, params: int, chosen: set[tuple[str, ...]]
+    ) -> None:
+        now = Copies("a1", (), (), ("b2",))
+        nodes, wanted = ["a1", "a2", "b1", "b2", "c1", "c2"], Wanted("exactly", params)
+        found = {wanted_mirrors(wanted, now, nodes, Random(seed), machine_of) for seed in range(50)}
+        assert found == chosen
