@@ -477,11 +477,13 @@ class Mirroring:
         if self._leadership.is_stopping:
             # The copies here are kept for the next start.
             return
+        self.copies.definition_changed(key, record)
         if isinstance(record, QueueRecord) and leader_lacks(record.promoted):
             former = self.copies.former_of(record.queue_id)
             if former is not None:
                 self.search_former(key, record, former)
-        self.copies.definition_changed(key, record)
+            for part in self._formers.parts_to_search(record.queue_id):
+                self._lost_and_found.search(key, record.queue_id, part)
         queue_id = self._by_key.get(key)
         if queue_id is None:
             return
