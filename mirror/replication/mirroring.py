@@ -346,12 +346,13 @@ class Mirroring:
             return
         if not led.leader.is_noted or self.hand_overs.is_switching(queue.queue_id):
             return
-        copies = Copies(record.leader, record.mirrors, record.in_sync, record.former)
+        there = (record.leader, record.mirrors, record.in_sync, record.former)
+        copies = Copies(*there, led.wanted_mirrors)
         led.want(wanted)
         running = self._nodes.running()
         # The group, not the links, tells whether a mirror is alive.
-        there = {*running, *record.mirrors}
-        at = (there, self._rng, self._nodes.machine_of)
+        may_have = {*running, *record.mirrors}
+        at = (may_have, self._rng, self._nodes.machine_of)
         led.wanted_mirrors = wanted_mirrors(wanted, copies, *at)
         is_alone = not record.mirrors and not record.missing and not led.members()
         if wanted.mode is None and is_alone:
