@@ -409,12 +409,12 @@ class CopiesHere:
         self._forget(copy)
         self._retained_sync.forget(copy.queue_id)
         copy.member.leave()
-        deleted = self._definitions.record_of(copy.key, copy.queue_id) is None
-        if keep and not deleted and copy.mirror.is_of_use:
-            self._formers.keep(copy.queue_id, copy.mirror.into_former(copy.storage_id))
+        record = self._definitions.record_of(copy.key, copy.queue_id)
+        if keep and record is not None and copy.mirror.is_of_use:
+            self._formers.keep_all(record, copy.mirror.into_formers(copy.storage_id))
         else:
             self._discard_copy(copy)
-        if deleted:
+        if record is None:
             self._carriers[copy.carrier].delete_group(copy.queue_id)
             self.retained.delete(copy.queue_id)
         _, vhost, name = copy.key

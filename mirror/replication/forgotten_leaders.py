@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
+
 from warren.core.definitions.records import QueueRecord
 from warren.core.errors import NotFound
 from warren.core.log_line import log_event
@@ -27,8 +29,10 @@ from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.copies_here import CopiesHere
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.former_nodes import (
+    former_without,
     has_only_former_copies,
     nodes_with_former_copies,
+    without_copies,
     without_former,
 )
 from warren.mirror.replication.nodes import Nodes
@@ -66,6 +70,8 @@ class ForgottenLeaders:
         self._copies = copies
         self._formers = formers
         self._queues: dict[Key, int] = {}
+        # The queues of which this node has a whole copy, as their definitions say.
+        self._called_whole: dict[Key, int] = {}
         # The queues whose nodes are being asked.
         self._asking: set[Key] = set()
         # The queues of which no node had anything when it was asked last.
@@ -80,6 +86,13 @@ class ForgottenLeaders:
             self._queues[key] = record.queue_id
         else:
             self._queues.pop(key, None)
+        if isinstance(record, QueueRecord) and self._is_called_whole(record):
+            self._called_whole[key] = record.queue_id
+        else:
+            self._called_whole.pop(key, None)
+
+    def _is_called_whole(self, record: QueueRecord) -> bool:
+        return record.leader_is_forgotten and self._node in record.in_sync
 
     def _is_to_decide(self, record: QueueRecord) -> bool:
         return has_only_former_copies(record) and nodes_with_former_copies(record)[0] == self._node
@@ -90,13 +103,27 @@ class ForgottenLeaders:
 
     def look(self) -> None:
         """Ask the nodes that may have copies of these queues what they have. Those that cannot be
-        reached are asked again when this is called again."""
+        reached are asked again when this is called again.
+
+        A copy here that is called in sync and cannot lead, as its card is of an earlier epoch, or
+        it may lack messages that were not on disk, is a former copy like others."""
+        for key, queue_id in list(self._called_whole.items()):
+            copy = self._copies.by_queue.get(queue_id)
+            if copy is None or not copy.mirror.started:
+                self._definitions.write_record(key, queue_id, self._without_own)
         for key, queue_id in list(self._queues.items()):
             record = self._definitions.record_of(key, queue_id)
             is_over = key in self._asking or key in self._without_copies
             if record is not None and not is_over:
                 self._asking.add(key)
                 run(self._decide(key, record), partial(self._decided, key))
+
+    def _without_own(self, record: QueueRecord) -> QueueRecord | None:
+        if not self._is_called_whole(record):
+            return None
+        without = without_copies(record, [self._node])
+        former = former_without(record, record.leader, without.in_sync)
+        return msgspec.structs.replace(without, former=former)
 
     def _decided(self, key: Key, result: Callable[[], None]) -> None:
         self._asking.discard(key)

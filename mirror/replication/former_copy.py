@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from warren.core.backing.backing_queue import MirroredLevel
+from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.stream_log import StreamLog
+from warren.core.backing.variable_queue import VariableQueue
 from warren.core.messages.message import Message
 from warren.core.queues.quorum_level import QuorumLevel
 from warren.mirror.replication.mirror_level import CopyLost
@@ -222,7 +224,7 @@ class FormerCopy:
     def part_from_holders(self) -> None:
         """Part the messages from those that clients got while this node led the queue before."""
         for level in self.levels:
-            if isinstance(level, QuorumLevel):
+            if isinstance(level, QuorumLevel | VariableQueue | MemoryQueue):
                 level.part_from_holders()
 
     def stop(self) -> None:

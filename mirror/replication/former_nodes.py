@@ -15,6 +15,8 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from warren.core.definitions.records import QueueRecord
+from warren.mirror.replication.confirm_rule import ALL
+from warren.mirror.replication.promotion import leader_is_lost
 
 
 def nodes_with_former_copies(record: QueueRecord) -> Sequence[str]:
@@ -26,6 +28,30 @@ def has_only_former_copies(record: QueueRecord) -> bool:
     """Whether a queue has lost its leader for good, and there are at most former copies of it."""
     is_lost = record.leader_is_forgotten and not record.in_sync
     return is_lost and bool(nodes_with_former_copies(record))
+
+
+def may_have_confirmed(record: QueueRecord, epoch: int) -> bool:
+    """Whether a copy of this epoch that was not whole may have messages which the leader confirmed,
+    and which the next leader lacks: the leader was lost for good. Of queues with members only whole
+    copies count for confirms."""
+    is_replaced = epoch < record.epoch and leader_is_lost(record.promoted)
+    return not record.members and (is_replaced or has_only_former_copies(record))
+
+
+def without_copies(record: QueueRecord, gone: Collection[str]) -> QueueRecord:
+    """The definition without the mirrors of these nodes, which are lost, or cannot lead."""
+    mirrors = [mirror for mirror in record.mirrors if mirror not in gone]
+    in_sync = [mirror for mirror in record.in_sync if mirror not in gone]
+    # An election counts with these copies: they may have had what the others lack.
+    lost = 0 if record.acks == ALL else len(record.in_sync) - len(in_sync)
+    return msgspec.structs.replace(
+        record,
+        mirrors=mirrors,
+        in_sync=in_sync,
+        # Votes of these mirrors are void.
+        ballot=record.ballot + (bool(record.carrier) and mirrors != record.mirrors),
+        missing=record.missing + lost,
+    )
 
 
 def is_former_needed(record: QueueRecord, node: str) -> bool:

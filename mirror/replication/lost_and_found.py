@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from warren.core.backing.windowed_queue import is_id
+from warren.core.definitions.records import QueueRecord
 from warren.core.errors import BrokerError, NotFound
 from warren.core.field import Field, longstr
 from warren.core.log_line import log_event
@@ -35,6 +36,7 @@ from warren.core.scheduling.waiting import Event, decided, run
 from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.nodes import Nodes
+from warren.mirror.replication.promotion import leader_is_lost
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.renumbering import NO_LIMIT, Renumbering, Step
 
@@ -223,7 +225,7 @@ class LostAndFound:
             record = self._definitions.record_of(search.key, search.queue_id)
             if record is None:
                 return []
-            lacking, moved = await self._lacking(search, record.leader)
+            lacking, moved = await self._lacking(search, record)
             if lacking is None:
                 if former.may_have_more:
                     log_event(log, logging.INFO, "superseded_tail_unknown", queue=name, vhost=vhost)
@@ -258,11 +260,14 @@ class LostAndFound:
             )
         ]
 
-    async def _lacking(self, search: _Search, leader: str) -> tuple[Lacking | None, Sequence[int]]:
+    async def _lacking(
+        self, search: _Search, record: QueueRecord
+    ) -> tuple[Lacking | None, Sequence[int]]:
         """The leader's answer for the last epoch that both it and this node know of; and how far
         positions have moved since then."""
-        former = search.former
-        is_late = self._clock.now() >= search.late_at
+        former, leader = search.former, record.leader
+        # A leader that was forgotten does not come.
+        is_late = self._clock.now() >= search.late_at or leader_is_lost(record.promoted)
         for epoch, moved in former.epochs():
             question = (search.queue_id, epoch, former.led, former.safe_only, is_late)
             if leader == self._nodes.name:

@@ -346,12 +346,13 @@ class Mirroring:
             return
         if not led.leader.is_noted or self.hand_overs.is_switching(queue.queue_id):
             return
-        copies = Copies(record.leader, record.mirrors, record.in_sync, record.former)
+        there = (record.leader, record.mirrors, record.in_sync, record.former)
+        copies = Copies(*there, led.wanted_mirrors)
         led.want(wanted)
         running = self._nodes.running()
         # The group, not the links, tells whether a mirror is alive.
-        there = {*running, *record.mirrors}
-        at = (there, self._rng, self._nodes.machine_of)
+        may_have = {*running, *record.mirrors}
+        at = (may_have, self._rng, self._nodes.machine_of)
         led.wanted_mirrors = wanted_mirrors(wanted, copies, *at)
         is_alone = not record.mirrors and not record.missing and not led.members()
         if wanted.mode is None and is_alone:
@@ -477,11 +478,13 @@ class Mirroring:
         if self._leadership.is_stopping:
             # The copies here are kept for the next start.
             return
+        self.copies.definition_changed(key, record)
         if isinstance(record, QueueRecord) and leader_lacks(record.promoted):
             former = self.copies.former_of(record.queue_id)
             if former is not None:
                 self.search_former(key, record, former)
-        self.copies.definition_changed(key, record)
+            for part in self._formers.parts_to_search(record.queue_id):
+                self._lost_and_found.search(key, record.queue_id, part)
         queue_id = self._by_key.get(key)
         if queue_id is None:
             return

@@ -16,7 +16,7 @@ from warren.core.field import from_plain
 from warren.core.ports import Key
 from warren.core.queues.queue_type import STREAM, type_of
 from warren.core.scheduling.waiting import Event
-from warren.mirror.replication.confirm_rule import ALL
+from warren.mirror.replication.former_nodes import without_copies
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 
 
@@ -95,19 +95,10 @@ class QueueMembers:
             if not (record.can_move or record.former):
                 return None
             gone = {node} if is_led else frozenset(record.mirrors).difference(left)
-            mirrors = [mirror for mirror in record.mirrors if mirror not in gone]
-            in_sync = [mirror for mirror in record.in_sync if mirror not in gone]
-            # An election counts with forgotten copies: they may have had what the others lack.
-            lost = 0 if record.acks == ALL else len(record.in_sync) - len(in_sync)
             changed = msgspec.structs.replace(
-                record,
+                without_copies(record, gone),
                 leader=forgotten(node) if record.leader == node else record.leader,
-                mirrors=mirrors,
-                in_sync=in_sync,
                 former=[one for one in record.former if one in left],
-                # Votes of forgotten mirrors are void.
-                ballot=record.ballot + (bool(record.carrier) and mirrors != record.mirrors),
-                missing=record.missing + lost,
             )
             return None if changed == record else changed
 
