@@ -8,8 +8,8 @@ with a shovel, once a person has seen whether they are still wanted.
 
 Other copies that were once whole do the same: that of an earlier leader, or of a mirror that was in
 sync. But they may have much that was consumed since, so they wait `LATE_S` for the last leader that
-had everything. The present leader lets one node search at a time, and knows up to where everything
-has been found.
+had everything, unless all nodes that had copies are there or forgotten. The present leader lets one
+node search at a time, and knows up to where everything has been found.
 
 Messages that come anyway are not put there: nodes of remote publishers send again what was not
 answered, and publishers that asked for confirms have been refused them.
@@ -35,6 +35,7 @@ from warren.core.queues.queue import Queue
 from warren.core.scheduling.waiting import Event, decided, run
 from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.former_copy import FormerCopy
+from warren.mirror.replication.former_nodes import nodes_with_former_copies
 from warren.mirror.replication.nodes import Nodes
 from warren.mirror.replication.promotion import leader_is_lost
 from warren.mirror.replication.queue_definitions import QueueDefinitions
@@ -266,8 +267,7 @@ class LostAndFound:
         """The leader's answer for the last epoch that both it and this node know of; and how far
         positions have moved since then."""
         former, leader = search.former, record.leader
-        # A leader that was forgotten does not come.
-        is_late = self._clock.now() >= search.late_at or leader_is_lost(record.promoted)
+        is_late = self._clock.now() >= search.late_at or not self._may_come(record)
         for epoch, moved in former.epochs():
             question = (search.queue_id, epoch, former.led, former.safe_only, is_late)
             if leader == self._nodes.name:
@@ -278,6 +278,13 @@ class LostAndFound:
             if lacking is not None and len(lacking.step.tails) == len(former.levels):
                 return lacking, moved
         return None, ()
+
+    def _may_come(self, record: QueueRecord) -> bool:
+        """Whether a node that is not there may have a better copy: a forgotten one does not come
+        back."""
+        present = self._nodes.present()
+        awaited = [node for node in nodes_with_former_copies(record) if node not in present]
+        return bool(awaited) and not leader_is_lost(record.promoted)
 
     def _tell_found(self, search: _Search) -> None:
         """Tell the leader what was found: copies that come later need not look for it."""

@@ -292,8 +292,9 @@ def test_no_copy_is_named_where_a_policy_wants_none(mirrored: QuorumCluster) -> 
         assert not mirrored.disks[node].queues and not mirrored.cards[node]
 
 
+@pytest.mark.parametrize("is_forgotten", [True, False])
 def test_what_a_mirror_lacks_that_leads_before_it_is_whole_is_found_in_its_former_copy(
-    mirrored: QuorumCluster,
+    mirrored: QuorumCluster, is_forgotten: bool
 ) -> None:
     restarted(mirrored, *"abc")
     begins_without_slices(mirrored)
@@ -301,7 +302,9 @@ def test_what_a_mirror_lacks_that_leads_before_it_is_whole_is_found_in_its_forme
     mirrored.clock.advance(15)
     assert mirrored.record().leader in ("b", "c")
     assert mirrored.record().promoted == "a is down; copy was not in sync"
-    mirrored.clock.advance(LATE_S + 60)
+    if is_forgotten:
+        mirrored.forgets("a")
+    mirrored.clock.advance(15 if is_forgotten else LATE_S + 60)
     assert len(mirrored.record().in_sync) == 1
     client = mirrored.client("b")
     assert sorted(bodies(client) + bodies(client, LOST_AND_FOUND)) == [b"one", b"two"]
