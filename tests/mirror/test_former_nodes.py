@@ -219,3 +219,30 @@ def test_what_came_after_the_former_copy_of_the_same_node_is_found(
     cluster.clock.advance(20)
     assert cluster.record().leader == "c"
     assert (ready(cluster), found(cluster)) == ([b"one"], [b"two"])
+
+
+def test_a_level_without_messages_does_not_say_which_copy_has_most(cluster: QuorumCluster) -> None:
+    """What was consumed since only node c has, which was away; the last messages only node b."""
+    two = {"ha-mode": "nodes", "ha-params": ["a", "c"], "ha-sync-mode": "automatic"}
+    declare(cluster, two, x_max_priority=Field("I", 1))
+    publish(cluster, b"first", priority=1)
+    publish(cluster, b"consumed", priority=0)
+    cluster.loses("c")
+    set_policy(cluster, {**ALL, **WHEN_SYNCED})
+    assert cluster.record().in_sync == ["b"]
+    publish(cluster, b"second", priority=1)
+    client = cluster.client("a")
+    tags = [message.method.delivery_tag for _ in range(3) if (message := got(client)) is not None]
+    client.acks(tags.pop())
+    client.nacks(tags.pop(), multiple=True)
+    cluster.clock.advance(1)
+    cluster.loses("a", "b")
+    for node in "bc":
+        cluster.comes_back(node)
+    cluster.comes_back("a")
+    led_in(cluster, 1)
+    cluster.loses("a")
+    cluster.forgets("a")
+    cluster.clock.advance(5)
+    assert cluster.record().leader == "b"
+    assert ready(cluster) == [b"first", b"second"]
