@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cmp_to_key, partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,6 +28,7 @@ from warren.core.scheduling.waiting import run
 from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.copies_here import CopiesHere
 from warren.mirror.replication.former_copies import FormerCopies
+from warren.mirror.replication.former_copy import EMPTY
 from warren.mirror.replication.former_nodes import (
     former_without,
     has_only_former_copies,
@@ -50,6 +51,19 @@ class Extent(NamedTuple):
 
     epoch: int
     ends: Sequence[int]
+
+
+def _further(one: Extent, other: Extent) -> int:
+    """How much further one copy reaches than the other; below 0 if it reaches less far.
+
+    A level without messages does not say how far it reached. In all levels where both have
+    messages, the later copy reaches as far as the other one or further.
+    """
+    if one.epoch != other.epoch:
+        return one.epoch - other.epoch
+    ends = list(zip(one.ends, other.ends, strict=True))
+    further = sum([here - there for here, there in ends if EMPTY not in (here, there)])
+    return further or sum([here - there for here, there in ends])
 
 
 class ForgottenLeaders:
@@ -141,7 +155,8 @@ class ForgottenLeaders:
             if answer is not None:
                 there[node] = Extent(*answer)
         if there:
-            best = max(there, key=lambda node: (there[node].epoch, list(there[node].ends)))
+            reach = cmp_to_key(_further)
+            best = max(there, key=lambda node: reach(there[node]))
             await self._ask(best, LEAD, key, record)
         else:
             _, vhost, name = key

@@ -219,3 +219,55 @@ def test_what_came_after_the_former_copy_of_the_same_node_is_found(
     cluster.clock.advance(20)
     assert cluster.record().leader == "c"
     assert (ready(cluster), found(cluster)) == ([b"one"], [b"two"])
+
+
+def test_a_level_without_messages_does_not_say_which_copy_has_most(cluster: QuorumCluster) -> None:
+    """What was consumed since only node c has, which was away; the last messages only node b."""
+    two = {"ha-mode": "nodes", "ha-params": ["a", "c"], "ha-sync-mode": "automatic"}
+    declare(cluster, two, x_max_priority=Field("I", 1))
+    publish(cluster, b"first", priority=1)
+    publish(cluster, b"consumed", priority=0)
+    cluster.loses("c")
+    set_policy(cluster, {**ALL, **WHEN_SYNCED})
+    assert cluster.record().in_sync == ["b"]
+    publish(cluster, b"second", priority=1)
+    client = cluster.client("a")
+    tags = [message.method.delivery_tag for _ in range(3) if (message := got(client)) is not None]
+    client.acks(tags.pop())
+    client.nacks(tags.pop(), multiple=True)
+    cluster.clock.advance(1)
+    cluster.loses("a", "b")
+    for node in "bc":
+        cluster.comes_back(node)
+    cluster.comes_back("a")
+    led_in(cluster, 1)
+    cluster.loses("a")
+    cluster.forgets("a")
+    cluster.clock.advance(5)
+    assert cluster.record().leader == "b"
+    assert ready(cluster) == [b"first", b"second"]
+
+
+def test_a_mirror_in_sync_that_was_cut_off_is_searched_though_no_later_definition_comes(
+    cluster: QuorumCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror that was not in sync leads. The other one hears of that at last, and of no more."""
+    declare(cluster, {"ha-mode": "all", "ha-sync-mode": "manual"})
+    publish(cluster, b"one")
+    cluster.loses("b")
+    monkeypatch.setattr(Leader, "may_resume", lambda *_: False)
+    cluster.comes_back("b")
+    cluster.clock.advance(10)
+    assert (cluster.record().mirrors, cluster.record().in_sync) == (["c", "b"], ["c"])
+    for other in "ab":
+        cluster.cut(other, "c")
+    cluster.cut_store("c")
+    cluster.lease_ends("c")
+    cluster.loses("a")
+    cluster.clock.advance(15)
+    assert cluster["b"].metadata.get(("queue", "/", "q")).record.leader == "b"  # type: ignore[union-attr]
+    cluster.restore_store("c")
+    cluster.clock.advance(5)
+    queue_id = cluster["b"].queue("q").queue_id
+    former = cluster["c"].mirroring.copies.former_of(queue_id)
+    assert former is not None and former.to_be_searched

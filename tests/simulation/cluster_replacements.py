@@ -64,7 +64,7 @@ class Replacements:
         at = cluster[history.random.choice(able)]
         cluster.forgotten.add(name)
         for queue, record in checks.queue_records(cluster).items():
-            if record.leader in (name, forgotten(name)):
+            if record.leader in (name, forgotten(name)) and not history.ledger.has_former(queue):
                 # It is deleted if no node has a copy of it.
                 history.ledger.deletable.add(queue)
 
