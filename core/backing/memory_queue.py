@@ -13,7 +13,13 @@ from heapq import heapify, heappop, heappush
 
 from warren.core.backing.backing_queue import BackingQueueStatus, Listed, Peeked
 from warren.core.backing.peeking import list_positions, peek
-from warren.core.backing.taking import in_order, put_into_run, take_from_heap, take_from_run
+from warren.core.backing.taking import (
+    in_order,
+    parted,
+    put_into_run,
+    take_from_heap,
+    take_from_run,
+)
 from warren.core.messages.message import Envelope, Message, mark_delivered
 from warren.core.messages.settlement import PublishConfirms
 
@@ -156,6 +162,10 @@ class MemoryQueue:
         else:
             for entry in entries:
                 heappush(returned, entry)
+
+    def part_from_holders(self) -> None:
+        """Put copies in the place of ready messages that channels still have from another time."""
+        self._returned = parted(self._returned)
 
     def purge(self) -> int:
         count = self.length

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from warren.core.backing.disk_range import Lose
 from warren.core.backing.queue_store import QueueStore
-from warren.core.backing.taking import take_from_heap
+from warren.core.backing.taking import parted, take_from_heap
 from warren.core.messages.message import PAGED_OUT, Message
 
 LOOKS_PER_PAGE = 16
@@ -113,6 +113,10 @@ class ReturnedMessages:
                 spent += price(message)
         self.whole -= len(messages)
         return Chosen(messages, spent + looked_at // LOOKS_PER_PAGE)
+
+    def part_from_holders(self) -> None:
+        """Put a copy in the place of each message that a channel still has."""
+        self.heap = parted(self.heap)
 
     def take_all(self) -> list[tuple[int, Message]]:
         """Remove and return all messages."""

@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from heapq import heapify
 
+import msgspec
+
 from warren.core.backing.peeking import find
-from warren.core.messages.message import Message
+from warren.core.messages.message import NOBODY, Message
 
 SPAN = 1024
 """Messages that are lifted from a run at once. A deque is turned to reach its middle, which costs
@@ -57,6 +59,19 @@ def take_from_heap(heap: list[tuple[int, Message]], positions: Collection[int]) 
         heap[:] = [entry for entry in heap if entry[0] not in wanted]
         heapify(heap)
     return taken
+
+
+def parted(heap: Iterable[tuple[int, Message]]) -> list[tuple[int, Message]]:
+    """Return a heap with copies in the place of messages that channels still have: the verdicts on
+    those count no more."""
+    return [
+        (position, message if message.holder is NOBODY else _copy_of(message))
+        for position, message in heap
+    ]
+
+
+def _copy_of(message: Message) -> Message:
+    return msgspec.structs.replace(message, holder=NOBODY)
 
 
 def in_order(messages: Iterable[Message]) -> list[Message]:

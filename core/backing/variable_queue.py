@@ -94,19 +94,15 @@ class VariableQueue:
         self.ready_bytes = recovered.body_bytes
         self._first_position = self._next_position = store.first_position()
         self._initial_count = recovered.count
-
         # Pending messages that were taken from the middle, by position.
         self._taken: dict[int, Message] = {}
-
         self._ready = ReadyMessages(store, recovered, self._taken, sizes)
-
         # Whether anything of this queue may ever have been in the store.
         self._stored = recovered.count > 0
         # Totals; with the length and positions they give all others.
         self._acked = 0
         self._returned_again = 0
         self._gone = 0
-
         # While the queue is with the pager, the pending messages whose bodies are in memory, the
         # youngest last. Before that it has too few to be worth keeping book of.
         self._pending: dict[Message, None] = {}
@@ -311,6 +307,10 @@ class VariableQueue:
         self._ready.returned.add(messages)
         if not self._joined:
             self._join_pager_if_large()
+
+    def part_from_holders(self) -> None:
+        """Put copies in the place of ready messages that channels still have from another time."""
+        self._ready.returned.part_from_holders()
 
     def _forget_pending(self, messages: Iterable[Message]) -> None:
         forget = self._pending.pop

@@ -79,7 +79,8 @@ class QueueRecord(msgspec.Struct, frozen=True):
     `log`, `acks` is how many of the copies that are whole, the leader's
     among them, have a publish before it is confirmed (0: all), `ballot` counts how
     often the votes of elections were made void, and `missing` the copies that are not named any
-    more and still count, since the others may lack what they had.
+    more and still count, since the others may lack what they had. `former` are the nodes that had a
+    whole copy of a classic queue, and have none now (`former_nodes.py` of `mirror`).
     """
 
     auto_delete: bool
@@ -101,6 +102,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
     missing: int = 0
     members: list[str] = []
     declared_by: str = ""
+    former: list[str] = []
 
     @property
     def leader_is_forgotten(self) -> bool:

@@ -7,6 +7,9 @@ its own:
 | where to look | for |
 |---|---|
 | `vhost` | declare, bind, delete, publish; begin here |
+| `contents` | the exchanges, queues and bindings that are there now |
+| `following` | how these follow the definitions in the store |
+| `applied_policies` | what policies mean for them |
 | `queue_making` | making the queue that a definition describes |
 | `binding_index` | where bindings lead |
 | `exclusive_queues` | which connection owns which exclusive queues |

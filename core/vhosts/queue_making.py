@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import NamedTuple
 
 from warren.core.backing.backing_queue import RETAINED_LEVEL, BackingQueue, BackingSpec
@@ -14,6 +15,7 @@ from warren.core.backing.stream_log import stream_log
 from warren.core.backing.windowed_queue import WindowedQueue
 from warren.core.queues.deduplicating_queue import DeduplicatingQueue
 from warren.core.queues.local_queue import LocalQueue
+from warren.core.queues.placement import Placement
 from warren.core.queues.queue import DeclaredQueue, Queue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import LocalQueueOwner
@@ -26,18 +28,20 @@ from warren.core.vhosts.delay_queue import DelayQueue
 
 
 class Makings(NamedTuple):
-    """The parts of which a virtual host makes its queues."""
+    """The parts of which a virtual host makes its queues and exchanges."""
 
     vhost: LocalQueueOwner[Queue, LocalQueue]
     new_backing_queue: Callable[[BackingSpec], BackingQueue]
     lasting: LastingEnvelopes
+    placement: Placement
+    random: Random
 
 
 def made_queue(
     makings: Makings, declared: DeclaredQueue, settings: QueueSettings, storage_id: int
 ) -> LocalQueue:
     """The queue that was declared so; the storage knows its messages by `storage_id`."""
-    vhost, new_backing_queue, lasting = makings
+    vhost, new_backing_queue = makings.vhost, makings.new_backing_queue
     survives = declared.record.durable and declared.exclusive_owner is None
     spec = BackingSpec(storage_id, survives, settings.queue_mode)
 
@@ -45,7 +49,7 @@ def made_queue(
         return new_backing_queue(spec.of_level(level, settings.remembers_ids))
 
     if settings.type is QUORUM:
-        members = quorum_level(new_level(0), lasting)
+        members = quorum_level(new_level(0), makings.lasting)
         return QuorumQueue(vhost, declared, settings, members)
     if settings.type is STREAM:
         clock = vhost.clock

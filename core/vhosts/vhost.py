@@ -16,16 +16,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import cast
-
-import msgspec
 
 from warren.core.access.limits import VhostLimits
 from warren.core.access.quotas import VhostQuotas
-from warren.core.backing.backing_queue import LEVELS, BackingQueue, BackingSpec
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.definitions.records import (
     BindingRecord,
     ExchangeRecord,
@@ -34,26 +31,21 @@ from warren.core.definitions.records import (
     group_key,
 )
 from warren.core.errors import (
-    BrokerError,
     NotFound,
     PreconditionFailed,
-    no_exchange,
-    no_queue,
     unknown_type,
 )
-from warren.core.exchanges.binding import Binding, DestinationKind
+from warren.core.exchanges.binding import Binding
 from warren.core.exchanges.delay import DELAYED_TYPE, check_name, delay_queue_name
 from warren.core.exchanges.exchange import (
     ALTERNATE_EXCHANGE,
     EXCHANGE_TYPES,
     INTERNAL_USER,
-    DelayedExchange,
     Exchange,
-    make_exchange,
 )
 from warren.core.exchanges.removal import Removal
 from warren.core.exchanges.routing import DEFAULT_EXCHANGE, Routed, route, table_us
-from warren.core.field import KIND_NAMES, Table, from_plain, to_plain, to_text
+from warren.core.field import KIND_NAMES, Table, to_plain
 from warren.core.log_line import log_event
 from warren.core.messages.firehose import TRACE_EXCHANGE
 from warren.core.messages.message import Envelope
@@ -74,20 +66,21 @@ from warren.core.queues import argument_equivalence, queue_arguments
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.local_queues import LocalQueues
 from warren.core.queues.placement import Placement
-from warren.core.queues.queue import DeclaredQueue, Queue
+from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import CLASSIC, MEMBER_TYPES, majority_of, with_default_type
 from warren.core.queues.quorum_level import LastingEnvelopes
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Waiting, run
-from warren.core.vhosts.binding_index import BindingIndex
+from warren.core.vhosts.applied_policies import AppliedPolicies
 from warren.core.vhosts.burials import Burials
+from warren.core.vhosts.contents import Contents
 from warren.core.vhosts.ending import Ending
 from warren.core.vhosts.equivalence import inequivalent, shown
-from warren.core.vhosts.exclusive_queues import NOBODY, ExclusiveQueues
+from warren.core.vhosts.following import Following, made_exchange, new_queue_id
 from warren.core.vhosts.histories import Histories
 from warren.core.vhosts.node_counts import NodeCounts
-from warren.core.vhosts.observation import Observation, Topology
-from warren.core.vhosts.queue_making import Makings, follow_retention, made_queue
+from warren.core.vhosts.observation import Observation
+from warren.core.vhosts.queue_making import Makings, follow_retention
 from warren.core.vhosts.reply_to import REPLY_TO_PREFIX, Replies
 
 log = logging.getLogger("warren.vhost")
@@ -105,9 +98,6 @@ its arguments, of deleting."""
 
 CHECKED_MAX = 100
 """Definitions of which a deletion checks that no other node has changed them meanwhile."""
-
-QUEUE_ID_BITS = 54
-"""Random bits that tell queues apart on disk, deleted ones included."""
 
 PREDECLARED = (
     (DEFAULT_EXCHANGE, "direct", False),
@@ -147,9 +137,11 @@ class VirtualHost:
         self.name = name
         self.clock = clock
         self.turns = turns
-        self.topology = Topology()
-        self.exchanges: dict[str, Exchange] = {}
-        self.queues: dict[str, Queue] = {}
+        self._contents = contents = Contents(name)
+        self.topology = contents.topology
+        self.exchanges, self.queues = contents.exchanges, contents.queues
+        # The exchanges that have a delay queue.
+        self.delayed = contents.delayed
         self.observation = Observation(self.queues, self.topology)
         # The quotas of its queues; `Node` sets them.
         self.quotas: VhostQuotas | None = None
@@ -159,38 +151,34 @@ class VirtualHost:
         self._ended = False
         # Whether it is being deleted, in turns.
         self._is_going = False
-        # The exchanges that have a delay queue.
-        self.delayed: dict[str, DelayedExchange] = {}
         self.histories = Histories(self, codec, turns)
         self.codec = codec
         self._store = store
-        self._policies = policies
+        self._applied = AppliedPolicies(contents, policies, turns)
         self._limits = limits
         self._replies = replies
         self._counts = counts
-        self._random = random
-        self._makings = Makings(self, new_backing_queue, LastingEnvelopes())
+        self._makings = Makings(self, new_backing_queue, LastingEnvelopes(), placement, random)
         self._placement = placement
         self._local_queues = local_queues
-        self._bindings = BindingIndex()
-        self._exclusive: ExclusiveQueues[Queue] = ExclusiveQueues()
         self.ending = Ending(self, turns)
-        # Counts the changes of policies that all have to follow.
-        self._policy_round = 0
         self.burials = Burials(self, clock, codec, turns, counts)
+        self._following = Following(
+            self,
+            contents,
+            store,
+            self._makings,
+            self._applied,
+            local_queues,
+            self.histories,
+            self.observation,
+        )
         for exchange, kind, internal in PREDECLARED:
             record = ExchangeRecord(
                 kind, auto_delete=False, internal=internal, arguments={}, declared_by=INTERNAL_USER
             )
-            self._add_exchange(exchange, record)
-        self._stop_watching = [
-            store.watch((kind, name), told)
-            for kind, told in (
-                ("exchange", self._exchange_changed),
-                ("queue", self._queue_changed),
-                ("binding", self._binding_changed),
-            )
-        ]
+            self._following.add_exchange(exchange, record)
+        self._following.begin()
 
     def recover(self) -> None:
         """Bring to life what the store has.
@@ -200,23 +188,14 @@ class VirtualHost:
         there that it may be meant for.
         """
         self.burials.hold()
-        for kind, told in (
-            ("exchange", self._exchange_changed),
-            ("queue", self._queue_changed),
-            ("binding", self._binding_changed),
-        ):
-            for stored in self._store.records((kind, self.name)):
-                told(stored.key, stored.record)
+        self._following.recover()
         self.burials.release()
 
     # Exchanges
 
     def exchange(self, name: str) -> Exchange:
         """Raises `NotFound`."""
-        exchange = self.exchanges.get(name)
-        if exchange is None:
-            raise no_exchange(name, self.name)
-        return exchange
+        return self._contents.exchange(name)
 
     def check_exchange_type(self, kind: str) -> None:
         """Raise `CommandInvalid` when there is no such type."""
@@ -247,7 +226,7 @@ class VirtualHost:
         for what its type cannot have."""
         plain = to_plain(arguments)
         record = ExchangeRecord(kind, auto_delete, internal, plain, durable, declared_by)
-        self._made_exchange(name, record)
+        made_exchange(name, record, self._makings.random)
         self.turns.spend(DECLARE_US)
         key = ("exchange", self.name, name)
         writes = [Write(key, record, not durable)]
@@ -260,11 +239,11 @@ class VirtualHost:
     def _delay_queue(self, exchange: str, durable: bool) -> Write:
         """The write that declares the queue in which delayed messages of a new exchange wait."""
         name = delay_queue_name(exchange)
-        leader = self._placement.leader_of_new(self.name, self._settings(name, {}), False)
+        leader = self._placement.leader_of_new(self.name, self._applied.settings(name, {}), False)
         record = QueueRecord(
             auto_delete=False,
             arguments={},
-            queue_id=self._new_queue_id(),
+            queue_id=new_queue_id(self._makings.random),
             durable=durable,
             leader=leader,
             declared_by=INTERNAL_USER,
@@ -280,8 +259,7 @@ class VirtualHost:
 
     def delay_queue(self, exchange: str) -> Queue | None:
         """The queue in which the delayed messages of an exchange wait; None without one."""
-        found = self.delayed.get(exchange)
-        return self.queues.get(found.delay_queue) if found is not None else None
+        return self._contents.delay_queue(exchange)
 
     async def end_exchange(self, name: str, *, if_unused: bool) -> None:
         """Delete the exchange and its bindings, in turns if they are many.
@@ -306,10 +284,7 @@ class VirtualHost:
 
     def queue(self, name: str) -> Queue:
         """Raises `NotFound`."""
-        queue = self.queues.get(name)
-        if queue is None:
-            raise no_queue(name, self.name)
-        return queue
+        return self._contents.queue(name)
 
     def queues_here(self) -> Iterator[LocalQueue]:
         """The queues that this node has."""
@@ -350,9 +325,9 @@ class VirtualHost:
         Raises `InternalFault` for a quorum queue or a stream of which too few members are up,
         unless it `may_wait` for them.
         """
-        if not self._stop_watching:
+        if self._following.is_stopped:
             raise NotFound(f"vhost '{self.name}' is down")
-        settings = self._settings(name, arguments)
+        settings = self._applied.settings(name, arguments)
         exclusive = exclusive_owner is not None
         queue_arguments.check_properties(
             name,
@@ -362,7 +337,7 @@ class VirtualHost:
             exclusive=exclusive,
             auto_delete=auto_delete,
         )
-        queue_id = self._new_queue_id()
+        queue_id = new_queue_id(self._makings.random)
         leader = self._placement.leader_of_new(self.name, settings, exclusive)
         members: Sequence[str] = ()
         if settings.type in MEMBER_TYPES:
@@ -380,7 +355,7 @@ class VirtualHost:
             declared_by=declared_by,
         )
         if exclusive_owner is not None:
-            self._exclusive.declaring(queue_id, exclusive_owner)
+            self._contents.exclusive.declaring(queue_id, exclusive_owner)
         self._counts.queues_created += 1
         self.turns.spend(DECLARE_US + LEVEL_US * settings.levels)
         # An exclusive queue ends with its connection, and so at the latest with the node.
@@ -388,16 +363,13 @@ class VirtualHost:
         commit = self._store.transact([write], [self._unchanged(write.key)])
         self._placement.declaring(leader, commit)
         if not commit.visible:
-            commit.then(partial(self._exclusive.decided, queue_id))
+            commit.then(partial(self._contents.exclusive.decided, queue_id))
         log_event(queue_log, logging.DEBUG, "queue_declared", queue=name, vhost=self.name)
         return commit
 
     async def placed(self, queue: Queue) -> None:
         """Return when a queue that was just declared has the mirrors it is to have."""
         await self._placement.placed(queue)
-
-    def _new_queue_id(self) -> int:
-        return self._random.getrandbits(QUEUE_ID_BITS) * LEVELS
 
     def check_queue_equivalent(
         self,
@@ -431,7 +403,7 @@ class VirtualHost:
 
     def delete_exclusive_queues(self, connection: object) -> None:
         """Delete the exclusive queues of a connection that ends, the first few at once."""
-        owned = self._exclusive.owner_ends(connection)
+        owned = self._contents.exclusive.owner_ends(connection)
         if owned:
             self._in_background(self.ending.queues(owned))
 
@@ -463,7 +435,7 @@ class VirtualHost:
         if binding in source.bindings:
             return self._store.transact([])
         self.turns.spend(BIND_US + ARGUMENT_US * len(binding.arguments))
-        key = self._binding_key(binding)
+        key = self._contents.key_of(binding)
         record = BindingRecord(to_plain(binding.arguments))
         # A binding survives a restart if both its ends do.
         transient = not (source.durable and durable)
@@ -484,16 +456,15 @@ class VirtualHost:
 
     def bindings(self) -> Iterator[Binding]:
         """All bindings but the implicit ones of the default exchange."""
-        for exchange in self.exchanges.values():
-            yield from exchange.bindings
+        return self._contents.all_bindings()
 
     def binding(self, key: Key) -> Binding | None:
         """The binding that has this key in the metadata store."""
-        return self._bindings.get(key)
+        return self._contents.bindings.get(key)
 
     def bindings_to(self, kind: str, name: str) -> list[Binding]:
         """The bindings that lead to this queue or exchange."""
-        return self._bindings.to(kind, name)
+        return self._contents.bindings.to(kind, name)
 
     # Publishing
 
@@ -582,26 +553,7 @@ class VirtualHost:
 
     def apply_policies(self) -> None:
         """Have every queue and exchange follow a change of a policy, in turns."""
-        self._policy_round += 1
-        self._in_background(self._apply_policies(self._policy_round))
-
-    async def _apply_policies(self, policy_round: int) -> None:
-        turns = self.turns
-        exchanges, queues = list(self.exchanges.values()), list(self.queues.values())
-        for exchange in exchanges:
-            await turns.pause()
-            if policy_round != self._policy_round:
-                # Another change was made meanwhile, and all follow that.
-                return
-            exchange.alternate = self._alternate(exchange)
-        self.topology.generation += 1
-        for queue in queues:
-            await turns.pause()
-            if policy_round != self._policy_round:
-                return
-            if not queue.deleted:
-                queue.apply_settings(self._settings(queue.name, queue.arguments))
-        self.topology.generation += 1
+        self._in_background(self._applied.have_changed())
 
     def stop(self) -> None:
         """The node stops; what is durable is to be found again."""
@@ -610,9 +562,7 @@ class VirtualHost:
 
     def stop_following(self) -> None:
         """Follow the definitions no more: their changes are for the node's next start."""
-        for stop in self._stop_watching:
-            stop()
-        self._stop_watching.clear()
+        self._following.stop()
 
     async def empty(self) -> None:
         """Delete most of what is in the virtual host, because all of it is to go."""
@@ -631,64 +581,15 @@ class VirtualHost:
             self._local_queues.remove(queue)
             self._count_past_queue(queue)
             queue.delete()
-        self._policy_round += 1
+        self._applied.end()
         self.burials.end()
-        self.queues.clear()
-        self.exchanges.clear()
-        self.delayed.clear()
-        self._bindings.clear()
-        self._exclusive.clear()
-        self.topology.generation += 1
+        self._contents.clear()
 
-    # What the store tells
-
-    def _exchange_changed(self, key: Key, record: object | None) -> None:
-        name = key[2]
-        if record is None:
-            exchange = self.exchanges.pop(name, None)
-            if exchange is not None:
-                self.delayed.pop(name, None)
-                self.histories.remove(exchange)
-                for binding in list(exchange.bindings):
-                    self._forget_binding(self._binding_key(binding))
-                self.topology.generation += 1
-            return
-        assert isinstance(record, ExchangeRecord)
-        if name not in self.exchanges:
-            with self._skipping(key):
-                self._add_exchange(name, record)
-
-    def _queue_changed(self, key: Key, record: object | None) -> None:
-        name = key[2]
-        queue = self.queues.get(name)
-        assert record is None or isinstance(record, QueueRecord)
-        if queue is not None and record is not None and record.queue_id == queue.queue_id:
-            self._follow_leader(queue, record)
-            return
-        if queue is not None:
-            # Or it was deleted and declared anew, and this node hears of both at once.
-            self._end_queue(queue)
-        if record is None:
-            return
-        if not record.queue_id:
-            # Declared before queues had a storage.
-            record = msgspec.structs.replace(record, queue_id=self._new_queue_id())
-            self._store.transact([Write(key, record)])
-        with self._skipping(key):
-            self._add_queue(name, record)
-
-    def _follow_leader(self, queue: Queue, record: QueueRecord) -> None:
-        """Follow the changed definition of a queue that is there."""
-        here = self._placement.is_here(record)
-        if not queue.is_led_as(record.leader, record.epoch, here):
-            self._renew(queue, record)
-        else:
-            queue.mirrored = record.can_move
+    # The calls of its queues
 
     def current(self, queue: Queue) -> Queue | None:
         """`QueueOwner`: the object that stands for the queue now; None when it was deleted."""
-        current = self.queues.get(queue.name) if queue.deleted else queue
-        return current if current is not None and current.queue_id == queue.queue_id else None
+        return self._contents.current(queue)
 
     def follow_retention(self, queue: LocalQueue) -> None:
         """`QueueOwner`: what the queue is to retain may have changed."""
@@ -696,115 +597,16 @@ class VirtualHost:
 
     def renew_queue(self, queue: Queue) -> None:
         """`QueueOwner`: begin anew with the leader of the queue, which has forgotten us."""
-        stored = self._store.get(queue.key)
-        if stored is not None and self.queues.get(queue.name) is queue:
-            assert isinstance(stored.record, QueueRecord)
-            # If the id differs, the queue was declared anew; this object ends when that is told.
-            if stored.record.queue_id == queue.queue_id:
-                self._renew(queue, stored.record)
+        self._following.renew(queue)
 
-    def _renew(self, queue: Queue, record: QueueRecord) -> None:
-        """Put another object in the place of a queue."""
-        self._local_queues.remove(queue)
-        moving = queue.move_out()
-        self._add_queue(queue.name, record)
-        successor = self.queues[queue.name]
-        self._placement.move_in(successor, moving)
-        # Those that wait for the leader ask the next one, behind what was under way before.
-        queue.succeeded_by(successor)
+    # `FollowedBy`
 
-    def _binding_changed(self, key: Key, record: object | None) -> None:
-        if record is None:
-            self._forget_binding(key)
-            return
-        assert isinstance(record, BindingRecord)
-        _, _, source, kind, destination, routing_key, fingerprint = key
-        arguments = from_plain(record.arguments)
-        binding = Binding(
-            source, cast(DestinationKind, kind), destination, routing_key, arguments, fingerprint
-        )
-        with self._skipping(key):
-            self.exchange(source).check_binding(binding)
-            if kind == "queue":
-                self.queue(destination)
-            else:
-                self.exchange(destination)
-            self._add_binding(key, binding)
+    def has_no_owner(self, queue: Queue) -> None:
+        self.delete(queues=[queue])
 
-    @contextmanager
-    def _skipping(self, key: Key) -> Iterator[None]:
-        """Pass over a definition that cannot be brought to life."""
-        try:
-            yield
-        except BrokerError as error:
-            log_event(
-                log,
-                logging.ERROR,
-                "definition_skipped",
-                key="/".join(key),
-                reason=error.text,
-            )
-
-    # What keeps the maps in step
-
-    def _made_exchange(self, name: str, record: ExchangeRecord) -> Exchange:
-        return make_exchange(
-            record.type,
-            name,
-            durable=record.durable,
-            auto_delete=record.auto_delete,
-            internal=record.internal,
-            arguments=from_plain(record.arguments),
-            random=self._random,
-        )
-
-    def _add_exchange(self, name: str, record: ExchangeRecord) -> None:
-        exchange = self._made_exchange(name, record)
-        exchange.declared_by = record.declared_by
-        self.exchanges[name] = exchange
-        exchange.alternate = self._alternate(exchange)
-        if isinstance(exchange, DelayedExchange):
-            self.delayed[name] = exchange
-        self.histories.add(exchange)
-        self.topology.generation += 1
-
-    def _add_queue(self, name: str, record: QueueRecord) -> None:
-        arguments = from_plain(record.arguments)
-        settings = self._settings(name, arguments)
-        declared = DeclaredQueue(name, record, None, arguments)
-        if self._placement.is_here(record):
-            if record.exclusive:
-                connection = self._exclusive.owner_of_new(record.queue_id)
-                declared = declared._replace(exclusive_owner=connection)
-            storage_id = self._placement.storage_id(record)
-            queue: Queue = made_queue(self._makings, declared, settings, storage_id)
-        else:
-            queue = self._placement.remote_queue(self, declared, settings)
-        self.observation.queue_is_here(queue)
-        self.queues[name] = queue
-        queue.mirrored = record.can_move
-        queue.declared_by = record.declared_by
-        owner = queue.exclusive_owner
-        if owner is not None:
-            self._exclusive.add(owner, name, queue)
-        self.topology.generation += 1
-        if isinstance(queue, LocalQueue):
-            self._local_queues.add(queue)
-            queue.keep_limits()
-        if owner is NOBODY:
-            self.delete(queues=[queue])
-
-    def _end_queue(self, queue: Queue) -> None:
-        del self.queues[queue.name]
-        self.observation.queue_is_gone(queue)
-        self._local_queues.remove(queue)
-        log_event(queue_log, logging.DEBUG, "queue_deleted", queue=queue.name, vhost=self.name)
+    def queue_has_ended(self, queue: Queue) -> None:
         self._counts.queues_deleted += 1
         self._count_past_queue(queue)
-        if queue.exclusive_owner is not None:
-            self._exclusive.remove(queue.exclusive_owner, queue.name)
-        self.topology.generation += 1
-        queue.delete()
         if queue.settings.delays is not None:
             # Its exchange may go in the same transaction.
             self.turns.soon(partial(self._replace_delay_queue, queue.settings.delays))
@@ -821,23 +623,6 @@ class VirtualHost:
         # Another node may be faster.
         with suppress(Conflict):
             self._store.transact([write], [self._unchanged(key) for key in keys])
-
-    def _add_binding(self, key: Key, binding: Binding) -> None:
-        source = self.exchanges[binding.source]
-        if not source.add(binding):
-            return
-        self._bindings.add(key, binding)
-        self.topology.generation += 1
-        self.histories.bound(source, binding)
-
-    def _forget_binding(self, key: Key) -> None:
-        binding = self._bindings.pop(key)
-        if binding is None:
-            return
-        source = self.exchanges.get(binding.source)
-        if source is not None:
-            source.remove(binding)
-        self.topology.generation += 1
 
     def _in_background(self, waiting: Waiting[None]) -> None:
         """Go through an operation for which no client waits."""
@@ -873,7 +658,7 @@ class VirtualHost:
         groups = [group for group in groups if self._store.get(group) is not None]
         keys: list[Key] = [("queue", self.name, queue.name) for queue in going]
         exchange_keys: list[Key] = [("exchange", self.name, name) for name in removal.exchanges]
-        binding_keys = [self._binding_key(binding) for binding in removal.bindings]
+        binding_keys = [self._contents.key_of(binding) for binding in removal.bindings]
         self.turns.spend(DELETE_US * (1 + len(keys) + len(exchange_keys) + len(binding_keys)))
         return self._store.transact(
             [Write(key, None) for key in (*keys, *groups, *binding_keys, *exchange_keys)],
@@ -885,29 +670,6 @@ class VirtualHost:
         stored = self._store.get(key)
         return Precondition(key, stored.version if stored is not None else 0)
 
-    def _binding_key(self, binding: Binding) -> Key:
-        return (
-            "binding",
-            self.name,
-            binding.source,
-            binding.destination_kind,
-            binding.destination,
-            binding.routing_key,
-            binding.fingerprint,
-        )
-
     def _queues(self, names: Iterable[str]) -> tuple[Queue, ...]:
         queues = self.queues
         return tuple([queues[name] for name in names if name in queues])
-
-    def _settings(self, name: str, arguments: Table) -> queue_arguments.QueueSettings:
-        declared = queue_arguments.parse(name, self.name, arguments)
-        self.turns.spend(self._policies.cost_us(self.name))
-        return self._policies.queue_settings(self.name, name, declared)
-
-    def _alternate(self, exchange: Exchange) -> str | None:
-        argument = exchange.arguments.get(ALTERNATE_EXCHANGE)
-        if argument is not None:
-            return to_text(argument.value)
-        self.turns.spend(self._policies.cost_us(self.name))
-        return self._policies.alternate_exchange(self.name, exchange.name)

@@ -45,15 +45,15 @@ def of_node(store: MetadataStore, node: str) -> list[Write]:
 
 def of_forgotten(store: MetadataStore, node: str) -> list[Write]:
     """The deletions for a node that will not come back: all queues that only this node has, or of
-    which no copy is left (`QueueMembers.forget`), with their groups. Members that have no mirror at
-    the moment may have former copies."""
+    which no copy is left (`QueueMembers.forget`), with their groups. Members of a queue may have
+    former copies, and so may the nodes that its definition names as `former`."""
     gone = {
         stored.key: stored.record
         for stored in store.records(("queue",))
         if isinstance(stored.record, QueueRecord)
         and (stored.record.leader == node or stored.record.leader_is_forgotten)
         and not stored.record.mirrors
-        and not {*stored.record.members} - {node}
+        and not {*stored.record.members, *stored.record.former} - {node}
     }
     groups = _groups_of(store, gone.values())
     return [Write(key, None) for key in (*sorted(gone), *groups, *_unbound(store, gone))]

@@ -13,6 +13,7 @@ leads, which have mirrors and which of these are in sync; it changes by compare-
 | `leadership` | how this node begins to lead a queue, and how that ends |
 | `copies_here` | the mirrors that this node has of queues that others lead |
 | `led_queue`, `copy_here` | one queue led here; one mirror here |
+| `leader_calls` | what a leader asks the nodes of its mirrors |
 | `hand_outs` | what clients may have had, as far as mirrors know |
 | `nodes` | which nodes there are, as this one sees them |
 | `replicas`, `promotion` | which nodes get mirrors or the lead, and why the lead has changed |
@@ -31,7 +32,7 @@ leads, which have mirrors and which of these are in sync; it changes by compare-
 | `carrier_switch` | how a queue gets another carrier |
 | `hand_over` | planned changes of the leader |
 | `new_queues` | new quorum queues whose leader is gone before others have copies |
-| `forgotten_leaders` | queues of which only former copies are left |
+| `forgotten_leaders`, `former_nodes` | queues of which only former copies are left |
 | `leaderless` | what a queue waits for that no node leads |
 | `leader_effects` | what a leader asks of its queue |
 | `returned_leader`, `whole_copies` | leaders that come back, and nodes that may have whole copies |

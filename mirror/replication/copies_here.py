@@ -31,7 +31,7 @@ from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_type import QUORUM, STREAM
 from warren.core.queues.quorum_level import LastingEnvelopes, quorum_level
 from warren.core.scheduling.waiting import Event, run
-from warren.core.vhosts.vhost import QUEUE_ID_BITS
+from warren.core.vhosts.following import QUEUE_ID_BITS
 from warren.mirror.carriers.ports import Carrier, CarrierKind
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.post import Kind, Post
@@ -357,20 +357,14 @@ class CopiesHere:
         copy.member.leave()
         return copy
 
-    # A queue without a leader, of which no copy is in sync
+    # Former copies
 
-    def best_copy(self, queue_id: int) -> tuple[int, list[int]] | None:
-        """Return what this node has of a queue: the last epoch in which its copy was whole, and per
-        level the position behind its last message. None if it has had no whole copy."""
+    def former_of(self, queue_id: int) -> FormerCopy | None:
+        """The former copy that this node has of a queue, perhaps beside a new one."""
         copy = self.by_queue.get(queue_id)
-        if copy is not None and copy.mirror.has_card:
-            return copy.mirror.epoch, copy.mirror.ends()
-        former = self._formers.of_queue(queue_id)
-        if copy is not None:
-            former = copy.mirror.grows_from or copy.mirror.former
-        if former is None or not self._formers.was_whole(former):
-            return None
-        return former.epoch, former.ends_at_leader()
+        if copy is None:
+            return self._formers.of_queue(queue_id)
+        return copy.mirror.grows_from or copy.mirror.former
 
     def lead_with_best_copy(self, key: Key, record: QueueRecord) -> None:
         """Lead a queue that has nothing but former copies with the one that this node has."""
@@ -415,12 +409,12 @@ class CopiesHere:
         self._forget(copy)
         self._retained_sync.forget(copy.queue_id)
         copy.member.leave()
-        deleted = self._definitions.record_of(copy.key, copy.queue_id) is None
-        if keep and not deleted and copy.mirror.is_of_use:
-            self._formers.keep(copy.queue_id, copy.mirror.into_former(copy.storage_id))
+        record = self._definitions.record_of(copy.key, copy.queue_id)
+        if keep and record is not None and copy.mirror.is_of_use:
+            self._formers.keep_all(record, copy.mirror.into_formers(copy.storage_id))
         else:
             self._discard_copy(copy)
-        if deleted:
+        if record is None:
             self._carriers[copy.carrier].delete_group(copy.queue_id)
             self.retained.delete(copy.queue_id)
         _, vhost, name = copy.key

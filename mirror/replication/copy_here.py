@@ -25,12 +25,12 @@ from warren.mirror.replication.election import (
     decide,
 )
 from warren.mirror.replication.election_calls import ElectionCalls
+from warren.mirror.replication.former_nodes import former_without, has_only_former_copies
 from warren.mirror.replication.leaderless import waits_for
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.mirror_level import BeginAnew, CopyLost
 from warren.mirror.replication.promotion import handed_over, leader_down
 from warren.mirror.replication.queue_definitions import QueueDefinitions
-from warren.mirror.replication.queue_members import has_only_former_copies
 from warren.mirror.replication.replicas import WHEN_SYNCED, Copies, candidates
 from warren.mirror.replication.retained_copies import RetainedCopies
 from warren.mirror.replication.whole_copies import WholeCopies
@@ -238,6 +238,9 @@ class CopyHere:
         if self.carrier is CarrierKind.LOG and self._node in record.in_sync:
             self._call_election(record)
             return
+        if has_only_former_copies(record):
+            # `ForgottenLeaders` decides, if a former copy is left that has more than this one.
+            return
         order = self._candidates(record)
         if self._node not in order or not self.mirror.started:
             self._tell_not_promoted(record, order)
@@ -415,6 +418,7 @@ class CopyHere:
                 epoch=epoch + 1,
                 mirrors=mirrors,
                 in_sync=in_sync,
+                former=former_without(record, self._node, in_sync),
                 missing=missing,
                 promoted=leader_down(
                     record.leader,
@@ -443,6 +447,7 @@ class CopyHere:
                 leader=self._node,
                 epoch=record.epoch + 1,
                 mirrors=[],
+                former=former_without(record, self._node, ()),
                 missing=0,
                 promoted=leader_down(record.leader, in_sync=False),
                 promoted_at=self._clock.wall_time(),
@@ -461,12 +466,14 @@ class CopyHere:
         def lead(record: QueueRecord) -> QueueRecord | None:
             if record.ballot > ballot or not self._may_take_over(record, leader, epoch):
                 return None
+            in_sync = [mirror for mirror in record.in_sync if mirror != self._node]
             return msgspec.structs.replace(
                 record,
                 leader=self._node,
                 epoch=epoch + 1,
                 mirrors=[mirror for mirror in record.mirrors if mirror != self._node],
-                in_sync=[mirror for mirror in record.in_sync if mirror != self._node],
+                in_sync=in_sync,
+                former=former_without(record, self._node, in_sync),
                 promoted=handed_over(leader),
                 promoted_at=self._clock.wall_time(),
                 stores={**record.stores, self._node: self.storage_id},

@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
+import msgspec
+
 from warren.core.definitions.records import QueueRecord
 from warren.mirror.carriers.batch import Position
 from warren.mirror.replication.confirm_rule import ALL, votes_needed
@@ -84,6 +86,16 @@ def votes_wanted(record: QueueRecord) -> int:
 def can_be_elected(record: QueueRecord, mirrors: int) -> bool:
     """Whether the votes of this many mirrors are enough."""
     return mirrors >= votes_needed(record.acks, record.whole_copies)
+
+
+def with_void_votes(earlier: QueueRecord, changed: QueueRecord) -> QueueRecord:
+    """The changed definition, with another ballot where another number of votes may be needed: a
+    mirror may have counted votes by the earlier one, and not have written yet that it leads."""
+    counted = (earlier.in_sync, earlier.missing, earlier.acks)
+    is_counted_so = counted == (changed.in_sync, changed.missing, changed.acks)
+    if not changed.carrier or is_counted_so or changed.ballot != earlier.ballot:
+        return changed
+    return msgspec.structs.replace(changed, ballot=earlier.ballot + 1)
 
 
 def decide(record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int = 0) -> Result:

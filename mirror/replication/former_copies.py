@@ -6,7 +6,7 @@ is kept until a leader asks for a mirror here again, or has been up for a while 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import cast
 
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec, MirroredLevel
@@ -19,6 +19,7 @@ from warren.core.ports import Clock, Commit
 from warren.core.queues.queue_type import STREAM, type_of
 from warren.mirror.replication.copy_cards import Card, CardFiles, CopyCards
 from warren.mirror.replication.former_copy import FormerCopy
+from warren.mirror.replication.former_nodes import is_former_needed, may_have_confirmed
 from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.renumbering import Renumbering
 from warren.mirror.replication.retained_copies import RetainedCopies
@@ -72,12 +73,10 @@ class FormerCopies:
             former = self._opened(storage_id, card, record, new_backing)
             # While the leader of the copy's epoch still leads, it has all that the copy has.
             may_lack = card.led or record.epoch > card.epoch
-            former.to_be_searched = may_lack and not card.searched
+            former.was_searched = card.searched
+            former.to_be_searched = record.durable and may_lack and not card.searched
             superseded = card.queue_id in self._formers
-            if not record.durable or (superseded and not card.led):
-                former.to_be_searched = False
-                self.discard_copy(former)
-            elif superseded or leads:
+            if superseded or leads or not record.durable:
                 former.is_wanted = False
                 if former.to_be_searched:
                     self._unwanted.append((card.queue_id, former))
@@ -132,6 +131,24 @@ class FormerCopies:
     def keep(self, queue_id: int, former: FormerCopy) -> None:
         self._formers[queue_id] = (former, self._clock.now())
 
+    def keep_all(self, record: QueueRecord, copies: Sequence[FormerCopy]) -> None:
+        """Keep the first of the former copies here. If a leader was lost for good, the others, and
+        one that was never whole, may have messages that were confirmed and are nowhere else."""
+        self.keep(record.queue_id, copies[0])
+        for copy in copies:
+            copy.is_wanted = copy is copies[0]
+            if not self.was_whole(copy) and may_have_confirmed(record, copy.epoch):
+                copy.to_be_searched = True
+                self._unwanted.append((record.queue_id, copy))
+            elif not copy.is_wanted:
+                self.discard_copy(copy)
+
+    def parts_to_search(self, queue_id: int) -> list[FormerCopy]:
+        """Return what was never whole, and may have messages of a leader that was lost."""
+        parts = [copy for of_queue, copy in self._unwanted if of_queue == queue_id]
+        self._unwanted = [one for one in self._unwanted if one[0] != queue_id]
+        return parts
+
     def to_search(self) -> dict[int, list[FormerCopy]]:
         """The copies found on disk that may have messages which no other copy has, by queue id."""
         found: dict[int, list[FormerCopy]] = {}
@@ -142,9 +159,15 @@ class FormerCopies:
         self._unwanted.clear()
         return found
 
+    def is_to_be_searched_now(self, former: FormerCopy) -> bool:
+        """Whether to search a copy when a leader lacks messages, which was not whole itself."""
+        is_begun = former.to_be_searched or former.was_searched
+        return not is_begun and self.was_whole(former)
+
     def searched(self, former: FormerCopy) -> None:
         """Search a copy no more: the messages that only it had are found and put elsewhere."""
         former.to_be_searched = False
+        former.was_searched = True
         if former.is_wanted:
             self._cards.note_searched(former.storage_id)
         else:
@@ -189,17 +212,20 @@ class FormerCopies:
             former.delete()
 
     def discard_unwanted(self, records: Iterable[QueueRecord], running: Collection[str]) -> None:
-        """Discard copies whose queue is gone, or whose leader is up and has not asked for them."""
+        """Discard copies whose queue is gone, or whose leader is up, has not asked for them, and
+        may have other mirrors."""
         if not self._formers:
             return
-        leaders = {record.queue_id: record.leader for record in records}
+        queues = {record.queue_id: record for record in records}
         now = self._clock.now()
         for queue_id, (former, since) in list(self._formers.items()):
-            leader = leaders.get(queue_id)
-            if leader is None or (leader in running and now > since + FORMER_S):
+            record = queues.get(queue_id)
+            if record is None:
                 self.discard(queue_id)
-            elif leader not in running:
+            elif record.leader not in running or is_former_needed(record, self._name):
                 self.keep(queue_id, former)
+            elif now > since + FORMER_S:
+                self.discard(queue_id)
 
     # Cards
 

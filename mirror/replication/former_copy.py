@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from warren.core.backing.backing_queue import MirroredLevel
+from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.stream_log import StreamLog
+from warren.core.backing.variable_queue import VariableQueue
 from warren.core.messages.message import Message
 from warren.core.queues.quorum_level import QuorumLevel
 from warren.mirror.replication.mirror_level import CopyLost
-from warren.mirror.replication.renumbering import Renumbering, Step
+from warren.mirror.replication.renumbering import NO_LIMIT, Renumbering, Step
 
 TAKE_BYTES = 1 << 20
 """Octets that are read at once."""
@@ -76,7 +78,8 @@ class FormerCopy:
     `renumbering` is what is known of the epochs before.
 
     A copy that `led` the queue may have messages that no other has, and stays until it has been
-    searched for them. `tail` is None where it is not known, as after a restart.
+    searched for them. So may any copy when a mirror leads that was not whole. `tail` is None where
+    it is not known, as after a restart.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class FormerCopy:
         self.levels = levels
         self.led = led
         self.to_be_searched = led
+        self.was_searched = False
         self.is_wanted = True
         # Whether the copy was found to have other messages than the leader at the same positions.
         self.is_outgrown = False
@@ -177,17 +181,17 @@ class FormerCopy:
         *,
         moved: int = 0,
         found_upto: int | None = None,
-        with_tail: bool = True,
+        upto: int = NO_LIMIT,
     ) -> list[tuple[int, int]]:
         """The positions here of messages that the leader which began with this step never got.
 
         The step follows an epoch since which positions have `moved` to those of this copy's epoch.
-        Up to `found_upto`, in the positions of that leader, other nodes have found everything.
-        `with_tail`: messages behind the last one that this leader got count, too.
+        In the positions of that leader, other nodes have found everything up to `found_upto`, and
+        messages before `upto` count, also in the tail: behind the last one that this leader got.
 
-        Of this tail, messages that will be sent again are left out. If these are not known and that
-        leader was in sync, the whole tail is left out, as it may have no other messages. If it was
-        not in sync and may lack confirmed ones, all of the tail counts.
+        Without a limit, messages of the tail that will be sent again are left out. If these are not
+        known and that leader was in sync, the whole tail is left out, as it may have no other
+        messages. If it was not in sync and may lack confirmed ones, all of the tail counts.
         """
         delta, beyond = self._deltas[level], self.levels[level].next_position
         there = delta + moved - step.shifts[level]
@@ -196,20 +200,20 @@ class FormerCopy:
         start = 0 if found_upto is None else max(found_upto + there, 0)
         if step.firsts:
             runs.append((start, min(step.firsts[level] + there, tail)))
-        if not with_tail:
-            return _joined(runs)
         known = self._tail
-        if step.firsts and (known is None or known.has_confirmed):
+        if upto != NO_LIMIT:
+            runs.append((max(start, tail), min(upto + there, beyond)))
+        elif step.firsts and (known is None or known.has_confirmed):
             runs.append((max(start, tail), beyond))
         elif known is not None:
             runs += [(max(start + delta, tail), end + delta) for start, end in known.unasked[level]]
         return _joined(runs)
 
-    def end_at(self, step: Step, level: int, *, moved: int, with_tail: bool) -> int:
+    def end_at(self, step: Step, level: int, *, moved: int, upto: int) -> int:
         """The end behind the last message that `only_here` looks at, in that leader's positions."""
         there = self._deltas[level] + moved - step.shifts[level]
         end = _extent(self.levels[level])[1] - there
-        return end if with_tail else min(end, step.tails[level])
+        return min(end, upto)
 
     @property
     def may_have_more(self) -> bool:
@@ -220,7 +224,7 @@ class FormerCopy:
     def part_from_holders(self) -> None:
         """Part the messages from those that clients got while this node led the queue before."""
         for level in self.levels:
-            if isinstance(level, QuorumLevel):
+            if isinstance(level, QuorumLevel | VariableQueue | MemoryQueue):
                 level.part_from_holders()
 
     def stop(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from warren.core.definitions.records import QueueRecord
+from warren.mirror.replication.former_nodes import former_without
 from warren.mirror.replication.replicas import WHEN_SYNCED, Wanted
 
 
@@ -25,7 +26,10 @@ def at_stop(
     if have_all:
         others = [mirror for mirror in record.mirrors if mirror not in have_all]
         mirrors = [*have_all, *others]
-        return msgspec.structs.replace(record, mirrors=mirrors, in_sync=list(have_all))
+        former = former_without(record, record.leader, have_all)
+        return msgspec.structs.replace(
+            record, mirrors=mirrors, in_sync=list(have_all), former=former
+        )
     if record.mirrors and wanted.promote_on_shutdown == WHEN_SYNCED:
         # Only a mirror in sync may take the place of the leader.
         return msgspec.structs.replace(record, down=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from warren.core.definitions.records import QueueRecord
 from warren.mirror.carriers.ports import CarrierKind
 from warren.mirror.replication.election import votes_wanted
+from warren.mirror.replication.former_nodes import nodes_with_former_copies
 from warren.mirror.replication.replicas import WHEN_SYNCED
 
 _ALL_LOST = "its leader is forgotten, and no copy that is left has all its messages"
@@ -21,9 +22,9 @@ def waits_for(record: QueueRecord, promote: str) -> str:
         awaited.append(f"{needed} of the nodes that have all its messages: {nodes}")
     if awaited:
         return ", or ".join(awaited)
-    if record.members:
-        nodes = ", ".join(record.members)
-        return f"all of its members, of which the one that has most will lead: {nodes}"
+    nodes = ", ".join(nodes_with_former_copies(record))
+    if nodes:
+        return f"all nodes that had a copy, of which the one that has most will lead: {nodes}"
     if promote == WHEN_SYNCED:
         return f"its deletion, or {_A_POLICY}: {_ALL_LOST}"
     return f"a mirror to take the lead: {_ALL_LOST}"

@@ -40,13 +40,14 @@ from warren.mirror.replication.copy_here import CopyHere
 from warren.mirror.replication.election import can_be_elected
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.former_copy import FormerCopy
+from warren.mirror.replication.former_nodes import former_without
 from warren.mirror.replication.hand_over import HandOvers
 from warren.mirror.replication.last_words import at_stop
 from warren.mirror.replication.leader import SOME_ORIGINS
 from warren.mirror.replication.led_queue import LedEffects, LedQueue
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.nodes import Nodes
-from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotion
+from warren.mirror.replication.promotion import LEADER_BACK, Promotion, leader_lacks, promotion
 from warren.mirror.replication.publishes_from_afar import PublishesFromAfar
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.queue_levels import leader_level
@@ -74,6 +75,10 @@ class LeadershipEffects(LedEffects, Protocol):
 
     def search(self, led: LedQueue, former: FormerCopy) -> None:
         """Put what only the former copy of a queue has into `lost+found`."""
+        ...
+
+    def search_former(self, key: Key, record: QueueRecord, former: FormerCopy) -> None:
+        """Search this copy, unless that is done already: the leader lacks messages."""
         ...
 
 
@@ -165,6 +170,9 @@ class Leadership:
             else:
                 led.leader.add_mirror(mirror)
         led.record_changed(record)
+        former = copy.mirror.former
+        if former is not None and leader_lacks(record.promoted):
+            self._effects.search_former(key, record, former)
         self._copies.forget_former(copy.mirror)
         led.leader.renumbering = copy.mirror.renumbering
         self.from_afar.origins[queue.queue_id] = copy.mirror.origins
@@ -194,7 +202,7 @@ class Leadership:
     def _begin_epoch(self, led: LedQueue, record: QueueRecord, own: Mirror) -> None:
         """Go on in the epoch of the definition, from the positions that the mirror had."""
         queue = led.queue
-        lacks = promotion(record.promoted) is Promotion.LEADER_DOWN_NOT_IN_SYNC
+        lacks = leader_lacks(record.promoted)
         retained = self._formers.retained
         retained.superseded(queue.queue_id, own.renumbering.retained)
         later = record.epoch - own.epoch
@@ -331,6 +339,7 @@ class Leadership:
                 epoch=record.epoch + 1,
                 mirrors=[],
                 in_sync=[],
+                former=former_without(record, record.leader, ()),
                 missing=0,
                 promoted=LEADER_BACK,
                 promoted_at=self._clock.wall_time(),

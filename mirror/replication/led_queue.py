@@ -28,7 +28,9 @@ from warren.mirror.carriers.ports import (
 from warren.mirror.replication.awaited_cards import AwaitedCards
 from warren.mirror.replication.awaited_mirrors import AwaitedMirrors
 from warren.mirror.replication.confirm_rule import ALL, stricter
+from warren.mirror.replication.election import with_void_votes
 from warren.mirror.replication.former_copy import Kept
+from warren.mirror.replication.former_nodes import former_without
 from warren.mirror.replication.leader import Leader
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.queue_members import is_needed
@@ -326,7 +328,9 @@ class LedQueue:
             if not self.leader.is_in_sync(mirror):
                 # Other changes were faster, and the mirror has begun anew meanwhile.
                 return None
-            return msgspec.structs.replace(record, in_sync=[*record.in_sync, mirror])
+            in_sync = [*record.in_sync, mirror]
+            former = former_without(record, record.leader, in_sync)
+            return msgspec.structs.replace(record, in_sync=in_sync, former=former)
 
         def has_card() -> None:
             _, vhost, name = self.key
@@ -451,10 +455,11 @@ class LedQueue:
         join."""
         self._keeps_all_until = self.leader.ask_for_reports()
 
-    def drop_unwanted(self) -> None:
+    def drop_unwanted(self, running: Collection[str]) -> None:
         """Have the definition drop mirrors that are not wanted; they go when they see that.
 
-        While wanted mirrors are not in sync, others that are in sync stay in their place.
+        While wanted mirrors are not in sync, others that are in sync stay in their place, and nodes
+        that are running are named for their former copies.
         """
         wanted = self.wanted_mirrors
         if not self.leader.all_have(self._keeps_all_until):
@@ -463,9 +468,12 @@ class LedQueue:
         def drop(record: QueueRecord) -> QueueRecord | None:
             stay = stand_ins(wanted, record.in_sync)
             kept = [mirror for mirror in record.mirrors if mirror in wanted or mirror in stay]
-            if kept == record.mirrors:
+            former = record.former
+            if record.in_sync or not wanted:
+                former = [node for node in former if node in wanted or node not in running]
+            if (kept, former) == (record.mirrors, record.former):
                 return None
-            return self._naming(record, kept)
+            return msgspec.structs.replace(self._naming(record, kept), former=former)
 
         self._change(drop)
 
@@ -479,6 +487,7 @@ class LedQueue:
             record,
             mirrors=mirrors,
             in_sync=in_sync,
+            former=former_without(record, record.leader, in_sync),
             ballot=record.ballot + (self.carrier is CarrierKind.LOG),
             missing=record.missing + missing,
         )
@@ -676,7 +685,7 @@ class LedQueue:
             if record.leader != self._node or record.epoch != epoch:
                 return None
             changed = change(record)
-            return None if changed is None else _with_void_votes(record, changed)
+            return None if changed is None else with_void_votes(record, changed)
 
         self._changes.add(if_still_led, then, may_wait=may_wait and self._awaits_mirrors())
 
@@ -694,13 +703,3 @@ class LedQueue:
     def _send_on(self) -> None:
         while self._joined and self._unsent and self.member.broadcast(self._unsent[0]):
             self._unsent.popleft()
-
-
-def _with_void_votes(earlier: QueueRecord, changed: QueueRecord) -> QueueRecord:
-    """The changed definition, with another ballot where another number of votes may be needed: a
-    mirror may have counted votes by the earlier one, and not have written yet that it leads."""
-    counted = (earlier.in_sync, earlier.missing, earlier.acks)
-    is_counted_so = counted == (changed.in_sync, changed.missing, changed.acks)
-    if not changed.carrier or is_counted_so or changed.ballot != earlier.ballot:
-        return changed
-    return msgspec.structs.replace(changed, ballot=earlier.ballot + 1)

@@ -8,8 +8,8 @@ with a shovel, once a person has seen whether they are still wanted.
 
 Other copies that were once whole do the same: that of an earlier leader, or of a mirror that was in
 sync. But they may have much that was consumed since, so they wait `LATE_S` for the last leader that
-had everything. The present leader lets one node search at a time, and knows up to where everything
-has been found.
+had everything, unless all nodes that had copies are there or forgotten. The present leader lets one
+node search at a time, and knows up to where everything has been found.
 
 Messages that come anyway are not put there: nodes of remote publishers send again what was not
 answered, and publishers that asked for confirms have been refused them.
@@ -21,9 +21,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from warren.core.backing.windowed_queue import is_id
+from warren.core.definitions.records import QueueRecord
 from warren.core.errors import BrokerError, NotFound
 from warren.core.field import Field, longstr
 from warren.core.log_line import log_event
@@ -34,9 +35,11 @@ from warren.core.queues.queue import Queue
 from warren.core.scheduling.waiting import Event, decided, run
 from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.former_copy import FormerCopy
+from warren.mirror.replication.former_nodes import nodes_with_former_copies
 from warren.mirror.replication.nodes import Nodes
+from warren.mirror.replication.promotion import leader_is_lost
 from warren.mirror.replication.queue_definitions import QueueDefinitions
-from warren.mirror.replication.renumbering import Renumbering, Step
+from warren.mirror.replication.renumbering import NO_LIMIT, Renumbering, Step
 
 if TYPE_CHECKING:
     from warren.core.node import Node
@@ -47,6 +50,9 @@ LOST_AND_FOUND: Final = "lost+found"
 
 HEADER: Final = "x-lost-and-found"
 """A table: the queue and the node of a message, when it was put there, and its `expiration`."""
+
+WHAT_IS_LACKING = "mirror.what_is_lacking"
+"""A node asks the leader which messages of its former copy are lacking."""
 
 COUNT_MAX = 128
 BYTES_MAX = 64 << 10
@@ -68,12 +74,28 @@ class Lacking(NamedTuple):
     got them, and they are behind `found_upto`.
 
     `is_next`: that leader came right after the epoch of the copy. `wait`: a better copy may come.
+    `reached` is that of the `Gap`.
     """
 
     step: Step
     found_upto: Sequence[int]
     is_next: bool
     wait: bool
+    reached: Sequence[int] = ()
+
+
+def _limits(lacking: Lacking, *, led: bool) -> Sequence[int]:
+    """Per level, the position up to which messages of a copy count, in the positions of the leader
+    that may lack them.
+
+    A next leader that was in sync has what was confirmed: it may lack the tail of a leader, not of
+    a mirror. One that was not in sync may lack either. If other leaders were in between, what they
+    had not reached was not confirmed.
+    """
+    step = lacking.step
+    if lacking.is_next:
+        return [NO_LIMIT] * len(step.tails) if led or step.firsts else step.tails
+    return lacking.reached or step.tails
 
 
 class _Found:
@@ -133,7 +155,8 @@ class LostAndFound:
     def attach(self, node: Node) -> None:
         """Answer the questions of other nodes, and publish at this one."""
         self._node = node
-        self._calls.serve("mirror.lacking", self._asked_what_is_lacking)
+        self._calls.serve(WHAT_IS_LACKING, self._asked_what_is_lacking)
+        self._calls.serve("mirror.lacking", self._asked_by_an_earlier_version)
         self._calls.serve("mirror.found", self._told_what_was_found)
 
     def search(self, key: Key, queue_id: int, former: FormerCopy) -> None:
@@ -203,7 +226,7 @@ class LostAndFound:
             record = self._definitions.record_of(search.key, search.queue_id)
             if record is None:
                 return []
-            lacking, moved = await self._lacking(search, record.leader)
+            lacking, moved = await self._lacking(search, record)
             if lacking is None:
                 if former.may_have_more:
                     log_event(log, logging.INFO, "superseded_tail_unknown", queue=name, vhost=vhost)
@@ -218,12 +241,10 @@ class LostAndFound:
             # The queue is led with this copy.
             return []
         step, levels = lacking.step, range(len(former.levels))
-        # A next leader that was in sync has what was confirmed: it may lack the tail of a leader,
-        # not of a mirror. One that was not in sync may lack either.
-        with_tail = lacking.is_next and (former.led or bool(step.firsts))
+        limits = _limits(lacking, led=former.led)
         if step.firsts:
             upto = [
-                former.end_at(step, number, moved=moved[number], with_tail=with_tail)
+                former.end_at(step, number, moved=moved[number], upto=limits[number])
                 for number in levels
             ]
             search.tell = (record.leader, step.epoch, upto)
@@ -236,25 +257,34 @@ class LostAndFound:
                 number,
                 moved=moved[number],
                 found_upto=found_upto[number],
-                with_tail=with_tail,
+                upto=limits[number],
             )
         ]
 
-    async def _lacking(self, search: _Search, leader: str) -> tuple[Lacking | None, Sequence[int]]:
+    async def _lacking(
+        self, search: _Search, record: QueueRecord
+    ) -> tuple[Lacking | None, Sequence[int]]:
         """The leader's answer for the last epoch that both it and this node know of; and how far
         positions have moved since then."""
-        former = search.former
-        is_late = self._clock.now() >= search.late_at
+        former, leader = search.former, record.leader
+        is_late = self._clock.now() >= search.late_at or not self._may_come(record)
         for epoch, moved in former.epochs():
             question = (search.queue_id, epoch, former.led, former.safe_only, is_late)
             if leader == self._nodes.name:
                 lacking = self._what_is_lacking(self._nodes.name, *question)
             else:
-                told = await self._calls.ask(leader, "mirror.lacking", *question)
+                told = await self._calls.ask(leader, WHAT_IS_LACKING, *question)
                 lacking = None if told is None else Lacking(Step(*told[0]), *told[1:])
             if lacking is not None and len(lacking.step.tails) == len(former.levels):
                 return lacking, moved
         return None, ()
+
+    def _may_come(self, record: QueueRecord) -> bool:
+        """Whether a node that is not there may have a better copy: a forgotten one does not come
+        back."""
+        present = self._nodes.present()
+        awaited = [node for node in nodes_with_former_copies(record) if node not in present]
+        return bool(awaited) and not leader_is_lost(record.promoted)
 
     def _tell_found(self, search: _Search) -> None:
         """Tell the leader what was found: copies that come later need not look for it."""
@@ -288,6 +318,12 @@ class LostAndFound:
     ) -> Lacking | None:
         return self._what_is_lacking(node, queue_id, epoch, led, safe_only, is_late)
 
+    async def _asked_by_an_earlier_version(
+        self, node: str, *question: Any
+    ) -> tuple[object, ...] | None:
+        lacking = self._what_is_lacking(node, *question)
+        return None if lacking is None else lacking[:-1]
+
     def _what_is_lacking(
         self, node: str, queue_id: int, epoch: int, led: bool, safe_only: bool, is_late: bool
     ) -> Lacking | None:
@@ -299,10 +335,11 @@ class LostAndFound:
         led_in, renumbering = self._renumbering_of(queue_id) or (-1, None)
         if renumbering is None or led_in <= epoch:
             raise NotFound(f"node '{self._nodes.name}' does not lead queue {queue_id} yet")
-        step, after = renumbering.up_to_gap(epoch), renumbering.next_after(epoch)
-        if step is None or after is None:
+        gap = renumbering.up_to_gap(epoch)
+        if gap is None:
             return None
-        is_next = step.epoch == after.epoch
+        step, reached = gap
+        is_next = not reached
         if not step.firsts:
             return Lacking(step, (), is_next, False)
         found = self._found_of.setdefault(queue_id, {}).setdefault(step.epoch, _Found())
@@ -313,7 +350,7 @@ class LostAndFound:
         wait = not (furthest or is_late or (led and is_next))
         if not wait:
             found.by = node
-        return Lacking(step, furthest, is_next, wait)
+        return Lacking(step, furthest, is_next, wait, reached)
 
     async def _told_what_was_found(
         self, node: str, queue_id: int, epoch: int, upto: list[int], safe_only: bool

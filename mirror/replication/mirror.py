@@ -24,13 +24,16 @@ from warren.mirror.replication.numbered_groups import NumberedGroups
 from warren.mirror.replication.observed_copy import Observe, ObservedCopy, no_observer
 from warren.mirror.replication.queue_levels import mirror_level
 from warren.mirror.replication.refusals import Refusals
-from warren.mirror.replication.renumbering import Renumbering, Step
+from warren.mirror.replication.renumbering import NO_LIMIT, Renumbering, Step
 
 IN_SLICE = -1
 """Stands for the batch of messages that came in slices."""
 
 NOT_YET = 1 << 62
 """Later than every batch."""
+
+EVER = -NO_LIMIT
+"""Before every position: those of a leader that was started more often may be below 0 here."""
 
 BATCH_BITS = 40
 """Bits for the number of a batch beside its epoch: an epoch has far fewer batches."""
@@ -480,10 +483,13 @@ class Mirror(PublishConfirms):
             level.backing.set_mode(mode)
 
     def firsts(self) -> list[int]:
-        """Per level, the position here at which the copy begins: its end if it is empty."""
+        """Per level, the position here at which the copy begins: its end if it is empty.
+
+        A copy from disk was whole: it has got all that is older than the messages it has.
+        """
         if self.from_disk is not None:
             ends = zip(self.from_disk.ends(), self.levels, strict=True)
-            return [level.backing.next_position if end is None else 0 for end, level in ends]
+            return [level.backing.next_position if end is None else EVER for end, level in ends]
         return [
             min(level.first + level.delta, level.backing.next_position) for level in self.levels
         ]
@@ -498,19 +504,18 @@ class Mirror(PublishConfirms):
         """Whether it has something for the next copy of this node, if it is dropped."""
         return self.started or self.former is not None or self.grows_from is not None
 
-    def into_former(self, storage_id: int) -> FormerCopy:
-        """Turn this copy into a former copy, for the next mirror of this node."""
+    def into_formers(self, storage_id: int) -> Sequence[FormerCopy]:
+        """Turn this copy into a former copy, for the next mirror of this node. If it was not whole
+        yet, and there is an earlier one, that comes first: it has more."""
         if self.from_disk is not None:
-            return self.from_disk
+            return [self.from_disk]
         if self.grows_from is not None:
-            former, self.grows_from = self.grows_from, None
-            return former
-        if self.former is not None:
-            # This copy was not whole yet, and has less than the former one.
-            former, self.former = self.former, None
-            self.discard()
-            return former
+            grown, self.grows_from = self.grows_from, None
+            return [grown]
         for level in self.levels:
             level.put_all_back()
         backings = [level.backing for level in self.levels]
-        return FormerCopy(storage_id, self.epoch, backings, self.deltas(), safe_only=False)
+        at = (storage_id, self.epoch, backings, self.deltas())
+        own = FormerCopy(*at, safe_only=False, renumbering=self.renumbering)
+        former, self.former = self.former, None
+        return [own] if former is None else [former, own]

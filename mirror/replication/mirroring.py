@@ -28,25 +28,28 @@ from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import type_of
 from warren.core.scheduling.waiting import Waiting, run
-from warren.mirror.carriers.ports import Carrier, CarrierKind, MemberId
+from warren.mirror.carriers.ports import Carrier, CarrierKind
 from warren.mirror.gm.shell import GroupShell
 from warren.mirror.log.shell import LogShell
-from warren.mirror.messages.calls import Calls, NodeDown
+from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 from warren.mirror.replication.carrier_switch import CarrierSwitch
-from warren.mirror.replication.copies_here import MIRRORED, WRITE_CARD, CopiesHere, settings_of
+from warren.mirror.replication.copies_here import MIRRORED, CopiesHere, settings_of
 from warren.mirror.replication.copy_cards import CardFiles
 from warren.mirror.replication.figures import MirrorFigures
 from warren.mirror.replication.forgotten_leaders import ForgottenLeaders
 from warren.mirror.replication.former_copies import FormerCopies
-from warren.mirror.replication.former_copy import FormerCopy, Kept
+from warren.mirror.replication.former_copy import FormerCopy
+from warren.mirror.replication.former_nodes import without_former
+from warren.mirror.replication.leader_calls import LeaderCalls
 from warren.mirror.replication.leadership import Leadership
 from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.lost_and_found import LostAndFound
 from warren.mirror.replication.new_queues import NewQueues
 from warren.mirror.replication.nodes import Nodes
+from warren.mirror.replication.promotion import leader_lacks
 from warren.mirror.replication.queue_definitions import QueueDefinitions
-from warren.mirror.replication.queue_members import QueueMembers, invitation_to
+from warren.mirror.replication.queue_members import QueueMembers
 from warren.mirror.replication.replicas import (
     NO_LIMITS,
     Copies,
@@ -123,9 +126,14 @@ class Mirroring:
             self._groups.record,
             self._wanted_of,
         )
+        leader_calls = LeaderCalls(calls, self._definitions)
+        self.invite, self.ask_for_card = leader_calls.invite, leader_calls.ask_for_card
         self.queue_members = QueueMembers(self._definitions)
         self._new_queues = NewQueues(nodes, clock, self._definitions)
-        self._forgotten_leaders = ForgottenLeaders(nodes, calls, self._definitions, self.copies)
+        self._forgotten_leaders = ForgottenLeaders(
+            nodes, calls, self._definitions, self.copies, self._formers
+        )
+        self.best_copy = self._forgotten_leaders.best_copy
         here = self.copies.by_queue
         self._carrier_switch = CarrierSwitch(nodes.name, calls, clock, *of_queues, here)
         of_searches = (self._leadership.renumbering_of, self._definitions, self._formers.searched)
@@ -328,6 +336,7 @@ class Mirroring:
         led = self._led.get(queue.queue_id)
         if led is None:
             if wanted.mode is None and not record.mirrors:
+                self._want_no_former(queue)
                 return
             led = self._leadership.lead(queue, key, record)
         led.at_rest = False
@@ -337,16 +346,18 @@ class Mirroring:
             return
         if not led.leader.is_noted or self.hand_overs.is_switching(queue.queue_id):
             return
-        copies = Copies(record.leader, record.mirrors, record.in_sync)
+        there = (record.leader, record.mirrors, record.in_sync, record.former)
+        copies = Copies(*there, led.wanted_mirrors)
         led.want(wanted)
         running = self._nodes.running()
         # The group, not the links, tells whether a mirror is alive.
-        there = {*running, *record.mirrors}
-        at = (there, self._rng, self._nodes.machine_of)
+        may_have = {*running, *record.mirrors}
+        at = (may_have, self._rng, self._nodes.machine_of)
         led.wanted_mirrors = wanted_mirrors(wanted, copies, *at)
         is_alone = not record.mirrors and not record.missing and not led.members()
         if wanted.mode is None and is_alone:
             self._leadership.unlead(led)
+            self._want_no_former(queue)
             return
         leader = wanted_leader(wanted, copies, self.hand_overs.can_take_over())
         # All mirrors in sync have to be here first: a hand-over needs each of them to stand still.
@@ -358,12 +369,20 @@ class Mirroring:
             self.hand_overs.switch(led, lambda: self._carrier_switch.switch(led, kind))
             return
         led.follow_acks(record)
-        led.drop_unwanted()
+        led.drop_unwanted(running)
         led.invite_missing(running)
         led.ask_for_cards()
         if wanted.synchronise:
             led.synchronise(record)
         led.at_rest = led.has_all_in_sync(record, running)
+
+    def _want_no_former(self, queue: LocalQueue) -> None:
+        """Have the former copies go of a queue that is to have no mirrors."""
+
+        def without(record: QueueRecord) -> QueueRecord | None:
+            return without_former(record) if record.leader == self._nodes.name else None
+
+        self._definitions.write_record(queue.key, queue.queue_id, without)
 
     def _tick(self) -> None:
         if self._leadership.is_stopping:
@@ -427,6 +446,7 @@ class Mirroring:
         _begin(self._in_turns(queues, self.reconcile))
 
     def _node_up(self, name: str) -> None:
+        self._forgotten_leaders.node_up()
         self._nodes_changed()
 
         def send_again(led: LedQueue) -> None:
@@ -459,6 +479,12 @@ class Mirroring:
             # The copies here are kept for the next start.
             return
         self.copies.definition_changed(key, record)
+        if isinstance(record, QueueRecord) and leader_lacks(record.promoted):
+            former = self.copies.former_of(record.queue_id)
+            if former is not None:
+                self.search_former(key, record, former)
+            for part in self._formers.parts_to_search(record.queue_id):
+                self._lost_and_found.search(key, record.queue_id, part)
         queue_id = self._by_key.get(key)
         if queue_id is None:
             return
@@ -487,6 +513,11 @@ class Mirroring:
     def search(self, led: LedQueue, former: FormerCopy) -> None:
         self._lost_and_found.search(led.key, led.queue.queue_id, former)
 
+    def search_former(self, key: Key, record: QueueRecord, former: FormerCopy) -> None:
+        if former.epoch < record.epoch and self._formers.is_to_be_searched_now(former):
+            former.to_be_searched = True
+            self._lost_and_found.search(key, record.queue_id, former)
+
     def flush_soon(self, led: LedQueue) -> None:
         if not self._to_flush:
             self._clock.call_soon(self._flush)
@@ -502,52 +533,6 @@ class Mirroring:
 
     def group_joined(self, led: LedQueue) -> None:
         self._clock.call_soon(lambda: self.reconcile(led.queue))
-
-    def invite(self, led: LedQueue, node: str) -> None:
-        queue = led.queue
-        record = self._record(queue)
-        if record is None:
-            return
-
-        async def ask() -> tuple[int, int, Kept | None]:
-            incarnation, storage_id, kept = await self._calls.ask(
-                node,
-                invitation_to(record),
-                queue.queue_id,
-                queue.vhost_name,
-                queue.name,
-                led.is_founding,
-                led.carrier,
-                record.epoch,
-                record.ballot,
-            )
-            return incarnation, storage_id, Kept(*kept) if kept is not None else None
-
-        def finish(result: Callable[[], tuple[int, int, Kept | None]]) -> None:
-            try:
-                led.has_answered(node, *result())
-            except NotFound:
-                led.not_invited(node)
-
-        run(ask(), finish)
-
-    def ask_for_card(self, led: LedQueue, mirror: MemberId, answer: Callable[[bool], None]) -> None:
-        at = (led.queue.queue_id, led.leader.epoch, mirror.incarnation)
-
-        async def ask() -> bool:
-            is_durable: bool = await self._calls.ask(mirror.node, WRITE_CARD, *at)
-            return is_durable
-
-        def finish(result: Callable[[], bool]) -> None:
-            try:
-                answer(result())
-            except NodeDown:
-                answer(False)
-            except NotFound:
-                # The mirror is of an earlier version, and writes its card by itself.
-                answer(True)
-
-        run(ask(), finish)
 
     def set_flow(self, led: LedQueue, flow: bool) -> None:
         if flow:

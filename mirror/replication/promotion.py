@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from warren.core.definitions.records import forgotten
+
 _DOWN = " is down"
 _NOT_IN_SYNC = " is down; copy was not in sync"
 _WITHOUT_OTHERS = " is down; other copies, which are gone, may have had more"
@@ -36,6 +38,16 @@ def leader_down(leader: str, *, in_sync: bool, has_votes: bool = True) -> str:
 
 def handed_over(leader: str) -> str:
     return leader + _HANDED_OVER
+
+
+def leader_lacks(told: str) -> bool:
+    """Whether the leader with this reason may lack messages."""
+    return promotion(told) is Promotion.LEADER_DOWN_NOT_IN_SYNC
+
+
+def leader_is_lost(told: str) -> bool:
+    """Whether the leader before the one with this reason was forgotten, and may have had more."""
+    return leader_lacks(told) and forgotten("") in told
 
 
 def promotion(told: str) -> Promotion:

@@ -16,7 +16,7 @@ from warren.core.field import from_plain
 from warren.core.ports import Key
 from warren.core.queues.queue_type import STREAM, type_of
 from warren.core.scheduling.waiting import Event
-from warren.mirror.replication.confirm_rule import ALL
+from warren.mirror.replication.former_nodes import without_copies
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 
 
@@ -39,12 +39,6 @@ def is_needed(record: QueueRecord, node: str) -> bool:
     """Whether a whole copy of a quorum queue stays named though its node is gone: otherwise fewer
     copies than a majority would be named, and no other member could be elected."""
     return bool(record.members) and node in record.in_sync and len(record.in_sync) < record.acks
-
-
-def has_only_former_copies(record: QueueRecord) -> bool:
-    """Whether a queue with members has lost its leader for good, and no other member was in sync:
-    nothing was confirmed that the former copies of the members may lack."""
-    return bool(record.members) and record.leader_is_forgotten and not record.in_sync
 
 
 class QueueMembers:
@@ -74,7 +68,7 @@ class QueueMembers:
     def any_has(self, node: str) -> bool:
         """Whether there is a queue that this node leads, mirrors or is a member of."""
         return any(
-            node in (record.leader, *record.mirrors, *record.members)
+            node in (record.leader, *record.mirrors, *record.members, *record.former)
             for _, record in self._definitions.items()
         )
 
@@ -83,7 +77,8 @@ class QueueMembers:
         is a member of. `members` are the nodes of the cluster, with or without it."""
         left = frozenset(members) - {node}
         for key, record in list(self._definitions.items()):
-            if node in (record.leader, *record.mirrors) or record.leader_is_forgotten:
+            there = (record.leader, *record.mirrors, *record.former)
+            if node in there or record.leader_is_forgotten:
                 await self._forget_copies(key, record.queue_id, node, left)
             if node in record.members:
                 await self.remove(key, record.queue_id, node)
@@ -97,21 +92,13 @@ class QueueMembers:
 
         def change(record: QueueRecord) -> QueueRecord | None:
             is_led = record.leader != node and not record.leader_is_forgotten
-            if not record.can_move:
+            if not (record.can_move or record.former):
                 return None
             gone = {node} if is_led else frozenset(record.mirrors).difference(left)
-            mirrors = [mirror for mirror in record.mirrors if mirror not in gone]
-            in_sync = [mirror for mirror in record.in_sync if mirror not in gone]
-            # An election counts with forgotten copies: they may have had what the others lack.
-            lost = 0 if record.acks == ALL else len(record.in_sync) - len(in_sync)
             changed = msgspec.structs.replace(
-                record,
+                without_copies(record, gone),
                 leader=forgotten(node) if record.leader == node else record.leader,
-                mirrors=mirrors,
-                in_sync=in_sync,
-                # Votes of forgotten mirrors are void.
-                ballot=record.ballot + (bool(record.carrier) and mirrors != record.mirrors),
-                missing=record.missing + lost,
+                former=[one for one in record.former if one in left],
             )
             return None if changed == record else changed
 

@@ -30,6 +30,17 @@ class Step(NamedTuple):
     retained: Sequence[int] = ()
 
 
+class Gap(NamedTuple):
+    """The `step` to a leader that may lack what a copy of an earlier epoch has.
+
+    The leader that it followed had `reached` these positions, which are per level and in those of
+    the step, of what is in that copy; empty if it led in the very epoch of the copy.
+    """
+
+    step: Step
+    reached: Sequence[int]
+
+
 PlainStep: TypeAlias = tuple[int | list[int], ...]
 """A step in lists, for other nodes and for cards."""
 
@@ -102,13 +113,7 @@ class Renumbering:
         """Whether a leader took over that was not in sync."""
         return any(step.firsts for step in self.steps)
 
-    def next_after(self, epoch: int) -> Step | None:
-        """The step that followed that epoch; None if it is not known."""
-        if not self._is_known(epoch):
-            return None
-        return next((step for step in self.steps if step.epoch > epoch), None)
-
-    def up_to_gap(self, epoch: int) -> Step | None:
+    def up_to_gap(self, epoch: int) -> Gap | None:
         """All steps since that epoch, up to the first of a leader that was not in sync, as one.
 
         Only the next step if all leaders were in sync; None if the steps are not known.
@@ -120,16 +125,17 @@ class Renumbering:
         steps = steps[: gap + 1]
         if not steps or len({len(step.shifts) for step in steps}) > 1:
             return None
-        merged = steps[0]
+        merged, reached = steps[0], list[int]()
         for step in steps[1:]:
             moved = [tail + shift for tail, shift in zip(merged.tails, step.shifts, strict=True)]
+            reached = moved
             merged = Step(
                 step.epoch,
                 [one + other for one, other in zip(merged.shifts, step.shifts, strict=True)],
                 [min(one, other) for one, other in zip(moved, step.tails, strict=True)],
                 step.firsts,
             )
-        return merged
+        return Gap(merged, reached)
 
     def earlier(self, levels: int) -> Iterator[tuple[int, list[int]]]:
         """The epochs that are known, the last one first, and how far positions have moved since."""

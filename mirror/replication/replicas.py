@@ -134,11 +134,14 @@ def _of_log(definition: Mapping[str, Any]) -> tuple[CarrierKind, str | int, int,
 
 
 class Copies(NamedTuple):
-    """The leader of a queue, and the nodes that have mirrors of it, the oldest first."""
+    """The leader of a queue, the nodes that have mirrors of it, the oldest first, those that had a
+    copy before, and those that were chosen to have mirrors and have none yet."""
 
     leader: str
     mirrors: Sequence[str]
     in_sync: Collection[str]
+    former: Collection[str] = ()
+    chosen: Collection[str] = ()
 
 
 def wanted_mirrors(
@@ -169,12 +172,14 @@ def wanted_mirrors(
 def _one_a_machine(
     nodes: Sequence[str], now: Copies, rng: Random, machine_of: Callable[[str], str]
 ) -> list[str]:
-    """Return one node of each machine: one with a copy, in-sync ones before others, or else any."""
+    """Return one node of each machine: one with a copy, in-sync ones before others, or else one
+    that was chosen before or had a copy, or any."""
     machines = {machine_of(node) for node in nodes}
     if len(machines) == len(nodes):
         return list(nodes)
     shuffled = rng.sample(nodes, len(nodes))
-    shuffled.sort(key=lambda node: (node not in now.in_sync, node not in now.mirrors))
+    better = (now.in_sync, now.mirrors, now.chosen, now.former)
+    shuffled.sort(key=lambda node: [node not in those for those in better])
     first: dict[str, str] = {}
     for node in shuffled:
         first.setdefault(machine_of(node), node)
@@ -182,14 +187,18 @@ def _one_a_machine(
 
 
 def _exactly(count: int, now: Copies, others: Sequence[str], rng: Random) -> tuple[str, ...]:
-    """The mirrors there are stay, in-sync ones before others; further ones are chosen by chance."""
+    """The mirrors there are stay, in-sync ones before others, and so do the nodes that were chosen
+    before. Further ones are chosen by chance, at first among nodes that had a copy: these need not
+    be sent everything."""
     there = [mirror for mirror in now.mirrors if mirror in others]
     there.sort(key=lambda mirror: mirror not in now.in_sync)
     if len(there) >= count:
         return tuple(there[: max(count, 0)])
     further = [node for node in others if node not in there]
-    chosen = rng.sample(further, min(count - len(there), len(further)))
-    return (*there, *chosen)
+    missing = count - len(there)
+    chosen = rng.sample(further, len(further))
+    chosen.sort(key=lambda node: (node not in now.chosen, node not in now.former))
+    return (*there, *chosen[:missing])
 
 
 def stand_ins(wanted: Sequence[str], in_sync: Sequence[str]) -> Sequence[str]:

@@ -137,7 +137,7 @@ def test_alternate_exchanges_in_a_long_chain_cost_a_turn(broker: Broker, client:
     for number in range(count):
         alternate = {"alternate-exchange": longstr(f"x{number + 1}")}
         record = ExchangeRecord("direct", auto_delete=False, internal=False, arguments=alternate)
-        broker.vhost._add_exchange(f"x{number}", record)
+        broker.vhost._following.add_exchange(f"x{number}", record)
     client.declares("q")
     broker.node.turns.left_us = TURN_US
     octets = [publish_frames(1, "x0", f"k{number}", b"x") for number in range(5)]
@@ -272,7 +272,7 @@ def test_a_commit_reaches_a_queue_that_moved_meanwhile(broker: Broker, client: C
 
 def test_policies_reach_exchanges_in_turns(broker: Broker) -> None:
     for number in range(20_000):
-        broker.vhost._add_exchange(
+        broker.vhost._following.add_exchange(
             f"x{number}", ExchangeRecord("direct", auto_delete=False, internal=False, arguments={})
         )
     broker.settle()

@@ -9,7 +9,7 @@ from quorum_cluster import QuorumCluster, bodies, cluster_of, confirmed, declare
 from warren.core.backing.stream_log import StreamLog
 from warren.core.field import longstr
 from warren.core.queues.local_queue import LocalQueue
-from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
+from warren.mirror.replication.lost_and_found import LATE_S, LOST_AND_FOUND
 
 STREAM = {"x-queue-type": longstr("stream")}
 
@@ -205,3 +205,117 @@ def test_streams_are_found_as_well() -> None:
         assert {leader, *cluster.record().in_sync} == {"b", "c"}
         log: StreamLog = cluster[leader].queue("q").log  # type: ignore[attr-defined]
         assert [message.body for message in log.peek(0, 10, 1 << 20).messages] == [b"one", b"two"]
+
+
+@pytest.fixture(params=["gm", "log"])
+def mirrored(request: pytest.FixtureRequest) -> QuorumCluster:
+    """Node a leads queue `q`, a classic one with mirrors, in which are two confirmed messages."""
+    cluster = cluster_of("a", "b", "c")
+    set_policy(cluster, {"ha-mode": "all", "ha-sync-mode": "automatic"}, request.param)
+    cluster.client().declares("q", durable=True)
+    cluster.clock.advance(5)
+    published(cluster, b"one", b"two")
+    return cluster
+
+
+def set_policy(cluster: QuorumCluster, definition: dict[str, str], carrier: str) -> None:
+    definition = {**definition, "ha-replication": carrier}
+    cluster[next(iter(cluster.alive))].node.policies.set("/", "ha", "^q$", definition, 0, "queues")
+    cluster.clock.advance(2)
+
+
+def test_mirrors_have_what_was_confirmed_before_the_start(mirrored: QuorumCluster) -> None:
+    restarted(mirrored, *"abc")
+    assert mirrored.record().mirrors == []
+    mirrored.loses("a")
+    mirrored.forgets("a")
+    mirrored.clock.advance(5)
+    assert mirrored.record().leader in ("b", "c")
+    assert len(mirrored.record().in_sync) == 1
+    assert bodies(mirrored.client("b")) == [b"one", b"two"]
+    assert not is_anything_lost(mirrored)
+
+
+def test_a_mirror_that_was_stopped_leads_when_the_leader_is_forgotten(
+    mirrored: QuorumCluster,
+) -> None:
+    mirrored.loses("b")
+    published(mirrored, b"three")
+    mirrored.loses("c")
+    published(mirrored, b"only a has it")
+    mirrored.loses("a")
+    mirrored.comes_back("b")
+    mirrored.forgets("a")
+    mirrored.clock.advance(30)
+    assert mirrored.record().leader == "a (forgotten)"
+    mirrored.comes_back("c")
+    mirrored.clock.advance(5)
+    assert mirrored.record().leader == "c"
+    assert bodies(mirrored.client("c")) == [b"one", b"two", b"three"]
+
+
+def test_the_mirror_that_has_most_leads(mirrored: QuorumCluster) -> None:
+    mirrored.loses("b")
+    published(mirrored, b"three")
+    mirrored.loses("a", "c")
+    for node in "abc":
+        mirrored.comes_back(node)
+    leads_on(mirrored)
+    mirrored.loses("a")
+    mirrored.forgets("a")
+    mirrored.clock.advance(5)
+    assert mirrored.record().leader == "c"
+    assert bodies(mirrored.client("c")) == [b"one", b"two", b"three"]
+
+
+def test_a_former_leader_counts_as_well(mirrored: QuorumCluster) -> None:
+    mirrored.loses("b")
+    mirrored.loses("a")
+    assert (mirrored.record("q").leader, mirrored.record().former) == ("c", ["b", "a"])
+    mirrored.loses("c")
+    mirrored.comes_back("a")
+    mirrored.forgets("c")
+    mirrored.forgets("b")
+    mirrored.clock.advance(5)
+    assert mirrored.record().leader == "a"
+    assert bodies(mirrored.client("a")) == [b"one", b"two"]
+
+
+def test_no_copy_is_named_where_a_policy_wants_none(mirrored: QuorumCluster) -> None:
+    mirrored.loses("c")
+    assert mirrored.record().former == ["c"]
+    set_policy(mirrored, {"ha-mode": "exactly", "ha-params": 1}, "gm")
+    mirrored.comes_back("c")
+    mirrored.clock.advance(90)
+    assert (mirrored.record().mirrors, mirrored.record().former) == ([], [])
+    for node in "bc":
+        assert not mirrored.disks[node].queues and not mirrored.cards[node]
+
+
+@pytest.mark.parametrize("is_forgotten", [True, False])
+def test_what_a_mirror_lacks_that_leads_before_it_is_whole_is_found_in_its_former_copy(
+    mirrored: QuorumCluster, is_forgotten: bool
+) -> None:
+    restarted(mirrored, *"abc")
+    begins_without_slices(mirrored)
+    mirrored.loses("a")
+    mirrored.clock.advance(15)
+    assert mirrored.record().leader in ("b", "c")
+    assert mirrored.record().promoted == "a is down; copy was not in sync"
+    if is_forgotten:
+        mirrored.forgets("a")
+    mirrored.clock.advance(15 if is_forgotten else LATE_S + 60)
+    assert len(mirrored.record().in_sync) == 1
+    client = mirrored.client("b")
+    assert sorted(bodies(client) + bodies(client, LOST_AND_FOUND)) == [b"one", b"two"]
+
+
+def begins_without_slices(cluster: QuorumCluster) -> None:
+    """Mirrors are told to begin, and have not got anything of what the leader has."""
+    for _ in range(30_000):
+        cluster.clock.advance(0.0005)
+        copies = [cluster[node].mirroring.figures.copies_here() for node in "bc"]
+        if all(len(there) == 1 and there[0].mirror.started for there in copies):
+            break
+    lengths = [level.backing.length for (copy,) in copies for level in copy.mirror.levels]
+    assert lengths == [0, 0]

@@ -15,9 +15,9 @@ from warren.core.backing.backing_queue import BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import Envelope, Message
-from warren.mirror.replication import former_copy, mirroring
+from warren.mirror.replication import former_copy, leader_calls
 from warren.mirror.replication.copy_cards import COPY_BIT, Card, leftover_rule
-from warren.mirror.replication.former_copies import FormerCopies
+from warren.mirror.replication.former_copies import FORMER_S, FormerCopies
 from warren.mirror.replication.instructions import Script
 from warren.mirror.replication.known_copy import KnownCopy
 from warren.mirror.replication.leader_level import LeaderLevel
@@ -127,7 +127,7 @@ class EarlierKept(NamedTuple):
 def test_a_leader_of_an_earlier_version_reads_what_a_mirror_has(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirroring, "Kept", EarlierKept)
+    monkeypatch.setattr(leader_calls, "Kept", EarlierKept)
     publish(cluster, "a", range(300))
     cluster.kill("b")
     cluster.clock.advance(3)
@@ -360,3 +360,18 @@ def test_copies_of_a_queue_that_is_deleted_are_left_over() -> None:
     assert not is_leftover(COPY_BIT | 1536) and not is_leftover(1792)
     # Storages that are not in use: of deleted queues, of other nodes' queues, of unfinished copies.
     assert is_leftover(256) and is_leftover(512) and is_leftover(COPY_BIT | 2048)
+
+
+@pytest.mark.parametrize("is_needed", [True, False])
+def test_a_former_copy_is_kept_while_only_the_leader_has_a_whole_one(is_needed: bool) -> None:
+    cluster = Cluster("a")
+    stored = {STORAGE: msgspec.msgpack.encode(Card(256, 1, [0], 1, []))}
+    files = FakeCardFiles(stored, cluster["a"].clock, lambda: 0.0)  # type: ignore[arg-type]
+    formers = FormerCopies("a", files, cluster.clock)
+    in_sync = [] if is_needed else ["c"]
+    record = QueueRecord(False, {}, 256, leader="b", epoch=1, in_sync=in_sync, former=["a"])
+    formers.find([record], lambda _: MemoryQueue(), lambda storage_id: False)
+    for _ in range(5):
+        cluster.clock.advance(FORMER_S)
+        formers.discard_unwanted([record], ["b", "c"])
+    assert (formers.of_queue(256) is not None) == bool(stored) == is_needed

@@ -43,7 +43,12 @@ def record(leader: str, *in_sync: str, **more: object) -> QueueRecord:
         (
             record(forgotten("a"), mirrors=["b"], members=["b"]),
             "when-synced",
-            "all of its members, of which the one that has most will lead: b",
+            "all nodes that had a copy, of which the one that has most will lead: b",
+        ),
+        (
+            record(forgotten("a"), former=["b", "c"]),
+            "always",
+            "all nodes that had a copy, of which the one that has most will lead: b, c",
         ),
     ],
 )

@@ -20,7 +20,7 @@ from warren.core.ports import Commit
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mirror.replication.former_copy import FormerCopy, Tail
 from warren.mirror.replication.lost_and_found import HEADER, LOST_AND_FOUND
-from warren.mirror.replication.renumbering import Step
+from warren.mirror.replication.renumbering import NO_LIMIT, Step
 from warren.mirror.replication.unasked import Unasked
 
 
@@ -449,8 +449,8 @@ def test_what_a_leader_never_got_that_was_not_in_sync(
         level.publish(Envelope("", "q", b"", True, 0, None), b"", None, None, position)
     step = Step(1, [0], [20], [8])
     assert former.only_here(step, 0, found_upto=found_upto) == only_here
-    assert former.end_at(step, 0, moved=0, with_tail=True) == 30
-    assert former.end_at(step, 0, moved=0, with_tail=False) == 20
+    assert former.end_at(step, 0, moved=0, upto=NO_LIMIT) == 30
+    assert former.end_at(step, 0, moved=0, upto=20) == 20
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_positions_of_the_next_leader_may_be_less_than_none(
     level.skip_to(40)
     former = FormerCopy(1, 3, [level], [10], safe_only=False, led=False)
     step = Step(7, [-25], [-10], [-20])
-    runs = former.only_here(step, 0, moved=5, found_upto=found_upto, with_tail=False)
+    runs = former.only_here(step, 0, moved=5, found_upto=found_upto, upto=-10)
     assert runs == only_here
 
 

@@ -114,3 +114,32 @@ class TestMachines:
         nodes = ["a1", "a2", "b1", "b2", "c1", "c2"]
         found = {wanted_mirrors(wanted, now, nodes, Random(seed), machine_of) for seed in range(50)}
         assert {tuple(sorted(one)) for one in found} == chosen
+
+    @pytest.mark.parametrize(
+        ("params", "chosen"), [(2, {("b2",)}), (3, {("b2", "c1"), ("b2", "c2")})]
+    )
+    def test_nodes_that_had_a_copy_get_one_before_others(
+        self, params: int, chosen: set[tuple[str, ...]]
+    ) -> None:
+        now = Copies("a1", (), (), ("b2",))
+        nodes, wanted = ["a1", "a2", "b1", "b2", "c1", "c2"], Wanted("exactly", params)
+        found = {wanted_mirrors(wanted, now, nodes, Random(seed), machine_of) for seed in range(50)}
+        assert found == chosen
+
+
+def test_nodes_that_were_chosen_by_chance_are_not_chosen_anew() -> None:
+    """They have been asked to have a mirror, and a declaration waits for them."""
+    wanted, nodes = Wanted("exactly", 3), [f"n{number}" for number in range(10)]
+    chosen = wanted_mirrors(wanted, Copies("n0", [], [], ["n1", "n2"]), nodes[3:], Random(0))
+    assert len(chosen) == 2
+    for seed in range(20):
+        now = Copies("n0", [], [], ["n1", "n2"], chosen)
+        assert {*wanted_mirrors(wanted, now, nodes, Random(seed))} == {*chosen}
+
+
+def test_of_a_machine_the_node_is_chosen_that_was_chosen_before_or_had_a_copy() -> None:
+    nodes = ["a1", *[f"b{number}" for number in range(9)]]
+    for now in (Copies("a1", [], [], ["b2", "b5"], ["b5"]), Copies("a1", [], [], ["b5"])):
+        for seed in range(20):
+            of_all = wanted_mirrors(Wanted("all"), now, nodes, Random(seed), lambda node: node[0])
+            assert of_all == ("b5",)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from warren.mirror.replication.renumbering import NO_LIMIT, STEPS_MAX, Renumbering, Since, Step
+from warren.mirror.replication.renumbering import (
+    NO_LIMIT,
+    STEPS_MAX,
+    Gap,
+    Renumbering,
+    Since,
+    Step,
+)
 
 
 def test_positions_of_the_same_epoch_stay() -> None:
@@ -34,10 +41,8 @@ def test_how_a_leader_was_succeeded() -> None:
     known = Renumbering(0)
     known.step(Step(2, [-1], [10]))
     known.step(Step(3, [0], [20], [15]))
-    assert known.next_after(0) == Step(2, [-1], [10])
-    assert known.next_after(1) is None
-    assert known.next_after(2) == Step(3, [0], [20], [15])
-    assert known.next_after(3) is None
+    assert known.up_to_gap(0) == Gap(Step(3, [-1], [10], [15]), [10])
+    assert known.up_to_gap(2) == Gap(Step(3, [0], [20], [15]), [])
 
 
 def test_what_a_later_leader_lacked_is_told_in_its_positions() -> None:
@@ -46,9 +51,9 @@ def test_what_a_later_leader_lacked_is_told_in_its_positions() -> None:
     known.step(Step(3, [5], [40], [15]))
     known.step(Step(4, [7], [50]))
     # From 10 on epoch 2 had something else, which is 15 in epoch 3.
-    assert known.up_to_gap(0) == Step(3, [4], [15], [15])
-    assert known.up_to_gap(2) == Step(3, [5], [40], [15])
-    assert known.up_to_gap(3) == Step(4, [7], [50])
+    assert known.up_to_gap(0) == Gap(Step(3, [4], [15], [15]), [15])
+    assert known.up_to_gap(2) == Gap(Step(3, [5], [40], [15]), [])
+    assert known.up_to_gap(3) == Gap(Step(4, [7], [50]), [])
     assert known.up_to_gap(1) is None
     assert known.up_to_gap(4) is None
     assert list(known.earlier(1)) == [(4, [0]), (3, [7]), (2, [12]), (0, [11])]

@@ -20,7 +20,7 @@ from warren.core.field import Field, Table, long, longstr
 from warren.core.ports import Key
 from warren.core.queues.queue_type import QueueType
 from warren.core.scheduling.waiting import run
-from warren.mirror.replication import mirroring
+from warren.mirror.replication import leader_calls
 from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
 
 STREAM: Table = {"x-queue-type": longstr("stream")}
@@ -145,7 +145,7 @@ def test_a_leader_of_an_earlier_version_gets_no_copy_of_a_stream(
     cluster: StreamCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(mirroring, "invitation_to", lambda record: "mirror.invite")
+        patch.setattr(leader_calls, "invitation_to", lambda record: "mirror.invite")
         declares_and_does_not_wait(cluster, "t")
         assert cluster.record("t").in_sync == []
     cluster.clock.advance(5)

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from queue_ledger import Loss, QueueLedger
+
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.exchanges.delay import delay_queue_name
@@ -17,12 +19,12 @@ from warren.core.messages.message import Message
 from warren.core.queues.quorum_level import QuorumLevel
 from warren.mirror.replication.confirm_rule import ALL as CONFIRMED_BY_ALL
 from warren.mirror.replication.election import can_be_elected
+from warren.mirror.replication.former_nodes import has_only_former_copies
 from warren.mirror.replication.hand_over import PATIENCE_S
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import MirrorLevel
 from warren.mirror.replication.new_queues import is_new
 from warren.mirror.replication.promotion import Promotion, promotion
-from warren.mirror.replication.queue_members import has_only_former_copies
 
 if TYPE_CHECKING:
     from cluster import Cluster, ClusterNode
@@ -49,29 +51,6 @@ DELAY_QUEUE = delay_queue_name(DELAYED)
 """The exchange of delayed messages, and the queue in which they wait."""
 
 
-class QueueLedger:
-    """Who has had all of a queue, without a break, since it was declared."""
-
-    def __init__(self, name: str, record: QueueRecord) -> None:
-        self.name = name
-        self.record = record
-        self.holders: set[str] = set()
-        # Whose disk has all that is persistent.
-        self.last_holder = record.leader
-        # When what was lost: all, or what is transient.
-        self.losses: list[tuple[float, str, str]] = []
-        self.moved_at: list[float] = []
-        # When the lead went to another node.
-        self.changed_hands_at: list[float] = []
-        # Until when it had no mirrors, if it ever had none.
-        self.bare_until = 0.0
-        # What was published until then comes as redelivered: who led next lacked votes.
-        self.marked_until = 0.0
-        self.declared_at = 0.0
-        # When it became a quorum queue of other members.
-        self.members_changed_at = 0.0
-
-
 class Ledger:
     """Of all queues of a cluster. `promotes(queue)` is the ha-promote-on-failure of its policy."""
 
@@ -83,11 +62,12 @@ class Ledger:
         self._named_at: dict[int, float] = {}
         self._left: set[int] = set()
         self.deletable: set[str] = set()
-        self._past_losses: dict[str, list[tuple[float, str, str]]] = {}
+        self._past_losses: dict[str, list[Loss]] = {}
         self.may_promote_out_of_sync: set[str] = set()
         self.led_out_of_sync: set[str] = set()
-        # How many disks were lost so far.
+        # How many disks were lost so far, and of which node that is about to die.
         self._disks_lost = 0
+        self._dies_with_disk = ""
         # While nothing fails: how many copies policies have wanted of a queue, and since when.
         self.is_quiet = False
         self.wanted: dict[str, list[tuple[float, int]]] = {}
@@ -122,6 +102,8 @@ class Ledger:
             if node in queue.holders:
                 queue.holders.discard(node)
                 queue.last_holder = node
+                if node != self._dies_with_disk and self._all_have_mirrors(queue):
+                    queue.former[node] = self._cluster.clock.now()
                 if not queue.holders:
                     self._seen["last whole copy died"] += 1
                     what = TRANSIENT if self._is_durable else ALL
@@ -132,12 +114,35 @@ class Ledger:
         of sync may be found nowhere else."""
         self.follow()
         self._disks_lost += 1
+        self._dies_with_disk = node
         for queue in self.queues.values():
+            queue.former.pop(node, None)
             is_nowhere_else = not queue.holders - {node} and not self._is_on_former_copies(
                 queue.record
             )
-            if is_nowhere_else or queue.name in self.led_out_of_sync:
+            if queue.name in self.led_out_of_sync:
                 self._lose(queue, ALL, f"the disk of {node} is lost")
+            elif is_nowhere_else:
+                self._lose_but_former(queue, f"the disk of {node} is lost")
+
+    def _all_have_mirrors(self, queue: QueueLedger) -> bool:
+        """Whether all nodes are to have mirrors of a durable queue, as far as any node knows, and
+        all mirrors in sync have what was confirmed."""
+        key = ("queue", "/", queue.name)
+        alive = [self._cluster[name].mirroring for name in self._cluster.alive]
+        is_kept = self._is_durable and queue.record.durable and not queue.record.acks
+        return is_kept and all([mirroring._wanted_of(key).mode == "all" for mirroring in alive])
+
+    def has_former(self, name: str) -> bool:
+        """Whether a node that is left has a copy which was whole, though there may be none now."""
+        queue = self.queues[name]
+        return bool(queue.former) and self._all_have_mirrors(queue)
+
+    def _lose_but_former(self, queue: QueueLedger, why: str) -> None:
+        """What no former copy has may be lost; and so may be what is not on disk."""
+        now = self._cluster.clock.now()
+        since = max(queue.former.values()) - KNOWN_S if self.has_former(queue.name) else 0.0
+        queue.losses += [Loss(now, TRANSIENT, why), Loss(now, ALL, why, since)]
 
     def _is_on_former_copies(self, record: QueueRecord) -> bool:
         """Whether all that was confirmed is on disks of members that are left, though no mirror is
@@ -154,7 +159,7 @@ class Ledger:
                 )
                 # Until all nodes know of it, messages go to the queue that is gone.
                 known_at = self._cluster.clock.now() + KNOWN_S
-                gone.losses.append((known_at, ALL, "the queue was deleted"))
+                gone.losses.append(Loss(known_at, ALL, "the queue was deleted"))
                 self._past_losses[name] = gone.losses
             return
         alive = set(self._cluster.alive)
@@ -194,6 +199,8 @@ class Ledger:
         back = set(record.mirrors) - {*earlier.mirrors, *record.in_sync}
         self._left.difference_update([record.storage_id(mirror) for mirror in back])
         queue.holders = (queue.holders & named) | there
+        if queue.holders & set(record.in_sync):
+            queue.former.clear()
         if not record.epoch != earlier.epoch and len(record.in_sync) > len(earlier.in_sync):
             self._seen["mirror in sync"] += 1
 
@@ -260,8 +267,10 @@ class Ledger:
             seen["led with a former copy"] += 1
             if not self._is_on_former_copies(earlier):
                 self.led_out_of_sync.add(queue.name)
-            what = TRANSIENT if self._is_on_former_copies(earlier) else ALL
-            self._lose(queue, what, f"{leader} led with a former copy")
+            if self._is_on_former_copies(earlier):
+                self._lose(queue, TRANSIENT, f"{leader} led with a former copy")
+            else:
+                self._lose_but_former(queue, f"{leader} led with a former copy")
             queue.marked_until = self._cluster.clock.now()
         else:
             seen["promoted out of sync"] += 1
@@ -345,15 +354,15 @@ class Ledger:
         assert not (record.exclusive and record.mirrors), f"M13: {name} {record}"
 
     def _lose(self, queue: QueueLedger, what: str, why: str) -> None:
-        queue.losses.append((self._cluster.clock.now(), what, why))
+        queue.losses.append(Loss(self._cluster.clock.now(), what, why))
 
     def may_be_lost(self, publish: Publish) -> str:
         """Why it need not be there; empty when it must."""
         queue = self.queues.get(publish.queue)
         if queue is None:
             return "its queue is gone"
-        for at, what, why in queue.losses:
-            if publish.published_at <= at and (
+        for at, what, why, since in queue.losses:
+            if since <= publish.published_at <= at and (
                 what == ALL or not publish.is_kept or not queue.record.durable
             ):
                 return why
@@ -364,8 +373,8 @@ class Ledger:
     def _may_be_lost_delayed(self, publish: Publish) -> str:
         """Why it need not have come out of its delay, or not have found its queue then."""
         waits = self.queues.get(DELAY_QUEUE)
-        for at, what, why in waits.losses if waits is not None else ():
-            if publish.published_at <= at and (what == ALL or not publish.persistent):
+        for at, what, why, since in waits.losses if waits is not None else ():
+            if since <= publish.published_at <= at and (what == ALL or not publish.persistent):
                 return f"while it was delayed: {why}"
         bound_at = self._bound_at.get(publish.queue)
         if bound_at is None or publish.published_at <= bound_at + KNOWN_S:

@@ -342,6 +342,14 @@ class Faults:
         for name in self.random.sample(self.cluster.alive, len(self.cluster.alive) // 2 + 1):
             self.replacements.begin(name)
 
+    def _lose_leader_after_start(self) -> None:
+        """All nodes die and come back, and one that leads is lost soon after that."""
+        leader = self._leader()
+        for name in self.cluster.alive:
+            self._kill(name, self.random.uniform(1.0, 1.3))
+        lost_after_s = self.random.uniform(1.3, 4.0)
+        self.after(lost_after_s, lambda: self.replacements.begin(leader))
+
     def _end_faults(self) -> None:
         """Everything goes on that does not by itself."""
         for name in sorted(self._stopping):
@@ -396,4 +404,5 @@ LATEST_FAULTS = (
     "break_link_of_leader",
 )
 REPLACEMENTS = ("lose_node", "lose_node", "lose_node", "lose_most")
+LOST_AT_START = ("lose_leader_after_start",)
 LATER_FAULTS = ("lose_whole_copies", "lose_whole_copies")

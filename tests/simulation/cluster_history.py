@@ -33,7 +33,14 @@ from cluster import Cluster, random_delays  # noqa: E402
 from cluster_client import ADMIN, CONFIRM, CONSUME, GET, PLAIN, TX, ClientChannel, Publish, Session  # noqa: E402
 from cluster_delays import CLOCKS_DIFFER_S, DELAYS_MS, Delays  # noqa: E402
 from cluster_disk import START_SHIFT, Disk, other_queues_on_disk  # noqa: E402
-from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, REPLACEMENTS, Faults  # noqa: E402
+from cluster_faults import (  # noqa: E402
+    FAULTS,
+    LATER_FAULTS,
+    LATEST_FAULTS,
+    LOST_AT_START,
+    REPLACEMENTS,
+    Faults,
+)
 from cluster_jobs import COPIED, MOVED, Operator, watching_operator  # noqa: E402
 from cluster_limits import DeliveryLimits, watching_limits  # noqa: E402
 from cluster_replacements import Replacements  # noqa: E402
@@ -83,6 +90,9 @@ HARD_FROM = 40_000_000
 
 REPLACED_FROM = 55_000_000
 """From here on nodes are lost with their disks and replaced; those after do not know of it."""
+
+LOST_AT_START_FROM = 59_000_000
+"""From here on some of these nodes lead, and are lost right after a start of all nodes."""
 
 RETAINED_FROM = 60_000_000
 """From here on most queues retain what is acknowledged; every other history is a hard one."""
@@ -144,13 +154,14 @@ class History(Faults):
         self.has_carriers = seed >= CARRIERS_FROM
         self.has_quorum = seed >= QUORUM_FROM
         self.has_replacements = REPLACED_FROM <= seed < RETAINED_FROM
+        self.is_lost_at_start = LOST_AT_START_FROM <= seed < RETAINED_FROM
         self.has_retained = seed >= RETAINED_FROM
         self.has_delays = seed >= DELAYED_FROM
         self.has_operator = seed >= MOVED_FROM
         self.is_hard = seed >= HARD_FROM and (seed % 2 == 1 or not self.has_retained)
         self.random = random = Random(seed)
         names = "abcde" if random.random() < 0.15 else "abc"
-        self.is_durable = random.random() < 0.6 or self.has_quorum
+        self.is_durable = random.random() < 0.6 or self.has_quorum or self.is_lost_at_start
         longest_s = random.choice((0.002, 0.01, 0.05))
         self._disks: dict[str, Disk] = {}
         self.cluster = Cluster(
@@ -257,7 +268,8 @@ class History(Faults):
 
     def _faults(self) -> tuple[str, ...]:
         if self.has_replacements:
-            return FAULTS + LATER_FAULTS + LATEST_FAULTS + 4 * REPLACEMENTS
+            faults = FAULTS + LATER_FAULTS + LATEST_FAULTS + 4 * REPLACEMENTS
+            return faults + (16 * LOST_AT_START if self.is_lost_at_start else ())
         if self.is_widest:
             return FAULTS + LATER_FAULTS + LATEST_FAULTS
         return FAULTS + LATER_FAULTS if self.is_wide else FAULTS
@@ -412,7 +424,7 @@ class History(Faults):
             self._change_members(queue)
             return
         random = self.random
-        definition = dict(random.choice(HA_MODES))
+        definition = dict(random.choice(HA_MODES[:1] if self.is_lost_at_start else HA_MODES))
         if self.has_carriers:
             definition |= self._carrier()
         if queue in self.retained.queues:
@@ -912,7 +924,7 @@ class History(Faults):
         lost = self._lost()
         if {publish.queue for publish in lost} & self.ledger.led_out_of_sync:
             self.seen["lost and found late"] += 1
-            self._rest(LATE_S)
+            self._rest(LATE_S + 60.0)
             self._drain_found()
             lost = self._lost()
         assert not lost, f"E1: {len(lost)} lost, such as {lost[:3]}"

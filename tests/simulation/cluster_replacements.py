@@ -17,7 +17,7 @@ from pamqp import commands
 from warren.core.definitions.records import QueueRecord, forgotten
 from warren.core.scheduling.waiting import run as run_to_end
 from warren.mirror.members import leftovers
-from warren.mirror.replication.queue_members import has_only_former_copies
+from warren.mirror.replication.former_nodes import has_only_former_copies, nodes_with_former_copies
 
 if TYPE_CHECKING:
     from cluster_history import History
@@ -64,7 +64,7 @@ class Replacements:
         at = cluster[history.random.choice(able)]
         cluster.forgotten.add(name)
         for queue, record in checks.queue_records(cluster).items():
-            if record.leader in (name, forgotten(name)):
+            if record.leader in (name, forgotten(name)) and not history.ledger.has_former(queue):
                 # It is deleted if no node has a copy of it.
                 history.ledger.deletable.add(queue)
 
@@ -99,7 +99,7 @@ class Replacements:
                 history.seen["deleted, as no node could lead it"] += 1
                 able = [node for node in record.in_sync if self._has_copy(node, record.queue_id)]
                 if has_only_former_copies(record):
-                    able = [node for node in record.members if self._has_had_copy(node, record)]
+                    able = self._had_copies(record)
                 assert not able, f"{able} do not lead {queue}: {record}"
                 self._delete(queue)
         if history.lettered and checks.record_of(self._cluster, checks.DEAD) is None:
@@ -111,8 +111,13 @@ class Replacements:
         copy = self._cluster[node].mirroring.copies.by_queue.get(queue_id)
         return copy is not None and copy.mirror.started
 
-    def _has_had_copy(self, node: str, record: QueueRecord) -> bool:
-        return self._cluster[node].mirroring.copies.best_copy(record.queue_id) is not None
+    def _had_copies(self, record: QueueRecord) -> list[str]:
+        """The nodes that have former copies with which they could lead."""
+        return [
+            node
+            for node in nodes_with_former_copies(record)
+            if self._cluster[node].mirroring.best_copy(record.queue_id) is not None
+        ]
 
     def _delete(self, queue: str) -> None:
         history = self._history

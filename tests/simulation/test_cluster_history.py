@@ -18,7 +18,7 @@ FROM = {
     "mirrors": (cluster_history.WIDER_FROM, cluster_history.WIDEST_FROM),
     "carriers": (cluster_history.CARRIERS_FROM,),
     "quorum": (cluster_history.QUORUM_FROM, cluster_history.HARD_FROM),
-    "replaced": (cluster_history.REPLACED_FROM,),
+    "replaced": (cluster_history.REPLACED_FROM, cluster_history.LOST_AT_START_FROM),
     "retained": (cluster_history.RETAINED_FROM + 10, cluster_history.RETAINED_QUORUM_FROM),
     "operator": (cluster_history.MOVED_FROM,),
     "delayed": (cluster_history.SENT_LATER_FROM,),

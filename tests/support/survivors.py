@@ -141,13 +141,15 @@ class Stage:
 def check_vhost(vhost: VirtualHost) -> None:
     """Bindings have both their ends and are known to both; queues know their own numbers."""
     at_sources = {binding for x in vhost.exchanges.values() for binding in x.bindings}
-    at_destinations = {b for bindings in vhost._bindings._by_destination.values() for b in bindings}
+    at_destinations = {
+        b for bindings in vhost._contents.bindings._by_destination.values() for b in bindings
+    }
     assert at_sources == at_destinations, at_sources ^ at_destinations
     for binding in at_sources:
         ends = vhost.queues if binding.destination_kind == "queue" else vhost.exchanges
         assert binding.destination in ends, binding
         assert binding.source in vhost.exchanges, binding
-    owned = {name for queues in vhost._exclusive._owned.values() for name in queues}
+    owned = {name for queues in vhost._contents.exclusive._owned.values() for name in queues}
     assert owned == {q.name for q in vhost.queues.values() if q.exclusive_owner is not None}
     for queue in vhost.queues.values():
         in_ring = {c for level in queue.ring._levels.values() for c in level}

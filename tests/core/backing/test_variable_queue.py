@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from fake_queue_store import FakeQueueStore
 from hypothesis import HealthCheck, settings
@@ -27,7 +27,7 @@ from warren.core.backing.peeking import FAR
 from warren.core.backing.queue_store import Batch
 from warren.core.backing.ready_messages import BatchSizes
 from warren.core.backing.variable_queue import VariableQueue
-from warren.core.messages.message import PAGED_OUT, Envelope, Message
+from warren.core.messages.message import NOBODY, PAGED_OUT, Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 
 SMALL = BatchSizes(
@@ -500,3 +500,19 @@ def test_who_has_gone_through_a_long_queue_keeps_nothing_of_it() -> None:
     queue.ack(queue.fetch_many(3 * FAR))
     gc.collect()
     assert not [one for one in gc.get_objects() if isinstance(one, Message) and one.body is body]
+
+
+def test_returned_messages_that_a_channel_still_has_are_copied_on_demand() -> None:
+    """The channel got them when this node led the queue before."""
+    queue = VariableQueue(FakeQueueStore(), Pager(ManualClock(), lambda: None))
+    for body in (b"held", b"free"):
+        queue.publish(TRANSIENT, body, None, None, 0)
+    held, free = queue.fetch(), queue.fetch()
+    assert held is not None and free is not None
+    held.holder = cast(Any, object())
+    queue.requeue([held, free])
+    queue.part_from_holders()
+    queue.check()
+    first, second = queue.fetch(), queue.fetch()
+    assert first is not None and first is not held and second is free
+    assert (first.body, first.position, first.holder) == (b"held", held.position, NOBODY)

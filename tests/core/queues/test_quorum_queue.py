@@ -6,7 +6,6 @@ be seen from outside.
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
@@ -201,7 +200,7 @@ class TestDeadLettersThatMustArrive:
         publish(queue)
         reject(queue)
         clock.settle()
-        vhost._policies.set("/", "p", "^q$", {"overflow": "drop-head"})
+        vhost._applied._policies.set("/", "p", "^q$", {"overflow": "drop-head"})
         clock.advance(KEPT_AGAIN_S)
         assert queue.set_aside == (0, 0)
 
@@ -282,7 +281,7 @@ def test_what_was_dead_before_a_restart_is_not_delivered(
     clock.settle()
     assert (len(queue), queue.set_aside) == (4, (2, 2))
     # Which ids queues get begins anew with each of these virtual hosts.
-    again._random = Random(2)
+    again._makings.random.seed(2)
     later = add_queue(again, "later")
     clock.advance(KEPT_AGAIN_S)
     assert queue.set_aside == (2, 2)
@@ -426,8 +425,8 @@ class TestLife:
         queue = quorum_queue(vhost, "q")
         for number in range(5):
             publish(queue, b"%d" % number)
-        vhost._policies.set("/", "mirrors", "^q$", {"ha-mode": "all", "max-length": 1}, 9)
-        vhost._policies.set("/", "p", "^q$", {"max-length": 2}, 1)
+        vhost._applied._policies.set("/", "mirrors", "^q$", {"ha-mode": "all", "max-length": 1}, 9)
+        vhost._applied._policies.set("/", "p", "^q$", {"max-length": 2}, 1)
         clock.settle()
         assert bodies(queue) == [b"3", b"4"]
 

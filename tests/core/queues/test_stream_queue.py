@@ -357,7 +357,7 @@ def test_limits_of_policies_count_at_once_and_for_more(
         publish(queue, bytes(100))
     clock.settle()
     assert 1 <= len(queue) < 20
-    policies = vhost._policies
+    policies = vhost._applied._policies
     policies.set("/", "more", "^s$", {"max-length-bytes": 100_000})
     clock.settle()
     publish_many(clock, queue, 100)
@@ -375,7 +375,7 @@ def test_policy_with_a_key_of_other_queues_is_not_for_streams(
 ) -> None:
     queue = stream(vhost)
     for other in ({"message-ttl": 5}, {"ha-mode": "all"}, {"overflow": "drop-head"}):
-        vhost._policies.set("/", "p", "^s$", {"max-length-bytes": 1, **other})
+        vhost._applied._policies.set("/", "p", "^s$", {"max-length-bytes": 1, **other})
         clock.settle()
         assert queue.settings.keeps.keeps_all, other
 
@@ -402,7 +402,7 @@ def test_reader_behind_what_was_removed_goes_on_with_what_is_left(
     queue = stream(vhost)
     publish_many(clock, queue, 100)
     reader = read(clock, queue, longstr("first"))
-    vhost._policies.set(
+    vhost._applied._policies.set(
         "/", "p", "^s$", {"max-length-bytes": 0, "stream-max-segment-size-bytes": 1}
     )
     clock.settle()
