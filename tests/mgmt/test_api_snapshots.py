@@ -8,6 +8,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPMessage
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,8 +96,22 @@ def start(directory: Path) -> Broker:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker of the test's own, for what changes it or looks at its files."""
+    with filled(tmp_path / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Where tests only make and read snapshots; the process that makes them is started once."""
+    with filled(tmp_path_factory.mktemp("shared") / "data") as running:
+        yield running
+
+
+@contextmanager
+def filled(directory: Path) -> Iterator[Broker]:
     """With a queue that `reader` may read, and one it may not; `other` may read both."""
-    with start(tmp_path / "data") as running:
+    with start(directory) as running:
         for user in ("reader", "other"):
             running.add_user(user, user, ("management",))
         running.set_permissions("reader", "/", configure="", write="", read="open")
@@ -116,24 +131,27 @@ def publish(broker: Broker, queue: str, body: bytes) -> None:
     connection.close()
 
 
-def test_a_snapshot_has_the_queues_that_its_user_may_read(broker: Broker) -> None:
-    made = make(broker)
+def test_a_snapshot_has_the_queues_that_its_user_may_read(shared_broker: Broker) -> None:
+    made = make(shared_broker)
     assert [(one["name"], one["rows"]) for one in made.fields["queues"]] == [("open", 2)]
-    assert {one["name"] for one in make(broker, "other").fields["queues"]} == {"open", "closed"}
+    assert {one["name"] for one in make(shared_broker, "other").fields["queues"]} == {
+        "open",
+        "closed",
+    }
 
 
-def test_octets_of_other_queues_are_zeroes(broker: Broker) -> None:
-    made = make(broker)
+def test_octets_of_other_queues_are_zeroes(shared_broker: Broker) -> None:
+    made = make(shared_broker)
     log = made.read(f"/log/{made.log_name}")
     assert log.status == 206
     assert log.body.count(BODY) == 2 and SECRET not in log.body and b"closed" not in log.body
-    all_of_it = make(broker, "other")
+    all_of_it = make(shared_broker, "other")
     log = all_of_it.read(f"/log/{all_of_it.log_name}")
     assert log.body.count(BODY) == 2 and SECRET in log.body
 
 
-def test_pieces_join_to_the_file_and_have_checksums(broker: Broker) -> None:
-    made = make(broker)
+def test_pieces_join_to_the_file_and_have_checksums(shared_broker: Broker) -> None:
+    made = make(shared_broker)
     path = f"/log/{made.log_name}"
     whole = made.read(path)
     size = len(whole.body)
@@ -145,8 +163,10 @@ def test_pieces_join_to_the_file_and_have_checksums(broker: Broker) -> None:
         assert "Content-Encoding" not in part.headers
 
 
-def test_an_answer_has_a_piece_at_most(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make(broker)
+def test_an_answer_has_a_piece_at_most(
+    shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(shared_broker)
     path = f"/log/{made.log_name}"
     monkeypatch.setattr(snapshot_service, "PIECE_BYTES_MAX", 50)
     got = made.read(path)
@@ -154,7 +174,7 @@ def test_an_answer_has_a_piece_at_most(broker: Broker, monkeypatch: pytest.Monke
 
 
 def test_files_are_read_by_other_threads_than_that_of_the_loop(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readers: set[int] = set()
     loops: set[int] = set()
@@ -170,13 +190,13 @@ def test_files_are_read_by_other_threads_than_that_of_the_loop(
 
     monkeypatch.setattr(snapshot_service, "_read_piece", reads)
     monkeypatch.setattr(snapshot_service.SnapshotService, "find", finds)
-    made = make(broker)
+    made = make(shared_broker)
     made.read(f"/log/{made.log_name}")
     assert readers and len(loops) == 1 and not readers & loops
 
 
-def test_entries_are_read_as_files_are(broker: Broker) -> None:
-    made = make(broker)
+def test_entries_are_read_as_files_are(shared_broker: Broker) -> None:
+    made = make(shared_broker)
     (queue,) = made.fields["queues"]
     got = made.read(f"/queues/{queue['queue_id']}")
     assert got.status == 206 and got.body.startswith(b"\x93NUMPY")
@@ -184,12 +204,12 @@ def test_entries_are_read_as_files_are(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("path", ["/queues/..%2Faccess.json", "/log/..%2Fsnapshot.json", "/log/x"])
-def test_nothing_but_its_files_can_be_read(broker: Broker, path: str) -> None:
-    assert make(broker).read(path).error == (400, "OptionRefused")
+def test_nothing_but_its_files_can_be_read(shared_broker: Broker, path: str) -> None:
+    assert make(shared_broker).read(path).error == (400, "OptionRefused")
 
 
-def test_a_range_beyond_the_end_is_refused(broker: Broker) -> None:
-    made = make(broker)
+def test_a_range_beyond_the_end_is_refused(shared_broker: Broker) -> None:
+    made = make(shared_broker)
     path = f"/log/{made.log_name}"
     size = len(made.read(path).body)
     beyond = made.read(path, size, size + 9)
@@ -198,14 +218,14 @@ def test_a_range_beyond_the_end_is_refused(broker: Broker) -> None:
     assert made.ask("GET", path).status == 400
 
 
-def test_only_the_token_of_the_snapshot_opens_it(broker: Broker) -> None:
-    made, other = make(broker), make(broker, "other")
+def test_only_the_token_of_the_snapshot_opens_it(shared_broker: Broker) -> None:
+    made, other = make(shared_broker), make(shared_broker, "other")
     strangers = [
-        Client(broker, token="x"),
-        Client(broker, token=""),
+        Client(shared_broker, token="x"),
+        Client(shared_broker, token=""),
         other.client,
-        Client(broker, "reader"),
-        Client(broker, "guest"),
+        Client(shared_broker, "reader"),
+        Client(shared_broker, "guest"),
     ]
     for stranger in strangers:
         for method, path in (("GET", ""), ("GET", "/log"), ("DELETE", ""), ("PUT", "")):
@@ -213,12 +233,12 @@ def test_only_the_token_of_the_snapshot_opens_it(broker: Broker) -> None:
     assert made.ask("GET").status == 200
 
 
-def test_the_token_is_told_again_to_the_user_it_was_made_for(broker: Broker) -> None:
-    made = make(broker)
+def test_the_token_is_told_again_to_the_user_it_was_made_for(shared_broker: Broker) -> None:
+    made = make(shared_broker)
     path = f"/{made.id}/token"
-    token = Client(broker, "reader").ask("POST", path).json["token"]
-    assert Client(broker, token=token).ask("GET", f"/{made.id}").status == 200
-    assert Client(broker, "other").ask("POST", path).status == 401
+    token = Client(shared_broker, "reader").ask("POST", path).json["token"]
+    assert Client(shared_broker, token=token).ask("GET", f"/{made.id}").status == 200
+    assert Client(shared_broker, "other").ask("POST", path).status == 401
     assert made.client.ask("POST", path).status == 401
 
 
@@ -234,12 +254,12 @@ def test_who_may_not_read_a_queue_any_more_may_not_go_on(
     assert made.read(path).status == 206
 
 
-def test_a_queue_that_may_not_be_read_is_refused_by_name(broker: Broker) -> None:
-    reader = Client(broker, "reader")
+def test_a_queue_that_may_not_be_read_is_refused_by_name(shared_broker: Broker) -> None:
+    reader = Client(shared_broker, "reader")
     assert reader.ask("POST", "", {"vhost": "/", "queues": ["closed"]}).status == 401
     assert reader.ask("POST", "", {"queues": ["closed"]}).error == (404, "QueueUnknown")
     assert reader.ask("POST", "", {"queues": ["ope"]}).error == (404, "QueueUnknown")
-    assert make(broker, pattern="o.*").fields["queues"][0]["name"] == "open"
+    assert make(shared_broker, pattern="o.*").fields["queues"][0]["name"] == "open"
     assert reader.ask("POST", "", {"pattern": "("}).error == (400, "OptionRefused")
 
 
@@ -367,6 +387,6 @@ def test_a_question_that_nobody_reads_does_not_stop_the_end(broker: Broker) -> N
     assert make(broker).ask("GET").status == 200
 
 
-def test_where_snapshots_are_made_is_told(broker: Broker) -> None:
-    (row,) = Client(broker, "reader").ask("GET", "/nodes").json
-    assert (row["protocol"], row["port"]) == ("http", broker.http_port)
+def test_where_snapshots_are_made_is_told(shared_broker: Broker) -> None:
+    (row,) = Client(shared_broker, "reader").ask("GET", "/nodes").json
+    assert (row["protocol"], row["port"]) == ("http", shared_broker.http_port)

@@ -5,9 +5,9 @@ tests starts some seven hundred brokers. So each process of tests has one *fork 
 when it is first needed. For each broker the fork server forks a *keeper*. The keeper forks the
 broker, and reports the broker's process id and how it ended. The broker runs `warren`'s own main
 function, in a directory, with an environment and with files of its own, as if Python had been
-started for it. Python is really started where a test is about the start itself
-(`tests/warren/test_service_manager.py`, `start_python` of
-`tests/system/test_server_process.py`), and for brokers in networks of their own.
+started for it; a broker of several processes forks these, too. Python is really started where a
+test is about the start itself (`tests/warren/test_service_manager.py`, `start_python` of
+`tests/system/test_server_process.py`, `START_PYTHON`), and for brokers in networks of their own.
 """
 
 from __future__ import annotations
@@ -38,9 +38,14 @@ which is negative if a signal ended it, as in `subprocess`."""
 REQUEST_BYTES_MAX = 1 << 20
 """Arguments and environment of one broker are less than this."""
 
+START_PYTHON = "TESTS_START_PYTHON"
+"""A variable by which a broker of several processes starts Python for each, as it does for users;
+otherwise it forks them (`forked_children`)."""
+
 IMPORTED = (
     "warren.mgmt.command_line",
     "warren.mgmt.server_command",
+    "warren.mgmt.processes.child_command",
     "warren.node",
     "warren.management",
     "warren.mgmt.http.server",
@@ -200,8 +205,25 @@ def _become(what: dict[str, Any]) -> None:
     if what["descriptors"] is not None:
         limits = (what["descriptors"], what["descriptors"])
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    sys.argv[1:] = what["arguments"]
-    sys.orig_argv[1:] = ["-P", "-m", "warren", *what["arguments"]]
+    _be_called_with(what["arguments"])
+
+
+def _be_called_with(arguments: list[str]) -> None:
+    sys.argv[1:] = arguments
+    sys.orig_argv[1:] = ["-P", "-m", "warren", *arguments]
+
+
+def _end_at_once(ending: SystemExit) -> None:
+    """End as Python does, but leave what is in memory to the system.
+
+    To take all modules apart, copying their pages, would be two thirds of what a broker costs.
+    """
+    assert ending.code is None or isinstance(ending.code, int), ending.code
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ending.code or 0)
 
 
 if __name__ == "__main__":
@@ -211,12 +233,23 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in IMPORTED:
         import_module(name)
+    # Python is started with -P, so that brokers do not find the modules of tests.
+    sys.path.append(str(Path(__file__).parent))
+    children = import_module("forked_children")
+    sys.path.pop()
     # No broker needs to look at what is there now, and to copy its pages by that.
     gc.collect()
     gc.freeze()
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
     if request is not None:
         _become(request)
+        if "--processes" in request["arguments"] and START_PYTHON not in request["environment"]:
+            forked = children.prepare()
+            if forked is not None:
+                _be_called_with(forked)
         from warren.mgmt.command_line import warren
 
-        warren(prog_name="warren")
+        try:
+            warren(prog_name="warren")
+        except SystemExit as ending:
+            _end_at_once(ending)

@@ -12,9 +12,11 @@ from typing import Any
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
+from raw_clients import RawClients
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
 from server_process import ServerProcess
 
+from warren.compat_tests.raw_client import RawChannel
 from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
 from warren.mgmt.ctl.errors import CtlError, Refused
 
@@ -50,6 +52,14 @@ def until(directory: Path, name: str, *states: str) -> Any:
     return found()
 
 
+def fill(channel: RawChannel) -> None:
+    """All messages into the queue `old`; returns when all are confirmed."""
+    channel.call("confirm.select")
+    for body in BODIES:
+        channel.publish(body, "old", mandatory=True, delivery_mode=2)
+    assert {verdict for verdict, _ in channel.confirms(COUNT)} == {"ack"}
+
+
 def contents(channel: BlockingChannel, queue: str) -> list[tuple[bytes, bool]]:
     """The messages in a queue, and whether each counts as delivered before."""
     found = []
@@ -72,7 +82,10 @@ def check_all_there(old: list[tuple[bytes, bool]], new: list[tuple[bytes, bool]]
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_move_loses_nothing_however_the_node_ends(
-    start_server: Callable[..., ServerProcess], tmp_path: Path, end: signal.Signals
+    start_server: Callable[..., ServerProcess],
+    connect: RawClients,
+    tmp_path: Path,
+    end: signal.Signals,
 ) -> None:
     data = tmp_path / "data"
     server = start_server(data_dir=data)
@@ -80,8 +93,7 @@ def test_a_move_loses_nothing_however_the_node_ends(
         channel = connection.channel()
         for queue in ("old", "new"):
             channel.queue_declare(queue, durable=True)
-        channel.confirm_delivery()
-        publish(channel, "old", BODIES)
+    fill(connect(server).channel())
     name = begin(data, "old", action="move", to_queue="new", rate=1000)
     wait_until(lambda: job(data, name)["done"] > 100)
     server.signal(end)
@@ -114,7 +126,7 @@ def of(node: ClusterProcess) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_node_looks_and_moves_and_a_failover_loses_nothing(
-    running_cluster: RunningCluster, kind: str
+    running_cluster: RunningCluster, connect: RawClients, kind: str
 ) -> None:
     cluster = running_cluster
     a, b, c = cluster["a"], cluster["b"], cluster["c"]
@@ -129,8 +141,7 @@ def test_any_node_looks_and_moves_and_a_failover_loses_nothing(
     channel = a.connect().channel()
     for queue in ("old", "new"):
         channel.queue_declare(queue, durable=True, arguments=KINDS[kind])
-    channel.confirm_delivery()
-    publish(channel, "old", BODIES)
+    fill(connect(a).channel())
     wait_until(lambda: len(_copies(a, "old")) == 3)
 
     page = asked(of(c), "GET", "queues", "/", "old", "messages", filter="body = '7'")

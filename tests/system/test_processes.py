@@ -20,6 +20,7 @@ from typing import Any
 import pika
 import pytest
 from broker_processes import Processes, Until
+from fork_server import START_PYTHON
 from server_process import PATIENCE_S, ServerProcess
 from warren_command import run_warren
 
@@ -37,7 +38,8 @@ def broker(
     processes.hang_up()
 
 
-def test_it_is_one_broker(broker: Processes, until: Until) -> None:
+def test_it_is_one_broker(broker: Processes, until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(START_PYTHON, "1")
     broker.start()
     assert broker.server.ready_line.endswith(", 3 processes\n")
     channels = broker.channels()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from running_cluster import PATIENT, RunningCluster, wait_until
+from running_cluster import RunningCluster, wait_until
 
 from warren.compat_tests.raw_client import RawChannel, RawClient
 from warren.compat_tests.raw_connection import Silence
@@ -16,6 +16,7 @@ NODES = "abc"
 SILENCE_S = 3.0
 CONFIRM_S = 2.0
 """A confirm that takes longer has waited for etcd."""
+PAUSE_S = 0.02
 LASTING = {"delivery_mode": 2}
 
 
@@ -74,11 +75,11 @@ class Publisher:
     [declares_a_durable_queue, declares_an_exclusive_queue, deletes_a_queue, sets_a_policy],
 )
 def test_a_definition_that_waits_for_etcd_lets_publishes_to_other_queues_be_confirmed(
-    start_cluster: Callable[..., RunningCluster],
+    running_cluster: RunningCluster,
     connect: Callable[..., RawClient],
     changes: Callable[[RunningCluster, RawChannel], Callable[[], object]],
 ) -> None:
-    cluster = start_cluster(*NODES, more=PATIENT)
+    cluster = running_cluster
     everywhere = {"pattern": "^ha", "definition": {"ha-mode": "all"}}
     cluster["a"].changes("policies", "/", "ha", body=everywhere)
     for name in NODES:
@@ -99,6 +100,8 @@ def test_a_definition_that_waits_for_etcd_lets_publishes_to_other_queues_be_conf
             publisher.publish()
         for publisher in publishers:
             publisher.confirms()
+        # To publish without a pause would take all cores, and says no more.
+        time.sleep(PAUSE_S)
     with pytest.raises(Silence):
         changing.next_method(0.05)
     cluster.etcd.go_on()

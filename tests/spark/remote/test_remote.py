@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,27 @@ COUNT = 200
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker of the test's own, for what depends on its snapshots, cursors and users."""
+    with filled(tmp_path) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def shared_broker(shared_directory: Path) -> Iterator[Broker]:
+    """Where tests only read; the process that makes snapshots for it is started once."""
+    with filled(shared_directory) as broker:
+        yield broker
+
+
+@contextmanager
+def filled(directory: Path) -> Iterator[Broker]:
     """Two queues whose messages stand one behind the other in the log, and one with priorities."""
-    with start(tmp_path) as broker:
+    with start(directory) as broker:
         with open_channel(broker) as channel:
             channel.queue_declare("orders", durable=True)
             channel.queue_declare("invoices", durable=True)
@@ -119,16 +138,16 @@ def read(reader: BatchReader) -> list[dict[str, Any]]:
     ],
 )
 def test_a_node_gives_what_its_directory_has(
-    tmp_path: Path, broker: Broker, options: dict[str, str]
+    shared_directory: Path, shared_broker: Broker, options: dict[str, str]
 ) -> None:
-    found = rows(url(broker), **options)
-    assert found == rows(tmp_path / "data", **options)
+    found = rows(url(shared_broker), **options)
+    assert found == rows(shared_directory / "data", **options)
     if not options:
         assert len(found) == 2 * COUNT + 6
 
 
 def test_what_a_queue_has_does_not_come_piece_by_piece(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records of other queues between those that are read cost no request each."""
     reads = 0
@@ -140,7 +159,7 @@ def test_what_a_queue_has_does_not_come_piece_by_piece(
         return read_once(self, *path, start=start, size=size)
 
     monkeypatch.setattr(remote_node.NodeClient, "read", counted)
-    assert len(rows(url(broker), queue="orders")) == COUNT
+    assert len(rows(url(shared_broker), queue="orders")) == COUNT
     assert reads < 10
 
 
@@ -239,10 +258,10 @@ def _pass(source: socket.socket, target: socket.socket) -> None:
 
 
 def test_a_broken_connection_is_no_end(
-    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_node, "WAITS_S", (0.0,) * 6)
-    proxy = Proxy(broker.http_port)
+    proxy = Proxy(shared_broker.http_port)
     reader = reader_of(proxy.url, queue="orders")
     partitions = reader.partitions()
     remote_node.close_connections()
@@ -254,7 +273,7 @@ def test_a_broken_connection_is_no_end(
 
 
 def test_octets_that_changed_on_the_way_are_asked_for_again(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_node, "WAITS_S", (0.0,))
     crcs: list[int] = []
@@ -264,7 +283,7 @@ def test_octets_that_changed_on_the_way_are_asked_for_again(
         return crcs[-1] ^ (len(crcs) == 1)
 
     monkeypatch.setattr(remote_node, "crc32", once_wrong)
-    assert len(rows(url(broker), queue="orders")) == COUNT
+    assert len(rows(url(shared_broker), queue="orders")) == COUNT
     assert crcs[0] == crcs[1]
 
 
@@ -300,9 +319,9 @@ def test_a_node_that_restarts_is_waited_for(
 
 
 def test_a_node_of_a_cluster_that_restarts_is_waited_for(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = NodeAddress(broker.host, broker.http_port)
+    address = NodeAddress(shared_broker.host, shared_broker.http_port)
     store = RemoteStore([address], Login("guest", "guest"))
     snapshot = store.create(QueueSelector(), lease_s=60, with_state=False)
     all_nodes = RemoteStore._nodes
@@ -327,21 +346,21 @@ def test_a_node_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_second_node_of_a_url_is_asked_when_the_first_is_silent(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_node, "WAITS_S", ())
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    both = f"warren://127.0.0.1:{port},127.0.0.1:{broker.http_port}"
+    both = f"warren://127.0.0.1:{port},127.0.0.1:{shared_broker.http_port}"
     assert len(rows(both, queue="orders")) == COUNT
 
 
 def test_a_node_that_cannot_make_snapshots_says_what_is_missing(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("warren.mgmt.api.snapshots.can_make", lambda: False)
     with pytest.raises(StoreRefused, match=r"numpy is not installed beside it"):
-        rows(url(broker))
+        rows(url(shared_broker))
 
 
 def test_a_snapshot_goes_with_the_application_it_was_made_for(
@@ -390,17 +409,19 @@ def test_a_cursor_at_a_node_keeps_a_snapshot_for_one_stream(
 
 
 def test_a_cursor_is_free_as_soon_as_its_stream_was_killed(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Spark does at the end of each query; the node would miss it after 30 seconds."""
     monkeypatch.setattr(remote_store, "CURSOR_WAIT_S", 25.0)
     script = Path(__file__).parents[2] / "support" / "cursor_holder.py"
     with subprocess.Popen(
-        [sys.executable, str(script), url(broker)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, str(script), url(shared_broker)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == b"reads\n"
         holder.kill()
-    query = Query(url(broker), queue="orders", cursor="archive")
+    query = Query(url(shared_broker), queue="orders", cursor="archive")
     query.reader.stop()
 
 
@@ -473,6 +494,6 @@ def test_a_snapshot_is_opened_by_its_id(tmp_path: Path, broker: Broker) -> None:
     assert list_snapshots(tmp_path / "data") == []
 
 
-def test_columns_are_the_same(broker: Broker) -> None:
-    options = parse_options({"path": url(broker)})
+def test_columns_are_the_same(shared_broker: Broker) -> None:
+    options = parse_options({"path": url(shared_broker)})
     assert columns(options) == columns(parse_options({"path": "/data"}))
