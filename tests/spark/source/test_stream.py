@@ -22,7 +22,7 @@ from stream_batches import Query
 from warren import Broker
 from warren.persist.snapshots.pins import LEASE_FILE
 from warren.spark_export.decode.schema import columns, spark_schema
-from warren.spark_export.errors import DataLost, OptionRefused
+from warren.spark_export.errors import DataLost, OptionRefused, QueueUnknown
 from warren.spark_export.remote.remote_node import close_connections
 from warren.spark_export.remote.remote_store import RemoteStore
 from warren.spark_export.snapshot.options import parse_options
@@ -267,6 +267,41 @@ def test_a_queue_declared_anew_is_read_from_its_beginning(
     channel.queue_declare("orders", durable=True)
     publish(channel, range(5, 8))
     assert query.batch() == [5, 6, 7]
+
+
+def test_a_queue_that_is_away_for_a_while_counts_as_empty(
+    source: Path | str, channel: BlockingChannel, caplog: pytest.LogCaptureFixture
+) -> None:
+    channel.queue_declare("invoices", durable=True)
+    publish(channel, range(5))
+    query = Query(source, queues="orders,invoices")
+    assert query.batch() == list(range(5))
+    channel.queue_delete("orders")
+    assert query.batch() == query.batch() == []
+    query.restart(queues="orders,invoices")
+    assert query.batch() == []
+    publish(channel, range(10, 12), "invoices")
+    assert query.batch() == [10, 11]
+    channel.queue_declare("orders", durable=True)
+    publish(channel, range(5, 8))
+    assert query.batch() == [5, 6, 7]
+    channel.queue_delete("orders")
+    assert query.batch() == []
+    told = [record.getMessage() for record in caplog.records if "queue_away" in record.msg]
+    assert told == ["queue_away queue='orders': it counts as empty until it is declared"] * 3
+
+
+def test_a_stream_does_not_begin_with_a_queue_that_is_not_there(
+    source: Path | str, channel: BlockingChannel
+) -> None:
+    query = Query(source, queues="orders,invoices")
+    for _ in range(2):
+        with pytest.raises(QueueUnknown, match="invoices"):
+            query.batch()
+    channel.queue_declare("invoices", durable=True)
+    assert query.batch() == []
+    channel.queue_delete("invoices")
+    assert query.batch() == []
 
 
 def test_every_priority_is_followed(
