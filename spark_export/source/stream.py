@@ -51,7 +51,7 @@ from warren.spark_export.source.stream_offsets import (
     StreamQueue,
     Waiting,
     advance,
-    octets_after,
+    lag_after,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ log = logging.getLogger("warren.spark_export")
 STREAM_LEASE_S: Final = 24 * 3600.0
 """The time for which a driver may be away and still find the snapshot of its unfinished batch; it
 begins again with each use."""
+
+
+NO_LAG: Final[dict[str, Any]] = {"rows": 0, "octets": 0, "queues": {}}
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -87,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._away: frozenset[str] = frozenset()
         self._told_lost: set[str] = set()
         self._newest: StreamOffset | None = None
-        self._lag = {"rows": 0, "octets": 0}
+        self._lag = NO_LAG
         self._taken_at = -self._store.snapshot_every_s
 
     def __getstate__(self) -> dict[str, Any]:
@@ -168,8 +171,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return following
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The newest known offset. Its `lag` counts the messages, and the octets of their records,
-        after the batch that was begun last."""
+        """The newest known offset. Its `lag` (`lag_after`) is of the batch that was begun last."""
         if self._newest is None:
             return None
         return {**self._newest.to_json(), "lag": self._lag}
@@ -227,7 +229,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             },
         )
         if not any(len(at.positions) for at in waiting):
-            self._lag = {"rows": 0, "octets": 0}
+            self._lag = NO_LAG
             return None
         following = advance(
             start,
@@ -236,7 +238,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             max_octets=self._octets_max(limit),
         )
-        self._lag = {"rows": following.left, "octets": octets_after(following, waiting)}
+        self._lag = lag_after(following, waiting)
         return following
 
     def _octets_max(self, limit: ReadLimit) -> int | None:

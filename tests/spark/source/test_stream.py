@@ -35,6 +35,7 @@ from warren.spark_export.source.stream_offsets import (
     StreamQueue,
     Waiting,
     advance,
+    lag_after,
     shares,
 )
 
@@ -412,16 +413,35 @@ def test_what_is_for_batches_is_refused(tmp_path: Path, given: dict[str, str]) -
 def test_the_lag_is_what_is_left_behind_the_batch(
     source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:
+    channel.queue_declare("urgent", durable=True, arguments={"x-max-priority": 3})
     publish(channel, range(10))
-    query = Query(source, maxOffsetsPerTrigger="4")
+    for priority in (1, 2):
+        properties = pika.BasicProperties(delivery_mode=2, priority=priority)
+        channel.basic_publish("", "urgent", b"0", properties)
+    query = Query(source, maxOffsetsPerTrigger="6")
     lags = []
     for _ in range(3):
         query.batch()
         newest = query.reader.reportLatestOffset()
         assert newest is not None
         lags.append(newest["lag"])
-    assert [lag["rows"] for lag in lags] == [6, 2, 0]
-    assert lags[0]["octets"] == 3 * lags[1]["octets"] > 0 == lags[2]["octets"]
+    assert [lag["rows"] for lag in lags] == [6, 0, 0]
+    octets = lags[0]["octets"]
+    assert lags[0]["queues"] == {"/": {"orders": {"rows": 6, "octets": octets}}} and octets > 0
+    assert lags[1] == lags[2] == {"rows": 0, "octets": 0, "queues": {}}
+
+
+def test_the_lag_of_a_queue_is_that_of_all_its_priorities() -> None:
+    def waiting(queue_id: int, count: int) -> Waiting:
+        positions = np.arange(count, dtype=np.uint64)
+        return Waiting(
+            StreamQueue("/", "urgent", queue_id), positions, np.full(count, 7, np.uint32)
+        )
+
+    offset = StreamOffset("", {StreamQueue("/", "urgent", 1): 2})
+    lag = lag_after(offset, [waiting(1, 3), waiting(2, 4)])
+    both = {"rows": 5, "octets": 35}
+    assert lag == {**both, "queues": {"/": {"urgent": both}}}
 
 
 def test_a_stream_has_no_end(tmp_path: Path) -> None:
