@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from secrets import token_hex
@@ -112,8 +112,8 @@ class RemoteShelf:
             self._files.delete_file(self._path(name))
 
     def remove_folder(self, folder: str) -> None:
-        for name in self.names(folder):
-            self.remove(name)
+        with suppress(FileNotFoundError):
+            self._files.delete_dir(self._path(folder))
 
     def put(self, name: str, octets: Iterable[bytes], folder: str) -> str:
         """Write a file of these octets; returns their SHA-256. Where a file is written before it

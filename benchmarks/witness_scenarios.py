@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import random
 import select
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -50,6 +52,7 @@ UNACKED = 300_000
 SCATTERED = 100_000
 LARGE_BYTES = 100_000_000
 SHARED_BODIES = 200_000
+SNAPSHOT_MESSAGES = 200_000
 SHARED_BYTES = 5000
 """From 4096 octets on a body is stored once, however many queues it is in."""
 
@@ -688,6 +691,38 @@ def list_bindings(stage: Stage) -> Work:
     """Listing 100,000 bindings over HTTP."""
     bind_many(stage.client())
     return lambda: stage.http("GET", "/api/bindings")
+
+
+# Snapshots
+
+
+READ_SNAPSHOT = """
+import os, sys
+from warren.spark_export.source.source import MessageStoreSource
+os.nice(19)
+source = MessageStoreSource({"path": sys.argv[1], "vhost": sys.argv[2]})
+reader = source.reader(source.schema())
+assert sum(len(batch) for part in reader.partitions() for batch in reader.read(part))
+"""
+"""It stands for a task on another machine, which takes no processor from the node."""
+
+
+@http_scenario
+def snapshot_read(stage: Stage) -> Work:
+    """Two readers of snapshots of 200,000 messages of 1,000 octets, over HTTP, without Spark."""
+    client = stage.client()
+    client.carry_out(queue_declare("q", bits=DURABLE))
+    client.publish(publish("", "q", bytes(1000), persistent=True), SNAPSHOT_MESSAGES)
+    stage.wait_for_ready("q", SNAPSHOT_MESSAGES)
+    command = [sys.executable, "-P", "-c", READ_SNAPSHOT]
+    command += [f"warren://127.0.0.1:{stage.http_port}", VIRTUAL_HOST]
+
+    def work() -> None:
+        readers = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(2)]
+        if any([reader.wait() for reader in readers]):
+            raise Refused("a reader failed")
+
+    return work
 
 
 # What several of them do

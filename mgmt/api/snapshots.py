@@ -69,6 +69,7 @@ async def create(request: ApiRequest) -> Any:
             "lease_s": _lease(body),
             "with_state": boolean(body.get("state", False)),
             "retained": boolean(body.get("retained", False)),
+            "missing_ok": boolean(body.get("missing_ok", False)),
             "cursor": cursor,
             "holder": text(body, "holder"),
             "user": request.caller.name,

@@ -10,7 +10,7 @@ header ends before its properties. Depending on `mode`, it becomes a row with `s
 `queue` and the octets found, or no row, or ends the reading. A header table or JSON body that
 cannot be read was published like that: its row has all other columns, too.
 
-A batch has 10,000 rows or 16 MiB of records at most, and one message at least.
+A batch has 20,000 rows or 16 MiB of records at most, and one message at least.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warren.spark_export")
 
-BATCH_ROWS_MAX = 10_000
+BATCH_ROWS_MAX = 20_000
 BATCH_BYTES_MAX = 16 << 20
 
 _EVERY_ROW = RowFilter()

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import date
+from datetime import date, timedelta
 from hashlib import sha256
 from typing import Any, BinaryIO, NamedTuple
 
@@ -39,6 +39,8 @@ ROW_GROUP_BYTES = 64 << 20
 """Octets of decoded columns in a row group; that much of each unfinished file is in memory."""
 
 ROW_GROUP_ROWS = 1 << 20
+
+EPOCH = date(1970, 1, 1)
 
 WORDS = frozenset(
     {
@@ -147,18 +149,30 @@ def _note_name(task: ExportTask) -> str:
 
 def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
     """The batch, divided by the days on which messages were enqueued, in UTC."""
+    times = batch.column("enqueued_at")
     if not batch.num_rows:
         return
-    days = pc.cast(batch.column("enqueued_at"), pa.date32(), safe=False)
-    unique = pc.unique(days).to_pylist()
-    for day in unique:
-        part = batch
-        if len(unique) > 1:
-            chosen = (
-                pc.is_null(days) if day is None else pc.equal(days, pa.scalar(day, pa.date32()))
-            )
-            part = batch.filter(pc.fill_null(chosen, False))
+    if not times.null_count:
+        # Nearly all batches are of one day, and this is quicker than looking at each row.
+        first, last = (_day(at) for at in _least_and_most(times.view(pa.int64())))
+        if first == last:
+            yield first.isoformat(), batch
+            return
+    days = pc.cast(times, pa.date32(), safe=False)
+    for day in pc.unique(days).to_pylist():
+        chosen = pc.is_null(days) if day is None else pc.equal(days, pa.scalar(day, pa.date32()))
+        part = batch.filter(pc.fill_null(chosen, False))
         yield (day.isoformat() if isinstance(day, date) else None), part
+
+
+def _day(us: int) -> date:
+    return EPOCH + timedelta(microseconds=us)
+
+
+def _least_and_most(column: pa.Array) -> tuple[Any, Any]:
+    """The least and the largest value; None if there is none."""
+    found = pc.min_max(column)
+    return found["min"].as_py(), found["max"].as_py()
 
 
 class Written(NamedTuple):
@@ -225,11 +239,10 @@ class ParquetFile:
 
     def _count(self, batch: pa.RecordBatch) -> None:
         self._rows += batch.num_rows
-        seqs = pc.min_max(batch.column("seq")).as_py()
-        self._seqs.append((seqs["min"], seqs["max"]))
-        times = pc.min_max(pc.cast(batch.column("enqueued_at"), pa.int64())).as_py()
-        if times["min"] is not None:
-            self._times.append((times["min"], times["max"]))
+        self._seqs.append(_least_and_most(batch.column("seq")))
+        times = _least_and_most(batch.column("enqueued_at").view(pa.int64()))
+        if times[0] is not None:
+            self._times.append(times)
         if self._corrupt_column in batch.schema.names:
             corrupt = batch.column(self._corrupt_column)
             self._corrupt += batch.num_rows - corrupt.null_count

@@ -151,6 +151,7 @@ class RemoteStore:
             "lease_s": lease_s,
             "state": with_state,
             "retained": selector.retained,
+            "missing_ok": selector.missing_ok,
         }
         if cursor is not None:
             body |= {"cursor": cursor, "holder": self._cursors[cursor].taken()}

@@ -47,6 +47,7 @@ CAPABILITIES: Final[FieldTable] = {
     "publisher_confirms": True,
 }
 
+_BASIC_PUBLISH = (60, 40)
 _ACK_START = struct.pack(">HH", 60, 80)
 _ACK = struct.Struct(">QB")
 _ACK_BYTES = 13
@@ -382,6 +383,21 @@ class PublisherProtocol:
             f" {self._row(self._first_unconfirmed)}"
         )
 
+    def _refused(self, close: commands.Channel.Close | commands.Connection.Close) -> str:
+        """The end of an error text: what the close says of unconfirmed messages. A close names the
+        method that was refused, but not its delivery tag."""
+        if not self.unconfirmed or (close.class_id, close.method_id) != _BASIC_PUBLISH:
+            return self._at_stake()
+        first, last = self._first_unconfirmed, self._next_tag - 1
+        while last in self._confirmed_ahead:
+            last -= 1
+        if first == last:
+            return f"; it refused {self._row(first)}"
+        return (
+            f"; AMQP does not say which message it refused: one of {self.unconfirmed} that were not"
+            f" confirmed, from {self._row(first)} to {self._row(last)}"
+        )
+
     # Blocking and closing
 
     def _receive_blocked(self, method: commands.Connection.Blocked, now: float) -> None:
@@ -394,7 +410,7 @@ class PublisherProtocol:
     def _receive_channel_close(self, method: commands.Channel.Close, now: float) -> None:
         self._fail(
             f"the broker closed the channel: {method.reply_code} {method.reply_text}"
-            f"{self._at_stake()}"
+            f"{self._refused(method)}"
         )
         self._send(commands.Channel.CloseOk(), CHANNEL)
 
@@ -404,7 +420,7 @@ class PublisherProtocol:
     def _receive_connection_close(self, method: commands.Connection.Close, now: float) -> None:
         self._fail(
             f"the broker closed the connection: {method.reply_code} {method.reply_text}"
-            f"{self._at_stake()}"
+            f"{self._refused(method)}"
         )
         self._send(commands.Connection.CloseOk(), 0)
         self.phase = Phase.CLOSED

@@ -122,7 +122,11 @@ class NodeService:
         ids = {(vhost, name): queue_id for vhost, name, queue_id, _ in asked["queues"]}
         wanted = ReadableQueues(
             QueueSelector(
-                asked["vhost"], _names(asked["names"]), asked["pattern"], asked["retained"]
+                asked["vhost"],
+                _names(asked["names"]),
+                asked["pattern"],
+                asked["retained"],
+                asked["missing_ok"],
             ),
             frozenset(ids),
             frozenset((vhost, name) for vhost, name, _, here in asked["queues"] if here),

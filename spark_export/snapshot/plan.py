@@ -54,13 +54,15 @@ class QueueSelector:
     The pattern is a regular expression as in policies, and has to match the whole name. A queue in
     which delayed messages wait is chosen by its name only: each of these messages will be in other
     queues when its delay is over, and would be read twice.
-    `retained`: acknowledged messages that queues have retained are wanted, too.
+    `retained`: acknowledged messages that queues have retained are wanted, too. `missing_ok`: a
+    virtual host or a queue that is named and does not exist is left out, and no error.
     """
 
     vhost: str | None = None
     names: tuple[str, ...] | None = None
     pattern: str | None = None
     retained: bool = False
+    missing_ok: bool = False
 
     def __post_init__(self) -> None:
         if self.names is not None and self.pattern is not None:
@@ -74,15 +76,20 @@ class QueueSelector:
         """
         known = sorted(queues)
         inside = [key for key in known if self.vhost is None or key[0] == self.vhost]
-        if self.vhost is not None and not inside and self.vhost not in vhosts:
-            raise QueueUnknown(f"there is no virtual host {self.vhost!r}")
+        if not self.missing_ok:
+            self._check(known, inside, vhosts)
         if self.names is not None:
-            for name in self.names:
-                if not any(key[1] == name for key in inside):
-                    raise QueueUnknown(self._unknown(name, known, inside))
             return [key for key in inside if key[1] in self.names]
         inside = [key for key in inside if exchange_behind(key[1]) is None]
         return inside if self.pattern is None else _matching(self.pattern, inside)
+
+    def _check(self, known: list[Key], inside: list[Key], vhosts: Iterable[str]) -> None:
+        """Raise `QueueUnknown` if the virtual host or a queue that is named does not exist."""
+        if self.vhost is not None and not inside and self.vhost not in vhosts:
+            raise QueueUnknown(f"there is no virtual host {self.vhost!r}")
+        for name in self.names or ():
+            if not any(key[1] == name for key in inside):
+                raise QueueUnknown(self._unknown(name, known, inside))
 
     def _unknown(self, name: str, known: list[Key], inside: list[Key]) -> str:
         where = "" if self.vhost is None else f" in virtual host {self.vhost!r}"

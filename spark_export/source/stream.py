@@ -13,8 +13,10 @@ the next: it needs the snapshot of that offset, and those taken since the reader
 left by a driver that was killed before it had recorded the offset, and are released.
 
 Messages consumed between two snapshots are in neither, and never read: the reader cannot notice
-that, and does not count it as a loss. A snapshot that is gone before it was read to its end is a
-`DataLost`, unless `failOnDataLoss` is false; then the messages that still exist are read.
+that, and does not count it as a loss. Nor is it one that a queue is deleted: a queue that the
+options name has to exist when the stream begins, and later counts as empty while it does not. A
+snapshot that is gone before it was read to its end is a `DataLost`, unless `failOnDataLoss` is
+false; then the messages that still exist are read.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from warren.spark_export.source.stream_offsets import (
     StreamQueue,
     Waiting,
     advance,
-    octets_after,
+    lag_after,
 )
 
 if TYPE_CHECKING:
@@ -60,6 +62,9 @@ log = logging.getLogger("warren.spark_export")
 STREAM_LEASE_S: Final = 24 * 3600.0
 """The time for which a driver may be away and still find the snapshot of its unfinished batch; it
 begins again with each use."""
+
+
+NO_LAG: Final[dict[str, Any]] = {"rows": 0, "octets": 0, "queues": {}}
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -79,9 +84,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = False
         self._target: str | None = None
         """With `Trigger.AvailableNow`, the snapshot to read, until its first batch is done."""
+        self._begun = False
+        """Whether a snapshot was taken, by this reader or an earlier one of the query: the queues
+        that the options name existed then."""
+        self._away: frozenset[str] = frozenset()
         self._told_lost: set[str] = set()
         self._newest: StreamOffset | None = None
-        self._lag = {"rows": 0, "octets": 0}
+        self._lag = NO_LAG
         self._taken_at = -self._store.snapshot_every_s
 
     def __getstate__(self) -> dict[str, Any]:
@@ -162,8 +171,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return following
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The newest known offset. Its `lag` counts the messages, and the octets of their records,
-        after the batch that was begun last."""
+        """The newest known offset. Its `lag` (`lag_after`) is of the batch that was begun last."""
         if self._newest is None:
             return None
         return {**self._newest.to_json(), "lag": self._lag}
@@ -221,7 +229,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             },
         )
         if not any(len(at.positions) for at in waiting):
-            self._lag = {"rows": 0, "octets": 0}
+            self._lag = NO_LAG
             return None
         following = advance(
             start,
@@ -230,7 +238,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             max_octets=self._octets_max(limit),
         )
-        self._lag = {"rows": following.left, "octets": octets_after(following, waiting)}
+        self._lag = lag_after(following, waiting)
         return following
 
     def _octets_max(self, limit: ReadLimit) -> int | None:
@@ -274,6 +282,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         other snapshots of an earlier run of the query are not needed."""
         if offset.snapshot:
             self._held.add(offset.snapshot)
+            self._begun = True
         if self._cursor is not None and not self._cursor_settled:
             self._cursor.release_others(self._held)
             self._cursor_settled = True
@@ -290,12 +299,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _create(self, lease_s: float, cursor: str | None) -> PinnedStore:
         options = self._options
-        return self._store.create(
-            QueueSelector(options.vhost, options.queues, options.queue_pattern),
+        snapshot = self._store.create(
+            QueueSelector(
+                options.vhost, options.queues, options.queue_pattern, missing_ok=self._begun
+            ),
             lease_s=lease_s,
             with_state=options.wants_state,
             cursor=cursor,
         )
+        self._begun = True
+        self._tell_away(snapshot)
+        return snapshot
+
+    def _tell_away(self, snapshot: PinnedStore) -> None:
+        """Log a queue that the options name and that does not exist, once until it is there."""
+        away = frozenset(self._options.queues or ()) - {queue.name for queue in snapshot.queues}
+        for name in sorted(away - self._away):
+            log.warning("queue_away queue=%r: it counts as empty until it is declared", name)
+        self._away = away
 
     def _release_all_but(self, needed: str | None) -> None:
         for name in sorted(self._held):

@@ -137,13 +137,22 @@ def advance(
     )
 
 
-def octets_after(offset: StreamOffset, waiting: Iterable[Waiting]) -> int:
-    """The size of the waiting records after the offset, in octets."""
-    total = 0
+def lag_after(offset: StreamOffset, waiting: Iterable[Waiting]) -> dict[str, Any]:
+    """The waiting messages after the offset, and the octets of their records: of all queues, and of
+    each queue in which some wait."""
+    queues: dict[str, dict[str, dict[str, int]]] = {}
+    total = {"rows": 0, "octets": 0}
     for at in waiting:
-        first = np.searchsorted(at.positions, np.uint64(offset.next.get(at.queue, 0)))
-        total += int(at.octets[first:].sum(dtype=np.uint64))
-    return total
+        first = int(np.searchsorted(at.positions, np.uint64(offset.next.get(at.queue, 0))))
+        rows = len(at.positions) - first
+        if not rows:
+            continue
+        octets = int(at.octets[first:].sum(dtype=np.uint64))
+        of_vhost = queues.setdefault(at.queue.vhost, {})
+        for lag in (total, of_vhost.setdefault(at.queue.name, {"rows": 0, "octets": 0})):
+            lag["rows"] += rows
+            lag["octets"] += octets
+    return {**total, "queues": queues}
 
 
 def shares(wanted: Mapping[StreamQueue, int], most: int) -> dict[StreamQueue, int]:

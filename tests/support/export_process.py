@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from exporting import export, wish
-from lake_tables import choice_of, configure_catalog
+from lake_tables import choice_of, configure_catalog, configured_catalog
 
 from warren.spark_export.export.lake_table import DELTA
 
@@ -25,6 +25,7 @@ IMPORTED = [
     "pytest",
     "warren.spark_export.export.delta_table",
     "warren.spark_export.export.iceberg_table",
+    "pyiceberg.catalog.rest",
     "pyiceberg.catalog.sql",
 ]
 
@@ -49,7 +50,9 @@ class ExportProcess:
         # Of effect when the first process is started.
         context.set_forkserver_preload(IMPORTED)
         self._begins, begins = context.Pipe()
-        named = {"name": export, "since": since, "snapshot": snapshot}
+        # The process of the server that forks has another environment.
+        catalog = configured_catalog()
+        named = {"name": export, "since": since, "snapshot": snapshot, "catalog": catalog}
         arguments = (begins, kind, store, place, named, step, count)
         self._process = context.Process(target=_export, args=arguments)
         self._process.start()
@@ -91,7 +94,7 @@ def _export(
     step: str,
     count: int,
 ) -> None:
-    configure_catalog(pytest.MonkeyPatch(), place.parent)
+    configure_catalog(pytest.MonkeyPatch(), place.parent, **named.pop("catalog"))
     if step == "meet":
         _meet_before(*_call(kind, "manifest"), begins)
     elif step != "none":

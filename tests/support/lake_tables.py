@@ -42,6 +42,15 @@ def configure_catalog(monkeypatch: pytest.MonkeyPatch, directory: Path, **settin
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
 
 
+def configured_catalog() -> dict[str, str]:
+    """The settings that `configure_catalog` made."""
+    return {
+        name.removeprefix(PREFIX): value
+        for name, value in os.environ.items()
+        if name.startswith(PREFIX)
+    }
+
+
 def choice_of(kind: str) -> TableChoice:
     return TableChoice(kind, None if kind == DELTA else ICEBERG_NAME)
 

@@ -442,7 +442,7 @@ def test_large_bodies_come_in_small_batches(tmp_path: Path) -> None:
 
 def test_rows_of_a_batch_are_limited() -> None:
     lengths = np.full(25_000, 100, np.uint32)
-    assert list(decode.cuts(lengths)) == [(0, 10_000), (10_000, 20_000), (20_000, 25_000)]
+    assert list(decode.cuts(lengths)) == [(0, 20_000), (20_000, 25_000)]
 
 
 def test_messages_of_a_time_or_an_exchange(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from exporting import export, rows_of, wish
+from pyarrow.fs import FileSelector, FileSystem
 from stored_node import NAMES, ORDERS, StoredNode
 
 from warren.backup.shelf import DirectoryShelf
@@ -312,6 +313,14 @@ def test_an_export_at_a_url_is_verified_and_goes_on(node: StoredNode, s3_url: st
         "missing",
         "its SHA-256 is another one",
     ]
+
+
+def test_no_folder_of_a_finished_export_stays_at_a_url(store: Path, s3_url: str) -> None:
+    """In S3 an empty folder is an object whose name ends in a slash."""
+    export(store, s3_url, "full", wish())
+    files, folder = FileSystem.from_uri(s3_url)
+    assert files.get_file_info(FileSelector(f"{folder}/_staging", recursive=True)) == []
+    shelf_of(s3_url).remove_folder("_staging/full")
 
 
 def test_what_a_kill_behind_the_manifest_left_is_settled_by_the_next_run(

@@ -197,13 +197,16 @@ def test_an_ack_of_what_was_not_sent_is_a_failure(tag: int) -> None:
 
 
 def test_a_broker_that_closes_the_channel_says_why() -> None:
-    protocol = publishing(2)
-    close = commands.Channel.Close(404, "NOT_FOUND - no exchange 'trade'", 60, 40)
+    """It refused a message: the channel's last method was basic.publish."""
+    protocol = publishing(5)
+    protocol.receive_data(octets(ack(1), ack(3), ack(5)), 0)
+    close = commands.Channel.Close(406, "PRECONDITION_FAILED - invalid expiration 'soon'", 60, 40)
     protocol.receive_data(octets((close, 1)), 0)
     assert protocol.failure == (
-        "the broker closed the channel: 404 NOT_FOUND - no exchange 'trade'; 2 messages were not"
-        " confirmed, the first of them is row 0 (exchange 'trade', routing key 'k0', message id"
-        " 'm0')"
+        "the broker closed the channel: 406 PRECONDITION_FAILED - invalid expiration 'soon'; AMQP"
+        " does not say which message it refused: one of 2 that were not confirmed, from row 1"
+        " (exchange 'trade', routing key 'k1', message id 'm1') to row 3 (exchange 'trade', routing"
+        " key 'k3', message id 'm3')"
     )
     protocol.close(1)
     channel_close_ok, connection_close = sent(protocol.data_to_send())
@@ -211,6 +214,17 @@ def test_a_broker_that_closes_the_channel_says_why() -> None:
     assert isinstance(connection_close, commands.Connection.Close)
     protocol.receive_data(octets((commands.Connection.CloseOk(), 0)), 1)
     assert protocol.phase is Phase.CLOSED
+
+
+def test_the_only_message_that_can_have_been_refused_is_named() -> None:
+    protocol = publishing(3)
+    protocol.receive_data(octets(ack(3), ack(1)), 0)
+    close = commands.Connection.Close(540, "NOT_IMPLEMENTED - immediate=true", 60, 40)
+    protocol.receive_data(octets((close, 0)), 0)
+    assert protocol.failure == (
+        "the broker closed the connection: 540 NOT_IMPLEMENTED - immediate=true; it refused row 1"
+        " (exchange 'trade', routing key 'k1', message id 'm1')"
+    )
 
 
 def test_a_broker_that_closes_the_connection_says_why_and_is_answered() -> None:

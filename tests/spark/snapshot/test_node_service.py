@@ -52,6 +52,7 @@ def create(service: NodeService, **more: Any) -> dict[str, Any]:
         "lease_s": 60,
         "with_state": False,
         "retained": False,
+        "missing_ok": False,
         "cursor": None,
         "holder": "",
         "user": "u",

@@ -77,6 +77,12 @@ def test_a_virtual_host_without_queues_is_no_mistake() -> None:
     assert QueueSelector("us").select(QUEUES, ["us"]) == []
 
 
+def test_what_is_missing_may_be_allowed() -> None:
+    assert QueueSelector("us", missing_ok=True).select(QUEUES) == []
+    both = QueueSelector("/", ("orders", "gone"), missing_ok=True)
+    assert both.select(QUEUES) == [("/", "orders")]
+
+
 def test_a_pattern_that_takes_for_ever_is_refused_soon() -> None:
     """A node does this for its users, one after the other."""
     names = [("/", "a" * 60 + "!"), *QUEUES]

@@ -22,7 +22,7 @@ from stream_batches import Query
 from warren import Broker
 from warren.persist.snapshots.pins import LEASE_FILE
 from warren.spark_export.decode.schema import columns, spark_schema
-from warren.spark_export.errors import DataLost, OptionRefused
+from warren.spark_export.errors import DataLost, OptionRefused, QueueUnknown
 from warren.spark_export.remote.remote_node import close_connections
 from warren.spark_export.remote.remote_store import RemoteStore
 from warren.spark_export.snapshot.options import parse_options
@@ -35,6 +35,7 @@ from warren.spark_export.source.stream_offsets import (
     StreamQueue,
     Waiting,
     advance,
+    lag_after,
     shares,
 )
 
@@ -269,6 +270,41 @@ def test_a_queue_declared_anew_is_read_from_its_beginning(
     assert query.batch() == [5, 6, 7]
 
 
+def test_a_queue_that_is_away_for_a_while_counts_as_empty(
+    source: Path | str, channel: BlockingChannel, caplog: pytest.LogCaptureFixture
+) -> None:
+    channel.queue_declare("invoices", durable=True)
+    publish(channel, range(5))
+    query = Query(source, queues="orders,invoices")
+    assert query.batch() == list(range(5))
+    channel.queue_delete("orders")
+    assert query.batch() == query.batch() == []
+    query.restart(queues="orders,invoices")
+    assert query.batch() == []
+    publish(channel, range(10, 12), "invoices")
+    assert query.batch() == [10, 11]
+    channel.queue_declare("orders", durable=True)
+    publish(channel, range(5, 8))
+    assert query.batch() == [5, 6, 7]
+    channel.queue_delete("orders")
+    assert query.batch() == []
+    told = [record.getMessage() for record in caplog.records if "queue_away" in record.msg]
+    assert told == ["queue_away queue='orders': it counts as empty until it is declared"] * 3
+
+
+def test_a_stream_does_not_begin_with_a_queue_that_is_not_there(
+    source: Path | str, channel: BlockingChannel
+) -> None:
+    query = Query(source, queues="orders,invoices")
+    for _ in range(2):
+        with pytest.raises(QueueUnknown, match="invoices"):
+            query.batch()
+    channel.queue_declare("invoices", durable=True)
+    assert query.batch() == []
+    channel.queue_delete("invoices")
+    assert query.batch() == []
+
+
 def test_every_priority_is_followed(
     tmp_path: Path, source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:
@@ -377,16 +413,35 @@ def test_what_is_for_batches_is_refused(tmp_path: Path, given: dict[str, str]) -
 def test_the_lag_is_what_is_left_behind_the_batch(
     source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:
+    channel.queue_declare("urgent", durable=True, arguments={"x-max-priority": 3})
     publish(channel, range(10))
-    query = Query(source, maxOffsetsPerTrigger="4")
+    for priority in (1, 2):
+        properties = pika.BasicProperties(delivery_mode=2, priority=priority)
+        channel.basic_publish("", "urgent", b"0", properties)
+    query = Query(source, maxOffsetsPerTrigger="6")
     lags = []
     for _ in range(3):
         query.batch()
         newest = query.reader.reportLatestOffset()
         assert newest is not None
         lags.append(newest["lag"])
-    assert [lag["rows"] for lag in lags] == [6, 2, 0]
-    assert lags[0]["octets"] == 3 * lags[1]["octets"] > 0 == lags[2]["octets"]
+    assert [lag["rows"] for lag in lags] == [6, 0, 0]
+    octets = lags[0]["octets"]
+    assert lags[0]["queues"] == {"/": {"orders": {"rows": 6, "octets": octets}}} and octets > 0
+    assert lags[1] == lags[2] == {"rows": 0, "octets": 0, "queues": {}}
+
+
+def test_the_lag_of_a_queue_is_that_of_all_its_priorities() -> None:
+    def waiting(queue_id: int, count: int) -> Waiting:
+        positions = np.arange(count, dtype=np.uint64)
+        return Waiting(
+            StreamQueue("/", "urgent", queue_id), positions, np.full(count, 7, np.uint32)
+        )
+
+    offset = StreamOffset("", {StreamQueue("/", "urgent", 1): 2})
+    lag = lag_after(offset, [waiting(1, 3), waiting(2, 4)])
+    both = {"rows": 5, "octets": 35}
+    assert lag == {**both, "queues": {"/": {"urgent": both}}}
 
 
 def test_a_stream_has_no_end(tmp_path: Path) -> None:
