@@ -66,7 +66,7 @@ class FollowedBy(Protocol):
         ...
 
     def has_no_owner(self, queue: Queue) -> None:
-        """An exclusive queue has come whose connection ended meanwhile."""
+        """An exclusive queue was made, and its connection has ended meanwhile."""
         ...
 
 
