@@ -704,7 +704,7 @@ source = MessageStoreSource({"path": sys.argv[1], "vhost": sys.argv[2]})
 reader = source.reader(source.schema())
 assert sum(len(batch) for part in reader.partitions() for batch in reader.read(part))
 """
-"""It stands for a task on another machine, which takes no processor from the node."""
+"""A task that reads usually runs on another machine: so this one has the lowest priority here."""
 
 
 @http_scenario

@@ -45,7 +45,7 @@ NAMED_BY = {
 """A module of tests has a mark when one of these names is in it."""
 
 EARLY = frozenset({"mgmt", "mirror", "simulation", "spark", "system"})
-"""The houses whose tests mostly wait for other processes, and the one of the longest modules."""
+"""These houses have the tests that wait for other processes, and the modules that take longest."""
 
 EARLY_SHARE = 0.6
 """In which part of a run these are begun, so that none of them is the last."""

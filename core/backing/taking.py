@@ -65,12 +65,13 @@ def parted(heap: Iterable[tuple[int, Message]]) -> list[tuple[int, Message]]:
     """Return a heap with copies in the place of messages that channels still have: the verdicts on
     those count no more."""
     return [
-        (position, message if message.holder is NOBODY else _copy_of(message))
+        (position, message if message.holder is NOBODY else without_holder(message))
         for position, message in heap
     ]
 
 
-def _copy_of(message: Message) -> Message:
+def without_holder(message: Message) -> Message:
+    """Return a copy of a message that no channel has."""
     return msgspec.structs.replace(message, holder=NOBODY)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from warren.core.errors import no_exchange, no_queue
 from warren.core.exchanges.binding import Binding
-from warren.core.exchanges.delay import delay_queue_name
 from warren.core.exchanges.exchange import DelayedExchange, Exchange
 from warren.core.ports import Key
 from warren.core.queues.queue import Queue
@@ -48,8 +47,8 @@ class Contents:
 
     def delay_queue(self, exchange: str) -> Queue | None:
         """The queue in which the delayed messages of an exchange wait; None without one."""
-        is_delayed = exchange in self.delayed
-        return self.queues.get(delay_queue_name(exchange)) if is_delayed else None
+        found = self.delayed.get(exchange)
+        return self.queues.get(found.delay_queue) if found is not None else None
 
     def all_bindings(self) -> Iterator[Binding]:
         """All bindings but the implicit ones of the default exchange."""

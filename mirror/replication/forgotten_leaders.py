@@ -1,10 +1,11 @@
-"""Queues whose leader is forgotten while no other node had a whole copy.
+"""Finds another leader for a queue whose leader is forgotten while no other node has a whole copy.
 
 A queue is in this state right after a start of the whole cluster: its leader has gone on, and the
 other nodes are about to be sent what they lack. Each of them still has, as a former copy, the
 messages it had when the cluster went down. A quorum queue or stream confirms nothing new before
 another member is in sync, so no confirmed message is lost with its leader. The leader of a
-classic queue confirms alone while it has no mirrors: what it has confirmed since is lost with it.
+classic queue confirms alone while no mirror is in sync. What it has confirmed since then is lost
+with it, but for what mirrors have got: that is put into `lost+found`.
 
 The first of the nodes that may have former copies asks all of them what they have, and tells the
 one that has the most to lead. All have to answer: without one of them it is not known which has the
@@ -86,7 +87,7 @@ class ForgottenLeaders:
         self._queues: dict[Key, int] = {}
         # The queues of which this node has a whole copy, as their definitions say.
         self._called_whole: dict[Key, int] = {}
-        # The queues whose nodes are being asked.
+        # The queues about which nodes are being asked at the moment.
         self._asking: set[Key] = set()
         # The queues of which no node had anything when it was asked last.
         self._without_copies: set[Key] = set()

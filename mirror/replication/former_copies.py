@@ -160,7 +160,7 @@ class FormerCopies:
         return found
 
     def is_to_be_searched_now(self, former: FormerCopy) -> bool:
-        """Whether to search a copy when a leader lacks messages, which was not whole itself."""
+        """Whether to search this copy, when a mirror leads that was not whole."""
         is_begun = former.to_be_searched or former.was_searched
         return not is_begun and self.was_whole(former)
 
@@ -212,8 +212,8 @@ class FormerCopies:
             former.delete()
 
     def discard_unwanted(self, records: Iterable[QueueRecord], running: Collection[str]) -> None:
-        """Discard copies whose queue is gone, or whose leader is up, has not asked for them, and
-        may have other mirrors."""
+        """Discard the copies of queues that are gone, and the copies for which a leader that is up
+        has not asked, unless no other node may have a whole one."""
         if not self._formers:
             return
         queues = {record.queue_id: record for record in records}

@@ -60,8 +60,8 @@ def is_former_needed(record: QueueRecord, node: str) -> bool:
 
 
 def former_without(record: QueueRecord, leader: str, in_sync: Collection[str]) -> list[str]:
-    """Return the value of `former` for the changed definition, in which only the copies of `leader`
-    and of the mirrors `in_sync` are whole."""
+    """Return the value of `former` for a definition in which only the copies of `leader` and of the
+    mirrors `in_sync` are whole; `record` is the definition before."""
     if record.members or not record.durable:
         return []
     before = [] if record.leader_is_forgotten else [record.leader]
@@ -70,6 +70,6 @@ def former_without(record: QueueRecord, leader: str, in_sync: Collection[str]) -
 
 
 def without_former(record: QueueRecord) -> QueueRecord | None:
-    """The definition of a queue whose former copies are not wanted, or are gone; None if it names
-    none."""
+    """Return the definition without the nodes named for former copies, when these copies are not
+    wanted or are gone; None if it names none."""
     return msgspec.structs.replace(record, former=[]) if record.former else None

@@ -321,6 +321,7 @@ class LostAndFound:
     async def _asked_by_an_earlier_version(
         self, node: str, *question: Any
     ) -> tuple[object, ...] | None:
+        """The same, without the value that earlier versions do not expect."""
         lacking = self._what_is_lacking(node, *question)
         return None if lacking is None else lacking[:-1]
 

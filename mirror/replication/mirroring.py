@@ -133,7 +133,6 @@ class Mirroring:
         self._forgotten_leaders = ForgottenLeaders(
             nodes, calls, self._definitions, self.copies, self._formers
         )
-        self.best_copy = self._forgotten_leaders.best_copy
         here = self.copies.by_queue
         self._carrier_switch = CarrierSwitch(nodes.name, calls, clock, *of_queues, here)
         of_searches = (self._leadership.renumbering_of, self._definitions, self._formers.searched)

@@ -1,4 +1,4 @@
-"""What former copies have of mirrored queues whose leader is lost for good, or late."""
+"""Former copies of mirrored queues, when the leader is lost for good or stays away for long."""
 
 from __future__ import annotations
 

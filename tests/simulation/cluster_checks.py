@@ -139,7 +139,7 @@ class Ledger:
         return bool(queue.former) and self._all_have_mirrors(queue)
 
     def _lose_but_former(self, queue: QueueLedger, why: str) -> None:
-        """What no former copy has may be lost; and so may be what is not on disk."""
+        """Note that what no former copy has may be lost, and whatever is not on disk."""
         now = self._cluster.clock.now()
         since = max(queue.former.values()) - KNOWN_S if self.has_former(queue.name) else 0.0
         queue.losses += [Loss(now, TRANSIENT, why), Loss(now, ALL, why, since)]

@@ -113,11 +113,12 @@ class Replacements:
 
     def _had_copies(self, record: QueueRecord) -> list[str]:
         """The nodes that have former copies with which they could lead."""
-        return [
-            node
-            for node in nodes_with_former_copies(record)
-            if self._cluster[node].mirroring.best_copy(record.queue_id) is not None
-        ]
+        had = []
+        for node in nodes_with_former_copies(record):
+            forgotten_leaders = self._cluster[node].mirroring._forgotten_leaders
+            if forgotten_leaders.best_copy(record.queue_id) is not None:
+                had.append(node)
+        return had
 
     def _delete(self, queue: str) -> None:
         history = self._history
