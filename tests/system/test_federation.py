@@ -131,6 +131,8 @@ def test_exchange_loses_nothing_when_either_side_is_killed_or_stopped(
     publish(up, "x", "k", range(300, 400))
     up.stop()
     up.start()
+    waiting = count(up, helper)
+    assert waiting >= 100
     down.start()
     wait_until(down.federates)
     up.kill()
@@ -141,8 +143,10 @@ def test_exchange_loses_nothing_when_either_side_is_killed_or_stopped(
     found: Counter[int] = Counter()
     drain(down, "q", found, MESSAGES)
     assert found.keys() == set(range(MESSAGES))
-    # What was on its way when either was killed may have come twice.
-    assert found.total() - MESSAGES <= 2 * ON_ITS_WAY
+    # What was on its way when `down` ended may have come twice, and so may what it had acknowledged
+    # when `up` was killed: acknowledgements are on disk a little later (docs/reliability.md).
+    assert found.total() - MESSAGES <= 2 * ON_ITS_WAY + waiting
+    assert all(found[number] == 1 for number in range(400, MESSAGES))
     wait_until(lambda: count(up, helper) == 0)
 
 
