@@ -315,9 +315,9 @@ class _Like:
         if not method.endswith(self._tail):
             return None
         try:
-            routing_key = method[self._key_at : -2].decode()
+            routing_key = method[self._key_at : -2].decode("utf-8", "surrogateescape")
             return (method, routing_key) if self._by_key(routing_key) is self._queues else None
-        except (UnicodeDecodeError, Unfinished):
+        except Unfinished:
             return None
 
 

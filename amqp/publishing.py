@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from warren.amqp import properties
 from warren.amqp.confirms import ChannelConfirms
-from warren.amqp.errors import MALFORMED_TEXT, FrameError, MalformedArguments
+from warren.amqp.errors import FrameError, MalformedArguments
 from warren.amqp.frames import HEAD
 from warren.core.access.access_control import User
 from warren.core.erlang_text import binary_text, octets_text
@@ -197,10 +197,7 @@ class PublishRoutes:
             raise MalformedArguments(f"cannot decode {octets_text(arguments)}") from error
         if end + 1 != len(arguments):
             raise MalformedArguments(f"cannot decode {octets_text(arguments)}")
-        try:
-            routing_key = arguments[at + 1 : end].decode()
-        except UnicodeDecodeError as error:
-            raise FrameError(MALFORMED_TEXT) from error
+        routing_key = arguments[at + 1 : end].decode("utf-8", "surrogateescape")
         if bits & _IMMEDIATE:
             raise Unsupported("immediate=true")
         source = self._sources.get(arguments[3:at]) or self._source(arguments[3:at])
@@ -229,10 +226,7 @@ class PublishRoutes:
 
     def _source(self, octets: bytes) -> _Source:
         """The exchange of that name, with the facts that hold for all publishes to it."""
-        try:
-            name = octets.decode()
-        except UnicodeDecodeError as error:
-            raise FrameError(MALFORMED_TEXT) from error
+        name = octets.decode("utf-8", "surrogateescape")
         vhost, user, access = self.vhost, self._user, self._node.access
         access.check_resource(user, vhost.name, "exchange", name, "write")
         exchange = vhost.exchange(name)

@@ -141,7 +141,7 @@ class RawChannel:
         self,
         body: bytes,
         routing_key: str | bytes = "",
-        exchange: str = "",
+        exchange: str | bytes = "",
         mandatory: bool = False,
         **properties: Any,
     ) -> None:

@@ -223,6 +223,24 @@ def test_properties_that_are_not_utf_8_are_forwarded(ch: RawChannel) -> None:
     assert message.properties == {"message_id": b"\xff\xfe", "headers": {"k": b"\xff"}}
 
 
+def test_routing_keys_that_are_not_utf_8_are_forwarded(ch: RawChannel, names: Names) -> None:
+    queue, exchange = ch.own_queue(), names.new()
+    ch.declare_exchange(exchange, "topic")
+    ch.bind(queue, exchange, "a.#")
+    for key in (b"a.\xff\xfe", b"a.\xe9t\xe9", b"\xff"):
+        ch.publish(key, key, exchange)
+    ch.ping()
+    found = [ch.got(queue) for _ in range(2)]
+    assert [message["routing_key"] for message in found] == [message.body for message in found]
+    ch.publish(b"back", b"\xff", "", mandatory=True)
+    assert ch.expect("basic.return")["routing_key"] == b"\xff"
+
+
+def test_an_exchange_whose_name_is_not_utf_8_is_not_found(ch: RawChannel) -> None:
+    ch.publish(b"m", "key", b"\xff")
+    assert ch.expect("channel.close")["reply_code"] == 404
+
+
 def test_order_of_one_channel_is_kept(ch: RawChannel) -> None:
     queue = ch.own_queue()
     bodies = [b"%d" % number for number in range(500)]

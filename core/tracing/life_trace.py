@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
+from warren.core.field import json_text
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_filter import (
     SEARCHED_BYTES,
@@ -272,7 +273,7 @@ class LifeTrace(MessageObserver):
             tracer.node,
             queue,
             envelope.exchange,
-            envelope.routing_key,
+            json_text(envelope.routing_key),
         )
 
     def _name(self, envelope: Envelope) -> str | None:

@@ -23,6 +23,7 @@ from pipe import Broker, Client, Frame, content_header, method_frame, publish_fr
 from sessions import make_openings, make_pool, random_session
 
 from warren.amqp.frames import PROTOCOL_HEADER
+from warren.amqp.methods import MalformedText
 
 BODY, HEADER, METHOD = 3, 2, 1
 
@@ -85,11 +86,19 @@ class Heard(NamedTuple):
     nacked: dict[int, set[int]]
 
 
+def method_of(frame: Frame) -> object:
+    """The method of a frame; None for content, and for a key that is not UTF-8."""
+    try:
+        return frame.method if frame.kind == METHOD else None
+    except MalformedText:
+        return None
+
+
 def heard(client: Client) -> Heard:
     got = Heard({}, {}, {})
     ended: set[int] = set()
     for frame in client.frames():
-        method = frame.method if frame.kind == METHOD else None
+        method = method_of(frame)
         if isinstance(method, commands.Basic.Ack | commands.Basic.Nack):
             told = got.acked if isinstance(method, commands.Basic.Ack) else got.nacked
             tag = method.delivery_tag

@@ -114,6 +114,16 @@ def test_more_than_may_be_followed_are_passed_over_whole(broker: Broker, client:
     assert broker.node.tracer.counts.followed == BURST + 100
 
 
+def test_key_that_is_not_utf_8_is_recorded_as_text(broker: Broker, client: Client) -> None:
+    record(broker)
+    key = b"\xff".decode("utf-8", "surrogateescape")
+    client.sends_octets(publish_frames(1, "amq.fanout", key, b"x", correlation_id="m0"))
+    broker.settle()
+    found: list[Life] = []
+    broker.node.tracer.store.find("/", "m0", found.append)
+    assert [one.routing_key for one in found[0].records] == ["Not UTF-8, base64 is: /w=="]
+
+
 def test_publish_that_no_rule_selects_is_not_looked_at(broker: Broker, client: Client) -> None:
     """Messages without a name are counted where somebody looks."""
     record(broker, queue="^other$")
