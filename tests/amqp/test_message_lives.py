@@ -119,6 +119,7 @@ def test_key_that_is_not_utf_8_is_recorded_as_text(broker: Broker, client: Clien
     key = b"\xff".decode("utf-8", "surrogateescape")
     client.sends_octets(publish_frames(1, "amq.fanout", key, b"x", correlation_id="m0"))
     broker.settle()
+    broker.node.tracer.hand_over()
     found: list[Life] = []
     broker.node.tracer.store.find("/", "m0", found.append)
     assert [one.routing_key for one in found[0].records] == ["Not UTF-8, base64 is: /w=="]
