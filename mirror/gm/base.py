@@ -7,7 +7,7 @@ A member is one class in four files, each of which builds on the one before: `ba
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from random import Random
 from typing import NamedTuple
@@ -57,6 +57,8 @@ class GmLimits(NamedTuple):
     retry_s: float = 0.05
     """Time until the store, or a member that was not ready, is asked again, times a random number
     from 0.5 to 1.5."""
+    acks_wait_s: float = 0.5
+    """Time for which acks wait at a member for a publish to go with: they only free memory."""
     founding_s: float = 2.0
     """Time that a founder waits for its group to be made; then it joins by itself."""
 
@@ -120,6 +122,10 @@ class MemberBase:
         self._awaits_group = False
         self._unreachable: set[MemberId] = set()
         self._flush_is_due = False
+        # Acks that wait to be passed on with the next publish: up to which number, by member.
+        self._acks_waiting: dict[MemberId, int] = {}
+        self._acks_timer_is_set = False
+        self._all_live = False
 
     @property
     def view(self) -> View:
@@ -178,11 +184,16 @@ class MemberBase:
         self._links.catchup_version = self._view.version
         position = self._links.next_position()
         known = self._circulation.known()
+        # The catchup tells of these acks, too.
+        self._acks_waiting.clear()
         self._send(self._view.right, Catchup(self.epoch, self._view.version, position, known))
 
-    def _send_activity(self, entries: list[MemberNews]) -> None:
+    def _send_activity(self, entries: Iterable[MemberNews]) -> None:
+        """Send news to the right neighbour, behind the acks that wait for some."""
+        acks = [MemberNews(member, 0, (), acked) for member, acked in self._acks_waiting.items()]
+        self._acks_waiting.clear()
         position = self._links.next_position()
-        message = Activity(self.epoch, self._view.version, position, tuple(entries))
+        message = Activity(self.epoch, self._view.version, position, (*acks, *entries))
         self._send(self._view.right, message)
 
     def _send(self, to: MemberId, message: Message) -> None:

@@ -6,7 +6,7 @@ long as the record names it; then it acts on the record as it is, whichever memb
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from warren.core.definitions.records import GroupRecord
@@ -21,10 +21,19 @@ from warren.mirror.gm.messages import (
     AddOnRight,
     Catchup,
     CheckNeighbours,
+    MemberNews,
     Message,
     NotReady,
 )
-from warren.mirror.gm.view import View, is_alive, view_of, with_dead, with_right_of, without
+from warren.mirror.gm.view import (
+    View,
+    alive_members,
+    is_alive,
+    view_of,
+    with_dead,
+    with_right_of,
+    without,
+)
 
 
 class RingMember(MemberBase):
@@ -55,7 +64,9 @@ class RingMember(MemberBase):
             self._set_timer(
                 partial(self._suspicion_of_right_ends, new.right), self._limits.suspicion_s
             )
+        self._all_live = len(alive_members(record)) == len(new.members)
         if self._is_alone:
+            self._acks_waiting.clear()
             self._confirm(self._circulation.settle_alone())
         # Neighbours hear of this version at once, not with the next message; above all a former
         # neighbour that was declared dead though it lives.
@@ -152,10 +163,29 @@ class RingMember(MemberBase):
         else:
             self._progress(self._circulation.receive(message.entries, self._owned))
 
+    @property
+    def _acks_may_wait(self) -> bool:
+        """Whether no member waits for acks: one that leaves does, and so does who inherits."""
+        return self.phase is JOINED and self._all_live and not self.congested
+
+    def _have_acks_wait(self, acks: Iterable[MemberNews]) -> None:
+        """Pass these acks on with the next publish, or after a while."""
+        self._acks_waiting.update({entry.member: entry.acked for entry in acks})
+        if not self._acks_timer_is_set:
+            self._acks_timer_is_set = True
+            self._set_timer(self._acks_wait_no_longer, self._limits.acks_wait_s)
+
+    def _acks_wait_no_longer(self) -> None:
+        self._acks_timer_is_set = False
+        if self._acks_waiting and self.phase in (JOINED, DRAINING):
+            self._send_activity(())
+
     def _progress(self, progress: ActivityEffects) -> None:
         """Pass messages on before delivering them: they survive a member that dies delivering."""
-        if progress.entries:
+        if any([entry.pubs for entry in progress.entries]) or not self._acks_may_wait:
             self._send_activity(progress.entries)
+        elif progress.entries:
+            self._have_acks_wait(progress.entries)
         self._confirm(progress.confirmed)
         for entry in progress.deliveries:
             for payload in entry.pubs:

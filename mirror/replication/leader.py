@@ -25,6 +25,7 @@ from warren.core.ports import Clock
 from warren.mirror.carriers.batch import Position
 from warren.mirror.replication.awaited_confirms import AwaitedConfirms
 from warren.mirror.replication.confirm_rule import ALL, can_shrink, confirmed_upto
+from warren.mirror.replication.flush_times import FlushTimes
 from warren.mirror.replication.former_copy import Kept, Tail
 from warren.mirror.replication.instructions import Op, Script, lives_s
 from warren.mirror.replication.known_copy import KnownCopy, SyncProgress
@@ -79,7 +80,7 @@ class Leader:
         self._effects = effects
         self._script = Script()
         self._batch = 1
-        self._flushing = False
+        self._flushes = FlushTimes(clock, lambda: self._effects.flush_soon(), self.flush)
         self._silent = False
         self._copies: dict[str, KnownCopy] = {}
         # How many whole copies confirm a publish; None: every mirror has to, whole or not.
@@ -147,7 +148,7 @@ class Leader:
         """Have what was written down broadcast: at once, if it is much."""
         if self._script.octets >= BATCH_BYTES_MAX and not self._is_from_afar:
             self._send()
-        self._wake()
+        self._flushes.soon()
 
     @contextmanager
     def publishing_again(self) -> Iterator[None]:
@@ -179,21 +180,20 @@ class Leader:
 
     def run(self, op: Op, level: int, position: int) -> None:
         self._script.run(op, level, position)
-        if not self._flushing:
-            self._wake()
+        self._flushes.after(op)
 
     def runs(self, op: Op, level: int, positions: Sequence[int]) -> None:
         self._script.runs(op, level, positions)
-        if positions and not self._flushing:
-            self._wake()
+        if positions:
+            self._flushes.after(op)
 
     def note(self, op: Op, level: int, position: int, number: int) -> None:
         self._script.note(op, level, position, number)
-        self._wake()
+        self._flushes.soon()
 
     def purge(self, level: int) -> None:
         self._script.purge(level)
-        self._wake()
+        self._flushes.soon()
 
     def hand_out(self, level: int, below: int) -> None:
         self._script.note(Op.HAND_OUT, level, below)
@@ -202,7 +202,7 @@ class Leader:
         else:
             self._hand_outs.clear()
             self.levels[level].hand_outs.noted_by_all(below)
-        self._wake()
+        self._flushes.soon()
 
     def withhold(self) -> None:
         self._effects.withhold()
@@ -240,13 +240,13 @@ class Leader:
     def refused(self, name: str, number: int) -> None:
         """Note that a publish of another node is not in the queue, and never will be."""
         self._refused.setdefault(name, []).append(number)
-        self._wake()
+        self._flushes.soon()
 
     def heard(self, name: str, upto: int) -> None:
         """Note that another node knows which of its publishes were refused, up to this number."""
         self._write_refused()
         self._script.control(Op.HEARD, name, upto)
-        self._wake()
+        self._flushes.soon()
 
     def _write_refused(self) -> None:
         for name, numbers in self._refused.items():
@@ -255,7 +255,7 @@ class Leader:
 
     def flush(self) -> None:
         """Broadcast what was written down. Without mirrors it need not wait for any report."""
-        self._flushing = False
+        self._flushes.is_due = False
         self._send()
         if self._may_send and not self._copies:
             self._release()
@@ -286,11 +286,6 @@ class Leader:
     def _last_batch(self) -> int:
         """The last batch with anything that was written down so far, sent or not."""
         return self._batch if self._script else self._batch - 1
-
-    def _wake(self) -> None:
-        if not self._flushing:
-            self._flushing = True
-            self._effects.flush_soon()
 
     # Confirming
 
@@ -325,6 +320,7 @@ class Leader:
     def let_go(self) -> None:
         """Cut the references to the queue: this leader has ended, and memory can be freed."""
         self.levels.clear()
+        self._flushes.end()
         self._effects = NoEffects()
 
     def has(self, mirror: str, batch: int) -> None:
@@ -681,4 +677,4 @@ class Leader:
         self._confirmed = self._last_batch()
         for level in self.levels:
             level.begins_epoch()
-        self._wake()
+        self._flushes.soon()

@@ -14,6 +14,7 @@ from pipe import Client
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Table, long, longstr
 from warren.core.vhosts.delay_queue import DelayQueue
+from warren.mirror.replication.flush_times import WAIT_S
 
 QUEUE = "amq.delayed.dx"
 COUNT = 20
@@ -189,6 +190,7 @@ def test_what_is_cancelled_or_sent_now_is_so_at_mirrors_too(cluster: Cluster) ->
     cluster.clock.advance(1)
     assert arrived(client) == [1]
     assert [backlog(cluster[name]) for name in "bc"] == [2, 2]
+    cluster.clock.advance(WAIT_S)
     cluster.kill("a")
     cluster.clock.advance(100)
     assert arrived(client_of(cluster, record(cluster).leader)) == [2, 3]

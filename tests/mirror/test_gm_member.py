@@ -368,3 +368,93 @@ def test_a_joiner_does_not_begin_with_the_knowledge_of_who_did_not_let_it_in() -
     member.receive(left, Catchup(1, 5, 0, ()))
     effects = member.record_read(2, record(5, left, first, D, dead=(first,)))
     assert effects[-1] == Stopped(StopReason.JOIN_LOST)
+
+
+# Acks
+
+
+def came_round(member: Member, *, position: int = 1, first: int = 0) -> list[Effect]:
+    """A publish of B has gone round, and comes from A."""
+    return member.receive(
+        A, Activity(1, 3, position, (MemberNews(B, first, (b"%d" % first,), NONE),))
+    )
+
+
+def sent_by(effects: list[Effect]) -> list[tuple[MemberNews, ...]]:
+    return [
+        effect.message.entries
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, Activity)
+    ]
+
+
+def test_an_ack_goes_with_the_next_publish() -> None:
+    member = between(A, B, C)
+    member.broadcast(b"0")
+    member.flush()
+    assert sent_by(came_round(member)) == []
+    member.broadcast(b"1")
+    (entries,) = sent_by(member.flush())
+    assert entries == (MemberNews(B, 0, (), 0), MemberNews(B, 1, (b"1",), NONE))
+
+
+def test_acks_of_others_wait_for_a_publish_to_pass_on() -> None:
+    member = between(A, B, C)
+    member.receive(A, Activity(1, 3, 1, (MemberNews(C, 0, (b"0", b"1"), NONE),)))
+    for position, acked in ((2, 0), (3, 1)):
+        ack = MemberNews(C, 0, (), acked)
+        assert sent_by(member.receive(A, Activity(1, 3, position, (ack,)))) == []
+    publish = MemberNews(A, 0, (b"0",), NONE)
+    (entries,) = sent_by(member.receive(A, Activity(1, 3, 4, (publish,))))
+    assert entries == (MemberNews(C, 0, (), 1), publish)
+
+
+def test_an_ack_without_a_publish_goes_after_a_while() -> None:
+    member = between(A, B, C)
+    member.broadcast(b"0")
+    member.flush()
+    (timer,) = effects_of(came_round(member), SetTimer)
+    assert isinstance(timer, SetTimer) and timer.delay_s == GmLimits().acks_wait_s
+    assert sent_by(member.timer_fired(timer.timer)) == [(MemberNews(B, 0, (), 0),)]
+
+
+def test_nothing_is_sent_after_a_while_if_the_ack_went_with_a_publish() -> None:
+    member = between(A, B, C)
+    member.broadcast(b"0")
+    member.flush()
+    (timer,) = effects_of(came_round(member), SetTimer)
+    member.broadcast(b"1")
+    member.flush()
+    assert isinstance(timer, SetTimer)
+    assert member.timer_fired(timer.timer) == []
+
+
+def test_a_catchup_tells_of_the_acks_that_wait() -> None:
+    """The right neighbour would take an ack that it hears of twice for nonsense."""
+    member = between(A, B, C)
+    member.broadcast(b"0")
+    member.flush()
+    came_round(member)
+    (sent,) = member.receive(C, CheckNeighbours(1, 3, ANY))
+    assert isinstance(sent, Send) and isinstance(sent.message, Catchup)
+    assert Known(B, 0, ()) in sent.message.known
+    member.broadcast(b"1")
+    assert sent_by(member.flush()) == [(MemberNews(B, 1, (b"1",), NONE),)]
+
+
+def test_acks_do_not_wait_while_the_messages_of_a_dead_member_go_round() -> None:
+    member = between(A, B, C)
+    member.receive(C, CheckNeighbours(1, 4))
+    member.record_read(3, record(4, A, B, C, D, dead=(D,)))
+    member.broadcast(b"0")
+    member.flush()
+    assert sent_by(member.receive(A, Activity(1, 4, 1, (MemberNews(B, 0, (b"0",), NONE),)))) == [
+        (MemberNews(B, 0, (), 0),)
+    ]
+
+
+def test_acks_do_not_wait_for_a_member_that_stops() -> None:
+    member = between(A, B, C)
+    member.broadcast(b"0")
+    member.stop_when_drained()
+    assert sent_by(came_round(member)) == [(MemberNews(B, 0, (), 0),)]

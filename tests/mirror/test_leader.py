@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from manual_clock import ManualClock
+
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.messages.message import Envelope
 from warren.mirror.carriers.batch import epoch_and_batch
+from warren.mirror.replication.flush_times import WAIT_S
+from warren.mirror.replication.instructions import Op
 from warren.mirror.replication.leader import BATCH_BYTES_MAX, Leader
 from warren.mirror.replication.leader_level import LeaderLevel
 
@@ -15,9 +19,11 @@ class Effects:
     def __init__(self) -> None:
         self.batches: list[int] = []
         self.everywhere = 0
+        self.flushes = 0
 
     def flush_soon(self) -> None:
         """The test flushes."""
+        self.flushes += 1
 
     def broadcast(self, payload: bytes) -> None:
         self.batches.append(epoch_and_batch(payload)[1])
@@ -77,3 +83,28 @@ def test_publishes_of_another_node_are_in_one_batch_with_the_number_of_the_last_
     assert len(effects.batches) == 1
     leader.publish(0, 5, envelope, bytes(BATCH_BYTES_MAX), None, False)
     assert len(effects.batches) == 2
+
+
+def test_what_was_acknowledged_is_told_with_the_next_publish_or_a_moment_later() -> None:
+    effects = Effects()
+    clock = ManualClock()
+    leader = Leader(1, 0, clock, effects)
+    leader.levels = [LeaderLevel(MemoryQueue(), 0, leader)]
+    leader.add_mirror("b")
+    leader.start("b", synchronise=True)
+    begun = len(effects.batches)
+    envelope = Envelope("", "q", b"", True, 0, None)
+    effects.flushes = 0
+    leader.runs(Op.ACK, 0, [1])
+    leader.run(Op.FETCH, 0, 2)
+    assert not effects.flushes
+    leader.publish(0, 3, envelope, b"x", None, False)
+    assert effects.flushes == 1
+    leader.flush()
+    assert len(effects.batches) == begun + 1
+    leader.runs(Op.ACK, 0, [3])
+    clock.advance(WAIT_S)
+    assert len(effects.batches) == begun + 2
+    # What clients wait for, and what changes the order, is told at once.
+    leader.runs(Op.REQUEUE, 0, [2])
+    assert effects.flushes == 2

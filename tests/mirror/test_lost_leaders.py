@@ -13,6 +13,7 @@ from warren.core.scheduling.waiting import run
 from warren.mirror.members import abreast
 from warren.mirror.remote.remote_queue import NEW_LEADER_S
 from warren.mirror.replication.copy_here import LEADER_MAY_COME_S
+from warren.mirror.replication.flush_times import WAIT_S
 from warren.mirror.replication.hand_over import PATIENCE_S
 
 
@@ -33,7 +34,7 @@ def test_a_mirror_takes_the_lead_when_the_leader_dies(cluster: Cluster) -> None:
     c.consumes("ha")
     assert c.receives_bodies() == [b"0", b"1", b"2", b"3"]
     c.acks(1)
-    cluster.settle()
+    cluster.clock.advance(WAIT_S)
     cluster.kill("a")
     cluster.clock.advance(5)
     assert record(cluster, "ha").leader in ("b", "c")

@@ -18,6 +18,7 @@ from warren.core.messages.message import Envelope
 from warren.core.queues.consumers import Consumer
 from warren.core.scheduling.waiting import run
 from warren.mirror.members import abreast
+from warren.mirror.replication.flush_times import WAIT_S
 from warren.mirror.replication.leader import BATCH_BYTES_MAX
 from warren.mirror.replication.replicas import SyncLimits, Wanted
 
@@ -86,7 +87,7 @@ def test_messages_pass_through_a_mirrored_queue(cluster: Cluster) -> None:
     assert b.receives(commands.Basic.Ack).delivery_tag == 5
     assert c.receives_bodies() == [b"%d" % number for number in range(5)]
     c.acks(3, multiple=True)
-    cluster.settle()
+    cluster.clock.advance(WAIT_S)
     for node in "bc":
         (copy,) = cluster[node].mirroring.copies.by_queue.values()
         assert copy.mirror.levels[0].backing.length == 0

@@ -45,6 +45,9 @@ def link_is_whole(left: Process, right: Process) -> bool:
         expected = expected + 1 if hasattr(message, "entries") else expected
     if expected != left.member._links.position + 1:
         return False
+    for member, acked in left.member._acks_waiting.items():
+        if member in shadow:
+            shadow[member][1] = acked
     for member, (last_pub, acked) in shadow.items():
         state = left.member.circulation.states.get(member)
         if state is not None:
