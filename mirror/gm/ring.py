@@ -165,7 +165,8 @@ class RingMember(MemberBase):
 
     @property
     def _acks_may_wait(self) -> bool:
-        """Whether no member waits for acks: one that leaves does, and so does who inherits."""
+        """Whether no member waits for acks: one that stops does, and so does the heir of a dead
+        one."""
         return self.phase is JOINED and self._all_live and not self.congested
 
     def _have_acks_wait(self, acks: Iterable[MemberNews]) -> None:

@@ -1,9 +1,9 @@
 """When a leader broadcasts what it has written down: when the turn is over, or a moment later.
 
-What clients wait for goes when the turn is over. Nobody waits for the news that messages were
-fetched or acknowledged, and mirrors that miss it deliver those messages again, as they do when an
-acknowledgement is lost on its way from the client. It waits for a publish to go with: where
-messages come one at a time, that halves the broadcasts.
+What clients wait for goes when the turn is over. No client waits for the news that messages were
+fetched or acknowledged. So that news waits for a publish to go with, which halves the broadcasts
+where messages come one at a time. If the leader dies meanwhile, the next one delivers those
+messages again, as it does when an acknowledgement is lost on its way from the client.
 """
 
 from __future__ import annotations
