@@ -57,8 +57,10 @@ class GmLimits(NamedTuple):
     retry_s: float = 0.05
     """Time until the store, or a member that was not ready, is asked again, times a random number
     from 0.5 to 1.5."""
-    acks_wait_s: float = 0.5
-    """Time for which acks wait at a member for a publish to go with: they only free memory."""
+    news_wait_s: float = 0.1
+    """Time for which news that only frees memory waits at a member for a publish to go with."""
+    news_wait_bytes: int = 1 << 20
+    """While a member holds more than this, such news does not wait."""
     founding_s: float = 2.0
     """Time that a founder waits for its group to be made; then it joins by itself."""
 
@@ -122,9 +124,9 @@ class MemberBase:
         self._awaits_group = False
         self._unreachable: set[MemberId] = set()
         self._flush_is_due = False
-        # Acks that wait to be passed on with the next publish: up to which number, by member.
-        self._acks_waiting: dict[MemberId, int] = {}
-        self._acks_timer_is_set = False
+        # News of members that waits to be passed on with the next publish.
+        self._news_waiting: dict[MemberId, MemberNews] = {}
+        self._news_timer_is_set = False
         self._all_live = False
 
     @property
@@ -184,17 +186,21 @@ class MemberBase:
         self._links.catchup_version = self._view.version
         position = self._links.next_position()
         known = self._circulation.known()
-        # The catchup tells of these acks, too.
-        self._acks_waiting.clear()
+        # The catchup tells of this, too.
+        self._news_waiting.clear()
         self._send(self._view.right, Catchup(self.epoch, self._view.version, position, known))
 
     def _send_activity(self, entries: Iterable[MemberNews]) -> None:
-        """Send news to the right neighbour, behind the acks that wait for some."""
-        acks = [MemberNews(member, 0, (), acked) for member, acked in self._acks_waiting.items()]
-        self._acks_waiting.clear()
+        """Send news to the right neighbour, behind the news that waits for some.
+
+        The right neighbour has its own publishes: it only has to hear that they have come round.
+        """
+        right = self._view.right
+        news = [entry.without_payloads() if entry.member == right else entry for entry in entries]
+        news = [*self._news_waiting.values(), *news]
+        self._news_waiting.clear()
         position = self._links.next_position()
-        message = Activity(self.epoch, self._view.version, position, (*acks, *entries))
-        self._send(self._view.right, message)
+        self._send(right, Activity(self.epoch, self._view.version, position, tuple(news)))
 
     def _send(self, to: MemberId, message: Message) -> None:
         self._effects.append(Send(to, message))

@@ -57,6 +57,16 @@ class MemberNews(NamedTuple):
     pubs: Payloads
     acked: CountOrNone
 
+    def without_payloads(self) -> MemberNews:
+        """The same news, with an empty payload for each publish."""
+        return self._replace(pubs=(b"",) * len(self.pubs))
+
+    def followed_by(self, later: MemberNews) -> MemberNews:
+        """This and later news of the member in one."""
+        first = self.first if self.pubs else later.first
+        acked = max(self.acked, later.acked)
+        return MemberNews(self.member, first, self.pubs + later.pubs, acked)
+
 
 class Known(NamedTuple):
     """All that is known of one member; `pending` are its last publishes, up to `last_pub`."""

@@ -66,7 +66,7 @@ class RingMember(MemberBase):
             )
         self._all_live = len(alive_members(record)) == len(new.members)
         if self._is_alone:
-            self._acks_waiting.clear()
+            self._news_waiting.clear()
             self._confirm(self._circulation.settle_alone())
         # Neighbours hear of this version at once, not with the next message; above all a former
         # neighbour that was declared dead though it lives.
@@ -163,30 +163,39 @@ class RingMember(MemberBase):
         else:
             self._progress(self._circulation.receive(message.entries, self._owned))
 
-    @property
-    def _acks_may_wait(self) -> bool:
-        """Whether no member waits for acks: one that stops does, and so does the heir of a dead
+    def _may_wait(self, entries: Iterable[MemberNews]) -> bool:
+        """Whether this only frees memory: acks, and what tells the right neighbour that its own
+        publishes have come round. A member that stops waits for it, and so does the heir of a dead
         one."""
-        return self.phase is JOINED and self._all_live and not self.congested
+        if self.phase is not JOINED or not self._all_live:
+            return False
+        if any([entry.pubs and entry.member != self._view.right for entry in entries]):
+            return False
+        return self._circulation.held_bytes <= self._limits.news_wait_bytes
 
-    def _have_acks_wait(self, acks: Iterable[MemberNews]) -> None:
-        """Pass these acks on with the next publish, or after a while."""
-        self._acks_waiting.update({entry.member: entry.acked for entry in acks})
-        if not self._acks_timer_is_set:
-            self._acks_timer_is_set = True
-            self._set_timer(self._acks_wait_no_longer, self._limits.acks_wait_s)
+    def _have_wait(self, entries: Iterable[MemberNews]) -> None:
+        """Pass this on with the next publish, or after a while."""
+        waiting = self._news_waiting
+        for entry in entries:
+            entry = entry.without_payloads()
+            before = waiting.get(entry.member)
+            waiting[entry.member] = entry if before is None else before.followed_by(entry)
+        if not self._news_timer_is_set:
+            self._news_timer_is_set = True
+            self._set_timer(self._news_waits_no_longer, self._limits.news_wait_s)
 
-    def _acks_wait_no_longer(self) -> None:
-        self._acks_timer_is_set = False
-        if self._acks_waiting and self.phase in (JOINED, DRAINING):
+    def _news_waits_no_longer(self) -> None:
+        self._news_timer_is_set = False
+        if self._news_waiting and self.phase in (JOINED, DRAINING):
             self._send_activity(())
 
     def _progress(self, progress: ActivityEffects) -> None:
         """Pass messages on before delivering them: they survive a member that dies delivering."""
-        if any([entry.pubs for entry in progress.entries]) or not self._acks_may_wait:
-            self._send_activity(progress.entries)
-        elif progress.entries:
-            self._have_acks_wait(progress.entries)
+        if progress.entries:
+            if self._may_wait(progress.entries):
+                self._have_wait(progress.entries)
+            else:
+                self._send_activity(progress.entries)
         self._confirm(progress.confirmed)
         for entry in progress.deliveries:
             for payload in entry.pubs:

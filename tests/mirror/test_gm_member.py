@@ -400,13 +400,36 @@ def test_an_ack_goes_with_the_next_publish() -> None:
 
 def test_acks_of_others_wait_for_a_publish_to_pass_on() -> None:
     member = between(A, B, C)
-    member.receive(A, Activity(1, 3, 1, (MemberNews(C, 0, (b"0", b"1"), NONE),)))
+    member.receive(A, Activity(1, 3, 1, (MemberNews(A, 0, (b"0", b"1"), NONE),)))
     for position, acked in ((2, 0), (3, 1)):
-        ack = MemberNews(C, 0, (), acked)
+        ack = MemberNews(A, 0, (), acked)
         assert sent_by(member.receive(A, Activity(1, 3, position, (ack,)))) == []
-    publish = MemberNews(A, 0, (b"0",), NONE)
+    publish = MemberNews(A, 2, (b"2",), NONE)
     (entries,) = sent_by(member.receive(A, Activity(1, 3, 4, (publish,))))
-    assert entries == (MemberNews(C, 0, (), 1), publish)
+    assert entries == (MemberNews(A, 0, (), 1), publish)
+
+
+def test_who_published_hears_after_a_while_what_has_come_round() -> None:
+    """Its own payloads are not sent back to it."""
+    member = between(A, B, C)
+    (timer,) = [
+        effect
+        for position, first in ((1, 0), (2, 1))
+        for effect in member.receive(
+            A, Activity(1, 3, position, (MemberNews(C, first, (b"payload",), NONE),))
+        )
+        if not isinstance(effect, Deliver)
+    ]
+    member.receive(A, Activity(1, 3, 3, (MemberNews(C, 0, (), 0),)))
+    assert isinstance(timer, SetTimer)
+    assert sent_by(member.timer_fired(timer.timer)) == [(MemberNews(C, 0, (b"", b""), 0),)]
+
+
+def test_nothing_waits_while_much_is_held() -> None:
+    member = between(A, B, C)
+    much = bytes(GmLimits().news_wait_bytes)
+    effects = member.receive(A, Activity(1, 3, 1, (MemberNews(C, 0, (much,), NONE),)))
+    assert sent_by(effects) == [(MemberNews(C, 0, (b"",), NONE),)]
 
 
 def test_an_ack_without_a_publish_goes_after_a_while() -> None:
@@ -414,7 +437,7 @@ def test_an_ack_without_a_publish_goes_after_a_while() -> None:
     member.broadcast(b"0")
     member.flush()
     (timer,) = effects_of(came_round(member), SetTimer)
-    assert isinstance(timer, SetTimer) and timer.delay_s == GmLimits().acks_wait_s
+    assert isinstance(timer, SetTimer) and timer.delay_s == GmLimits().news_wait_s
     assert sent_by(member.timer_fired(timer.timer)) == [(MemberNews(B, 0, (), 0),)]
 
 

@@ -45,9 +45,11 @@ def link_is_whole(left: Process, right: Process) -> bool:
         expected = expected + 1 if hasattr(message, "entries") else expected
     if expected != left.member._links.position + 1:
         return False
-    for member, acked in left.member._acks_waiting.items():
+    for member, entry in left.member._news_waiting.items():
         if member in shadow:
-            shadow[member][1] = acked
+            shadow[member][0] += len(entry.pubs)
+            if entry.acked != NONE:
+                shadow[member][1] = entry.acked
     for member, (last_pub, acked) in shadow.items():
         state = left.member.circulation.states.get(member)
         if state is not None:
