@@ -36,8 +36,8 @@ class PinnedQueue:
     positions of its own in each. `octets` are those of the records. `unacked` are ranges of
     positions, end exclusive, that were out for acknowledgement just before the snapshot, and a
     consumer may have had the messages before `redelivered_below`; None if unknown. `unreadable`
-    counts places in its index that could not be read. `retained`: these
-    messages were acknowledged, and are no longer in the queue.
+    counts places in its index that could not be read. `retained`: these messages were acknowledged,
+    and are no longer in the queue.
 
     `cluster_id` is the same at all nodes of a cluster, unlike `queue_id`; None if only one node is
     read.
@@ -184,7 +184,9 @@ class Snapshot:
 def tell_unasked(store: PinnedStore) -> None:
     """Log why columns are null, if they are because a node that runs could not be asked."""
     if store.unasked is not None:
-        log.warning("state_unknown: the columns state and redelivered are null: %s", store.unasked)
+        log.warning(
+            "state_unknown reason=%r: the columns state and redelivered are null", store.unasked
+        )
 
 
 def load_snapshot(directory: Path) -> Snapshot:

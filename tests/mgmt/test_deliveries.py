@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from broker_channel import open_channel
 from pamqp import commands
 from pipe import Broker, Client, publish_frames
 
+import warren
 from warren.amqp.settling import SETTLED_AT_ONCE
 from warren.core.field import Field, long, longstr
 from warren.core.queues.local_queue import LocalQueue
@@ -22,6 +26,8 @@ from warren.mgmt.api.deliveries import (
     DeliverySurvey,
     Positions,
 )
+from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
+from warren.mgmt.ctl.errors import Refused
 from warren.mgmt.http import slices
 
 CHANNELS = 10
@@ -183,3 +189,18 @@ def test_a_queue_that_goes_meanwhile_is_no_longer_led_here(broker: Broker, clien
         return one.led_here, {row["queue_id"] for row in rows}
 
     assert asyncio.run(survey()) == ({other.queue_id}, {f"{other.queue_id:016x}"})
+
+
+def test_the_answer_says_which_queues_are_not_led_here(tmp_path: Path) -> None:
+    running = warren.Broker(data_dir=tmp_path / "data", control_socket=True)
+    with running, closing(ControlClient(LocalTarget(tmp_path / "data"), 30)) as client:
+        with open_channel(running) as channel:
+            channel.queue_declare("q", durable=True)
+        queue_id = running.call(lambda node: node.vhosts["/"].queues["q"].queue_id)
+        both = {"queue_ids": [f"{queue_id:016x}", "ff00"]}
+        answer = client.post("control", "deliveries", body=both)
+        assert answer == {"levels": [], "elsewhere": ["000000000000ff00"]}
+        assert client.post("control", "deliveries") == {"levels": [], "elsewhere": []}
+        for wrong in (5, "text", [5], ["g"], [None]):
+            with pytest.raises(Refused, match="hexadecimal"):
+                client.post("control", "deliveries", body={"queue_ids": wrong})

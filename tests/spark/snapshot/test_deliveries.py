@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,15 @@ from server_process import ServerProcess
 from stored_node import StoredNode, fill
 
 from warren import Broker
+from warren.mgmt.api.deliveries import RANGES_MAX
 from warren.persist.disk.filesystem import RealFileSystem
 from warren.persist.snapshots.pins import LEASE_FILE
 from warren.spark_export.decode.schema import columns
 from warren.spark_export.errors import StoreRefused
+from warren.spark_export.node_urls import NodeAddress
+from warren.spark_export.remote.remote_files import RemoteFiles
 from warren.spark_export.remote.remote_node import close_connections
+from warren.spark_export.remote.remote_store import NOT_TOLD, Part, RemoteSnapshot, _Opened
 from warren.spark_export.snapshot import deliveries
 from warren.spark_export.snapshot.creation import Creation
 from warren.spark_export.snapshot.deliveries import Deliveries
@@ -166,6 +171,43 @@ def test_each_priority_has_deliveries_of_its_own(
     assert drained(broker.url, "levels") == all_ready
 
 
+def test_a_level_may_have_very_many_ranges(
+    data: Path, broker: Broker, channel: BlockingChannel
+) -> None:
+    count = 2 * RANGES_MAX + 500
+    quick = channel.connection.channel()
+    declare(quick, "q", [b"%d" % number for number in range(count)])
+    got: list[int] = []
+    channel.basic_consume("q", lambda channel, method, *_: got.append(method.delivery_tag))
+    while len(got) < count:
+        channel.connection.process_data_events(1)
+    for tag in got[1::2]:
+        channel.basic_ack(tag)
+    channel.queue_declare("q", passive=True)
+    found = snapshot_of(data)
+    assert found == {("q", b"%d" % number): (UNACKED, True) for number in range(0, count, 2)}
+
+
+def test_what_was_asked_first_holds_for_a_snapshot_that_is_taken_again(
+    data: Path, broker: Broker, channel: BlockingChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(channel, "q", [b"0", b"1"])
+    take = Creation._take
+    taken: list[Snapshot] = []
+
+    def damaged_at_first(*given: Any) -> Snapshot:
+        snapshot = take(*given)
+        if not taken:
+            snapshot = replace(snapshot, lost=1)
+            get(channel, "q")
+        taken.append(snapshot)
+        return snapshot
+
+    monkeypatch.setattr(Creation, "_take", damaged_at_first)
+    assert snapshot_of(data) == {("q", b"0"): (READY, False), ("q", b"1"): (READY, False)}
+    assert len(taken) == 2
+
+
 def test_after_a_crash_everything_is_redelivered(data: Path, tmp_path: Path) -> None:
     arguments = ["--amqp", "127.0.0.1:0", "--data-dir", str(data)]
     process = ServerProcess(arguments, tmp_path)
@@ -298,6 +340,15 @@ def test_snapshots_of_earlier_versions_do_not_say(data: Path) -> None:
     path.write_text(json.dumps(fields))
     queues = load_snapshot(snapshot.directory).queues
     assert {queue.deliveries for queue in queues} == {Deliveries((), None)}
+
+
+def test_nodes_of_earlier_versions_do_not_say() -> None:
+    node = NodeAddress("node", 15672)
+    part = Part("a", RemoteFiles(node, "20260131T120000Z-89abcdef", "token"))
+    told: dict[str, Any] = {"snapshot": {"unreadable": 0, "queues": []}}
+    assert RemoteSnapshot([_Opened(part, told)]).unasked == NOT_TOLD
+    told["snapshot"]["unasked"] = None
+    assert RemoteSnapshot([_Opened(part, told)]).unasked is None
 
 
 # Those who ask
