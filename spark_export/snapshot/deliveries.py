@@ -5,8 +5,8 @@ A node knows both while it runs, and is asked. In the store of a stopped node no
 unacknowledged, and messages are redelivered as they will be when the node starts again: after a
 stop in order those that were delivered once, which the file `clean` says; after a crash all.
 
-The file is removed when the node starts. If it has started while the snapshot was being made,
-nothing is known.
+The file is removed when the node starts. If it has started while the snapshot was being made, it
+is unknown which messages are redelivered.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class KnownDeliveries:
         return Deliveries(tuple(unacked), below)
 
     def is_stopped_since(self) -> bool:
-        """Whether the node, which did not run, has not been started since then."""
-        # Each start writes another checkpoint, before anything is delivered.
-        return self._stop == self._read_stop() and is_running(self._data_directory) is False
+        """Whether nothing has been published or delivered since then by a node that did not run."""
+        # Each start of a node writes another checkpoint before that.
+        return self._stop == self._read_stop()
 
     def _read_stop(self) -> tuple[bytes | None, ...]:
         store = self._data_directory / STORE_DIRECTORY
