@@ -599,11 +599,10 @@ class Channel:
             # After the queues have the messages: those put back go out before new ones.
             self.limit.settled(limited)
 
-    def unsettled(self) -> Iterator[Message]:
+    def unsettled(self) -> list[Message]:
         """Messages delivered to this channel whose verdicts have not reached their queues yet."""
-        yield from self.unacked.values()
-        if self.transaction is not None:
-            yield from self.transaction.judged_messages()
+        judged = () if self.transaction is None else self.transaction.judged_messages()
+        return [*self.unacked.values(), *judged]
 
     def requeue_all(self, verdict: Verdict = Verdict.REQUEUE) -> Waiting[None] | None:
         """Put all unacknowledged messages back into their queues; many of them in turns."""

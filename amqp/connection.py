@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol, cast
 
 from pamqp import commands
@@ -88,10 +88,8 @@ from warren.core.errors import BrokerError, ChannelFault, InternalFault, NotAllo
 from warren.core.exchanges.routing import table_us
 from warren.core.field import Table
 from warren.core.log_line import log_event
-from warren.core.messages.message import Message
 from warren.core.node import Node
 from warren.core.ports import Timer
-from warren.core.queues.queue import Queue
 from warren.core.scheduling.waiting import Event, Waiting, at_risk
 from warren.core.vhosts.vhost import VirtualHost
 
@@ -262,14 +260,8 @@ class Connection:
     def channel_count(self) -> int:
         return len(self.channels) + len(self._closing_channels)
 
-    def unacked_of(self, queue: Queue) -> list[Message]:
-        """The messages that its channels have got from the queue and not settled."""
-        return [
-            message
-            for channel in self.channels.values()
-            for message in channel.unsettled()
-            if message.holder.queue is queue
-        ]
+    def holdings(self) -> Collection[Channel]:
+        return self.channels.values()
 
     @property
     def owed_octets(self) -> int:

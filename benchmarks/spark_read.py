@@ -49,6 +49,7 @@ from warren.persist.layout.format import (
 from warren.persist.log.log_writer import file_name
 from warren.spark_export.decode.decode import decode_unit
 from warren.spark_export.decode.schema import all_columns, arrow_schema, spark_schema
+from warren.spark_export.snapshot.deliveries import Deliveries
 from warren.spark_export.snapshot.filters import EVERYTHING
 from warren.spark_export.snapshot.options import parse_options
 from warren.spark_export.snapshot.unit import (
@@ -184,7 +185,7 @@ class UnitsReader(DataSourceReader):
         self._schema = arrow_schema(COLUMNS)
 
     def partitions(self) -> list[InputPartition]:
-        return [UnitPartition([(unit, ())]) for unit in self._units]
+        return [UnitPartition([(unit, Deliveries((), 0))]) for unit in self._units]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         keep = EVERYTHING.row_filter(OPTIONS)

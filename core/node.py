@@ -8,7 +8,7 @@ built, with its clock, store and monitors, by `warren/node.py`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
@@ -59,8 +59,8 @@ class Client(Protocol):
     @property
     def channel_count(self) -> int: ...
 
-    def unacked_of(self, queue: Queue) -> Iterable[Message]:
-        """The messages that its channels have got from the queue and not settled."""
+    def holdings(self) -> Iterable[Holding]:
+        """Its channels."""
         ...
 
     def force_close(self, reason: str) -> None: ...
@@ -73,7 +73,7 @@ class Client(Protocol):
 class Holding(Protocol):
     """A channel, as far as it has messages."""
 
-    def unsettled(self) -> Iterable[Message]:
+    def unsettled(self) -> Sequence[Message]:
         """The messages it has got and no queue has heard a verdict of."""
         ...
 
@@ -402,16 +402,22 @@ class Node:
     def unacked_of(self, queue: LocalQueue) -> list[Message]:
         """The pending messages of a queue: out for acknowledgement, wherever the channels are, dead
         and not buried yet, returned and waiting, or taken out by an operator."""
-        vhost = self.vhosts.get(queue.vhost_name)
-        found = [*queue.in_hand, *queue.waiting_messages()]
-        found += list(vhost.burials.of_queue(queue)) if vhost is not None else []
-        for client in self.clients:
-            found += client.unacked_of(queue)
-        for channel in self.giving_back:
+        found = self.held_by_queue(queue)
+        holdings = [channel for client in self.clients for channel in client.holdings()]
+        for channel in (*holdings, *self.giving_back):
             found += [message for message in channel.unsettled() if message.holder.queue is queue]
         for held in self.held_afar(queue):
             found += held.messages.values()
         return found
+
+    def held_by_queue(self, queue: LocalQueue) -> list[Message]:
+        """The pending messages of a queue that no client has."""
+        vhost = self.vhosts.get(queue.vhost_name)
+        found = [*queue.waiting_messages()]
+        # Only now may the queue make itself a hand: there are many without.
+        if queue.set_aside[0] > len(found):
+            found += queue.in_hand
+        return found + (list(vhost.burials.of_queue(queue)) if vhost is not None else [])
 
     def held_afar(self, queue: LocalQueue) -> Iterable[HeldAfar]:
         """What clients of other nodes have got from the queue and not settled."""

@@ -69,6 +69,9 @@ class Failed(click.ClickException):
     exit_code = DAMAGED
 
 
+STATE = click.option(
+    "--state", is_flag=True, help="Fail if a node that runs cannot be asked about deliveries."
+)
 LEASE = click.option(
     "--lease",
     default="1h",
@@ -173,9 +176,7 @@ def export() -> None:
     help="What to do with damaged records.",
 )
 @click.option("--allow-data-loss", is_flag=True, help="Leave out messages whose log file is gone.")
-@click.option(
-    "--state", is_flag=True, help="Ask the running node which messages are unacknowledged."
-)
+@STATE
 @click.option("--snapshot", metavar="ID", help="Read this snapshot, and keep it.")
 @SNAPSHOTS_IN
 @LEASE
@@ -247,7 +248,7 @@ def run(
             since=since,
             codec=codec,
             target_file_bytes=read.max_partition_bytes,
-            with_state=state,
+            needs_state=state,
             lease_s=lease,
             snapshot=_snapshot_path(directory, snapshot, snapshot_directory) if snapshot else None,
             snapshot_directory=snapshot_directory,
@@ -357,9 +358,7 @@ def snapshot_group() -> None:
 @choosing_queues
 @LEASE
 @SNAPSHOTS_IN
-@click.option(
-    "--state", is_flag=True, help="Ask the running node which messages are unacknowledged."
-)
+@STATE
 @AS_JSON
 def create_snapshot(
     directory: Path,
@@ -373,15 +372,16 @@ def create_snapshot(
 ) -> None:
     """Make a snapshot of the store in the data directory DIR, and print its id."""
     with _explained():
-        from warren.spark_export.snapshot.snapshot import create
+        from warren.spark_export.snapshot.snapshot import create, tell_unasked
 
         made = create(
             directory,
             _selector(vhost, queues, pattern),
             lease_s=lease,
             directory=snapshot_directory,
-            with_state=state,
+            needs_state=state,
         )
+        tell_unasked(made)
     if as_json:
         click.echo(json.dumps(_snapshot_summary(made)))
     else:

@@ -11,31 +11,26 @@ import os
 import platform
 import ssl
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from warren import __version__
 from warren.config import LOG_LEVELS, LogLevel
 from warren.core.access.access_control import LoginRefused
-from warren.core.backing.priority_queue import level_number
-from warren.core.definitions.records import QueueRecord
 from warren.core.definitions.validation import is_integer, is_number
-from warren.core.messages.message import Message
-from warren.core.queues.local_queue import LocalQueue
 from warren.core.resources.memory_monitor import Absolute, Fraction, Limit, share
 from warren.log_output import change_level, reopen_files
 from warren.mgmt.api.changes import audit
+from warren.mgmt.api.deliveries import QUEUES_MAX_BYTES, deliveries
 from warren.mgmt.api.overview import cluster_name, config_files, memory_breakdown
 from warren.mgmt.definitions.export import export_all
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import ApiError, BadRequest
 from warren.mgmt.http.request import ApiRequest, demanded, text
-from warren.mgmt.http.slices import Breather
 from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
 from warren.mgmt.network_interfaces import network_interfaces
 from warren.mgmt.statistics.sampler import node_connections
-from warren.mgmt.waiting import reached
 
 TAIL_BYTES_MAX = 1 << 20
 """Octets at the end of the log file in which its last lines are looked for."""
@@ -282,81 +277,6 @@ async def revive(request: ApiRequest) -> None:
     audit(request, "node_revived")
 
 
-# Messages
-
-
-async def unacknowledged(request: ApiRequest) -> Any:
-    """Positions of unacknowledged messages of the durable queues that this node leads.
-
-    Each row has ranges of positions, end exclusive, and the id that the storage has for the queue;
-    each level of a queue with priorities has an id of its own. The body may have `queue_ids`, a
-    list of such ids as hexadecimal numbers: then only these queues are in the answer.
-
-    Messages that were acknowledged before the request are removed from the storage before the
-    answer, so a program that reads the storage after it does not find them there.
-    """
-    wanted = _queue_ids(await request.body())
-    node = request.node
-    queues = [
-        queue
-        for vhost in node.vhosts.values()
-        for queue in vhost.queues_here()
-        if queue.durable and queue.unacked
-    ]
-    rows: list[dict[str, Any]] = []
-    breather = Breather()
-    for queue in queues:
-        await breather.breathe()
-        storage_id = _storage_id(request, queue)
-        if wanted is None or storage_id in wanted:
-            rows += _unacknowledged_rows(queue, storage_id, node.unacked_of(queue))
-    storage = request.managed.storage
-    if storage is not None:
-        await reached(storage.journal.removals_written())
-    return rows
-
-
-def _queue_ids(body: dict[str, Any]) -> set[int] | None:
-    given = body.get("queue_ids")
-    if given is None:
-        return None
-    try:
-        return {int(one, 16) for one in given}
-    except (TypeError, ValueError) as error:
-        raise BadRequest("queue_ids should be a list of hexadecimal numbers") from error
-
-
-def _storage_id(request: ApiRequest, queue: LocalQueue) -> int:
-    stored = request.node.metadata.get(queue.key)
-    if stored is None or not isinstance(stored.record, QueueRecord):
-        return queue.queue_id
-    return stored.record.storage_id(request.node.name)
-
-
-def _unacknowledged_rows(
-    queue: LocalQueue, storage_id: int, messages: Iterable[Message]
-) -> Iterator[dict[str, Any]]:
-    backing = queue.backing
-    levels: dict[int, list[int]] = {}
-    for message in messages:
-        level = level_number(backing, message.envelope)
-        levels.setdefault(level, []).append(message.position)
-    for level, positions in sorted(levels.items()):
-        yield {"queue_id": f"{storage_id + level:016x}", "ranges": list(_ranges(positions))}
-
-
-def _ranges(positions: list[int]) -> Iterator[tuple[int, int]]:
-    start = end = -1
-    for position in sorted(positions):
-        if position != end:
-            if end > start:
-                yield start, end
-            start = position
-        end = position + 1
-    if end > start:
-        yield start, end
-
-
 # The process
 
 
@@ -433,7 +353,13 @@ ENDPOINTS = [
     _local("listeners/resume", "POST", _listeners(False), "Let new clients in again"),
     _local("drain", "POST", drain, "Begin maintenance"),
     _local("revive", "POST", revive, "End maintenance"),
-    _local("unacknowledged", "POST", unacknowledged, "Where unacknowledged messages are"),
+    Endpoint(
+        "/control/deliveries",
+        {"POST": deliveries},
+        Right.LOCAL,
+        "Which messages are unacknowledged, and which were delivered once",
+        body_bytes_max=QUEUES_MAX_BYTES,
+    ),
     _local("stop", "POST", stop, "Stop the node"),
     _local("authenticate", "POST", authenticate, "Try a name and a password"),
     _local("environment", "GET", environment, "The configuration"),

@@ -67,7 +67,7 @@ async def create(request: ApiRequest) -> Any:
             "queues": queues,
             "vhosts": sorted(one.name for one in request.visible_vhosts()),
             "lease_s": _lease(body),
-            "with_state": boolean(body.get("state", False)),
+            "needs_state": boolean(body.get("state", False)),
             "retained": boolean(body.get("retained", False)),
             "missing_ok": boolean(body.get("missing_ok", False)),
             "cursor": cursor,

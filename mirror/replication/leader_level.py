@@ -154,6 +154,11 @@ class LeaderLevel(OneByOne, Followed):
     def undelivered_from(self) -> int:
         return self.inner.undelivered_from
 
+    @property
+    def delivered_below(self) -> int:
+        """What the storage is told at a stop (`unwrapped`)."""
+        return max(self.inner.delivered_below, self._again_below)
+
     def status(self, now: float) -> BackingQueueStatus:
         return self.inner.status(now)
 
@@ -394,12 +399,15 @@ class LeaderLevel(OneByOne, Followed):
 
     def unwrapped(self) -> MirroredLevel:
         """The backing queue itself, as it goes on without mirrors or after a restart."""
-        again = self.again - self.pending.keys()
-        if again:
+        if again_below := self._again_below:
             # The backing queue can only count all below a position as delivered: better too many
             # than too few.
-            self.inner.count_as_delivered(max(again) + 1)
+            self.inner.count_as_delivered(again_below)
         return self.inner
+
+    @property
+    def _again_below(self) -> int:
+        return max(self.again - self.pending.keys(), default=-1) + 1
 
     def is_out(self, message: Message, *, taken: bool) -> None:
         """Note that a message is out: a client has it from before the queue had mirrors, or it was

@@ -14,8 +14,10 @@ from typing import NamedTuple
 from warren.core.backing.backing_queue import LEVELS, RETAINED_LEVEL
 from warren.core.backing.windowed_queue import IDS
 from warren.core.definitions.records import QueueRecord
+from warren.core.exchanges.delay import exchange_behind
 from warren.core.field import from_plain
 from warren.core.queues.queue_arguments import DEDUPLICATION_WINDOW
+from warren.core.queues.queue_type import STREAM, type_of
 from warren.persist.definitions.definitions_copy import read_definitions
 from warren.persist.definitions.deleted_queues import is_retained
 from warren.persist.disk.cluster_file import read_known_cluster
@@ -31,11 +33,14 @@ def definition_id(queue_id: int) -> int:
 
 class QueueLevels(NamedTuple):
     """`ids` are levels of ids that queues remember, `highest` those of the highest of 256
-    priorities. `storages` says what this storage calls a queue, where that is not its id."""
+    priorities. `storages` says what this storage calls a queue, where that is not its id.
+    `unmarked` are queues whose messages never count as delivered: streams, and queues in which
+    delayed messages wait."""
 
     ids: frozenset[int] = frozenset()
     highest: frozenset[int] = frozenset()
     storages: Mapping[int, int] = {}
+    unmarked: frozenset[int] = frozenset()
 
     def is_retained(self, level: int) -> bool:
         """Whether the level has acknowledged messages."""
@@ -56,7 +61,7 @@ def read_levels(data_directory: Path, *, pause: Callable[[float], None]) -> Queu
     `DataDirectoryRefused`, OSError."""
     known = read_known_cluster(data_directory)
     node = "" if known is None else known.node
-    ids, highest, storages = set(), set(), {}
+    ids, highest, storages, unmarked = set(), set(), {}, set()
     for stored in read_definitions(
         data_directory, "queue", pause=pause, damaged=lambda error: None
     ):
@@ -67,7 +72,10 @@ def read_levels(data_directory: Path, *, pause: Callable[[float], None]) -> Queu
             storages[record.queue_id] = storage_id
         if DEDUPLICATION_WINDOW in record.arguments:
             ids.add(storage_id + IDS)
-        priority = from_plain(record.arguments).get("x-max-priority")
+        arguments = from_plain(record.arguments)
+        if type_of(arguments) is STREAM or exchange_behind(str(stored.key[-1])) is not None:
+            unmarked.add(storage_id)
+        priority = arguments.get("x-max-priority")
         if priority is not None and priority.value >= RETAINED_LEVEL:
             highest.add(storage_id + RETAINED_LEVEL)
-    return QueueLevels(frozenset(ids), frozenset(highest), storages)
+    return QueueLevels(frozenset(ids), frozenset(highest), storages, frozenset(unmarked))

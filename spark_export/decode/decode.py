@@ -27,10 +27,11 @@ from numpy.typing import NDArray
 
 from warren.persist.layout.format import PUBLISH, RECORD_BYTES, SHARED_MESSAGE
 from warren.spark_export.decode.header_tables import HeaderTables, variants
-from warren.spark_export.decode.message_state import Spans, included, within
+from warren.spark_export.decode.message_state import included, redelivered, states
 from warren.spark_export.decode.props import Span, locate
 from warren.spark_export.decode.schema import ALWAYS_PRESENT
 from warren.spark_export.errors import DataLost, RecordDamaged
+from warren.spark_export.snapshot.deliveries import UNKNOWN, Deliveries
 from warren.spark_export.snapshot.filters import RowFilter
 from warren.spark_export.snapshot.layout import (
     HEAD,
@@ -64,17 +65,16 @@ def decode_unit(
     schema: pa.Schema,
     options: ReadOptions,
     *,
-    unacked: Spans | None = None,
+    deliveries: Deliveries = UNKNOWN,
     keep: RowFilter = _EVERY_ROW,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a unit with the columns of `schema` (see `schema.py`), in order.
 
-    `unacked`: the positions out for acknowledgement, None if unknown. `keep` filters messages;
-    damaged ones cannot be judged, and are kept. Raises `SnapshotGone`, `StoreRefused`, `DataLost`,
-    `RecordDamaged`, OSError.
+    `keep` filters messages; damaged ones cannot be judged, and are kept. Raises `SnapshotGone`,
+    `StoreRefused`, `DataLost`, `RecordDamaged`, OSError.
     """
-    entries = unit.entries() if unit.retained else included(unit.entries(), options, unacked)
-    decoder = _UnitDecoder(unit, entries, schema, options, unacked, keep)
+    entries = unit.entries() if unit.retained else included(unit.entries(), options, deliveries)
+    decoder = _UnitDecoder(unit, entries, schema, options, deliveries, keep)
     try:
         for first, end in cuts(entries["length"]):
             batch = decoder.decode(entries[first:end])
@@ -186,13 +186,13 @@ class _UnitDecoder:
         entries: NDArray[np.void],
         schema: pa.Schema,
         options: ReadOptions,
-        unacked: Spans | None,
+        deliveries: Deliveries,
         keep: RowFilter,
     ) -> None:
         self.unit = unit
         self._schema = schema
         self._options = options
-        self._unacked = unacked
+        self._deliveries = deliveries
         self._keep = keep
         self.damaged = 0
         """The number of damaged messages, which have a row or not depending on `mode`."""
@@ -371,12 +371,10 @@ class _UnitDecoder:
     def state(self, messages: _Messages) -> pa.Array:
         if self.unit.retained:
             return arrow_columns.repeated(Include.RETAINED, len(messages))
-        if self._unacked is None:
-            return pa.nulls(len(messages), pa.string())
-        if not self._unacked:
-            return arrow_columns.repeated(Include.READY, len(messages))
-        out = within(messages.entries["position"], self._unacked)
-        return arrow_columns.chosen((Include.READY, Include.UNACKED), out)
+        return states(messages.entries["position"], self._deliveries)
+
+    def redelivered(self, messages: _Messages) -> pa.Array:
+        return redelivered(messages.entries["position"], self._deliveries)
 
     def body(self, messages: _Messages) -> pa.Array:
         size = messages.entries["body_bytes"].astype(np.int64)
@@ -551,11 +549,6 @@ def _enqueued_at(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
     return arrow_columns.timestamps(np.ascontiguousarray(decoder.enqueued_us(messages)))
 
 
-def _redelivered(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
-    """Always null: the store does not record deliveries."""
-    return pa.nulls(len(messages), pa.bool_())
-
-
 def _expires_at(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
     """Times of expiry; null for never. Expired messages stay until the queue removes them."""
     expires_us = np.ascontiguousarray(messages.entries["expires_us"])
@@ -577,7 +570,7 @@ _COLUMNS: Mapping[str, Callable[[_UnitDecoder, _Messages], pa.Array]] = {
     "enqueued_at": _enqueued_at,
     "exchange": _exchange,
     "routing_key": _routing_key,
-    "redelivered": _redelivered,
+    "redelivered": _UnitDecoder.redelivered,
     "state": _UnitDecoder.state,
     "body": _UnitDecoder.body,
     "segment": _segment,

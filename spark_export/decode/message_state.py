@@ -1,4 +1,4 @@
-"""Finds the messages that are out for acknowledgement, if the snapshot knows them."""
+"""The columns `state` and `redelivered`, as far as the snapshot knows them."""
 
 from __future__ import annotations
 
@@ -6,33 +6,52 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from warren.spark_export.errors import StoreRefused
+from warren.spark_export.snapshot.deliveries import Deliveries
 from warren.spark_export.snapshot.options import IN_QUEUE, Include, ReadOptions
+from warren.spark_export.values import arrow_columns
 
-Spans: TypeAlias = Sequence[tuple[int, int]]
-"""Ranges of positions, ascending, ends excluded."""
+Positions: TypeAlias = NDArray[np.uint64]
 
 
-def within(positions: NDArray[np.uint64], spans: Spans) -> NDArray[np.bool_]:
-    """Whether each of the positions is in one of the spans."""
+def within(positions: Positions, spans: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+    """Whether each of the positions is in one of the spans, which are ascending."""
     ends = np.array(spans, np.uint64).reshape(-1)
     inside: NDArray[np.bool_] = np.searchsorted(ends, positions, side="right") % 2 == 1
     return inside
 
 
 def included(
-    entries: NDArray[np.void], options: ReadOptions, unacked: Spans | None
+    entries: NDArray[np.void], options: ReadOptions, deliveries: Deliveries
 ) -> NDArray[np.void]:
     """The entries of a queue that the options include. Raises `StoreRefused`."""
     if options.include >= IN_QUEUE:
         return entries
-    if unacked is None:
+    if deliveries.unacked is None:
         raise StoreRefused(
             "option include needs a snapshot that knows what is unacknowledged: of a node that "
-            "does not run, or one that was asked when the snapshot was taken"
+            "does not run, or one that leads the queue and was asked when the snapshot was taken"
         )
-    out = within(entries["position"], unacked)
+    out = within(entries["position"], deliveries.unacked)
     chosen: NDArray[np.void] = entries[out if Include.UNACKED in options.include else ~out]
     return chosen
+
+
+def states(positions: Positions, deliveries: Deliveries) -> pa.Array:
+    """The column `state` of messages that are not retained."""
+    if deliveries.unacked is None:
+        return pa.nulls(len(positions), pa.string())
+    if not deliveries.unacked:
+        return arrow_columns.repeated(Include.READY, len(positions))
+    out = within(positions, deliveries.unacked)
+    return arrow_columns.chosen((Include.READY, Include.UNACKED), out)
+
+
+def redelivered(positions: Positions, deliveries: Deliveries) -> pa.Array:
+    """The column `redelivered`."""
+    if deliveries.redelivered_below is None:
+        return pa.nulls(len(positions), pa.bool_())
+    return pa.array(positions < np.uint64(deliveries.redelivered_below))

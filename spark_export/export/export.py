@@ -75,6 +75,7 @@ from warren.spark_export.snapshot.snapshot import (
     create,
     load_snapshot,
     open_snapshot,
+    tell_unasked,
 )
 from warren.spark_export.snapshot.unreadable import check_unreadable
 
@@ -184,11 +185,11 @@ def tasks(destination: Where, plan: Plan) -> list[ExportTask]:
     seen = {} if plan.since is None else read_manifest(destination, plan.since).high_water
     spans = [(at, Interval(seen.get(f"{at.queue_id:016x}"))) for at in _queues(plan)]
     units = plan_units(plan.snapshot, spans, max_bytes=plan.target_file_bytes, min_units=1)
-    unacked = {queue.queue_id: queue.unacked for queue in plan.snapshot.queues}
+    known = {queue.queue_id: queue.deliveries for queue in plan.snapshot.queues}
     return [
         ExportTask(
             unit,
-            unacked[unit.queue_id],
+            known[unit.queue_id],
             plan.options,
             absolute(destination),
             plan.export,
@@ -391,13 +392,15 @@ def check_destination(data_directory: Path, destination: Where) -> None:
 def _snapshot(data_directory: Path, wish: Wish) -> Snapshot:
     if wish.snapshot is not None:
         return open_snapshot(wish.snapshot)
-    return create(
+    snapshot = create(
         data_directory,
         wish.selector,
         lease_s=wish.lease_s,
         directory=wish.snapshot_directory,
-        with_state=wish.with_state,
+        needs_state=wish.needs_state,
     )
+    tell_unasked(snapshot)
+    return snapshot
 
 
 def _check_base(base: Manifest, wish: Wish) -> None:

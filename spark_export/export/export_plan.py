@@ -50,7 +50,7 @@ class Wish:
     since: str | None = None
     codec: str = "zstd"
     target_file_bytes: int = TARGET_FILE_BYTES
-    with_state: bool = False
+    needs_state: bool = False
     lease_s: float = LEASE_S
     snapshot: Path | None = None
     snapshot_directory: Path | None = None

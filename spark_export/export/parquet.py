@@ -30,8 +30,8 @@ from warren.spark_export.export.manifest import (
     shelf_of,
     staging_folder,
 )
+from warren.spark_export.snapshot.deliveries import Deliveries
 from warren.spark_export.snapshot.filters import EVERYTHING
-from warren.spark_export.snapshot.node_state import Span
 from warren.spark_export.snapshot.options import ReadOptions
 from warren.spark_export.snapshot.unit import Unit
 
@@ -57,10 +57,10 @@ STEPS = ("seq", "enqueued_at", "timestamp")
 
 @dataclass(frozen=True)
 class ExportTask:
-    """A unit, its positions out for acknowledgement, and how to write it; picklable."""
+    """A unit, what is known about deliveries, and how to write it; picklable."""
 
     unit: Unit
-    unacked: tuple[Span, ...] | None
+    deliveries: Deliveries
     options: ReadOptions
     destination: str
     export: str
@@ -91,7 +91,7 @@ def export_unit(task: ExportTask) -> list[ExportedFile]:
             task.unit,
             schema,
             task.options,
-            unacked=task.unacked,
+            deliveries=task.deliveries,
             keep=EVERYTHING.row_filter(task.options),
         )
         for batch in batches:

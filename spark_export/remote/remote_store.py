@@ -47,6 +47,8 @@ CURSOR_WAIT_S: Final = 35.0
 
 CURSOR_LOOK_S: Final = 0.5
 
+NOT_TOLD: Final = "a node of an earlier version does not say which messages were delivered"
+
 Key = tuple[str, str]
 
 
@@ -78,6 +80,7 @@ class _Opened:
         self.part = part
         fields = told["snapshot"]
         self.unreadable = int(fields["unreadable"])
+        self.unasked: str | None = fields.get("unasked", NOT_TOLD)
         self.queues = tuple(decode_queue(queue) for queue in fields["queues"])
 
 
@@ -90,12 +93,17 @@ class RemoteSnapshot:
         self.queues: tuple[PinnedQueue, ...] = tuple(
             queue for one in opened for queue in one.queues
         )
+        self._unasked = [one.unasked for one in opened]
         self._unreadable = sum(one.unreadable for one in opened)
         self._files = {queue.queue_id: one.part.files for one in opened for queue in one.queues}
 
     @property
     def name(self) -> str:
         return ",".join(f"{part.node}!{part.files.snapshot}" for part in self.parts)
+
+    @property
+    def unasked(self) -> str | None:
+        return next((one for one in self._unasked if one is not None), None)
 
     @property
     def has_each_once(self) -> bool:
@@ -139,7 +147,7 @@ class RemoteStore:
         selector: QueueSelector,
         *,
         lease_s: float,
-        with_state: bool,
+        needs_state: bool,
         cursor: str | None = None,
         owner: Owner | None = None,
     ) -> RemoteSnapshot:
@@ -149,7 +157,7 @@ class RemoteStore:
             "queues": None if selector.names is None else list(selector.names),
             "pattern": selector.pattern,
             "lease_s": lease_s,
-            "state": with_state,
+            "state": needs_state,
             "retained": selector.retained,
             "missing_ok": selector.missing_ok,
         }

@@ -35,9 +35,9 @@ from warren.persist.recovery.recovery import STORE_DIRECTORY
 from warren.persist.snapshots.pin_owner import Owner
 from warren.persist.snapshots.pins import PINS_DIRECTORY, UNFINISHED, locked, sweep
 from warren.spark_export.errors import StoreRefused
+from warren.spark_export.snapshot.deliveries import Deliveries, KnownDeliveries, of_stopped
 from warren.spark_export.snapshot.entries_view import EntriesView
 from warren.spark_export.snapshot.log_links import Linker, LogLinks
-from warren.spark_export.snapshot.node_state import Span, is_running, unacknowledged
 from warren.spark_export.snapshot.plan import ChoosesQueues
 from warren.spark_export.snapshot.snapshot_file import PinnedQueue, Snapshot, now_us, write_lease
 from warren.spark_export.snapshot.unit import (
@@ -75,7 +75,7 @@ class Creation:
         selector: ChoosesQueues,
         lease_s: float,
         directory: Path | None,
-        with_state: bool,
+        needs_state: bool,
         cursor: str | None = None,
         owner: Owner | None = None,
         *,
@@ -89,7 +89,7 @@ class Creation:
         self._selector = selector
         self._lease_s = lease_s
         self._wanted_directory = directory
-        self._with_state = with_state
+        self._needs_state = needs_state
         self._cursor = cursor
         self._owner = owner
         self._filesystem = filesystem or RealFileSystem()
@@ -97,17 +97,18 @@ class Creation:
         self._pause = pause
         self._harms: set[tuple[Path, int]] = set()
         self._nowhere = 0
-        self._running = True
         self._levels = QueueLevels()
 
     def run(self) -> Snapshot:
         node_id = read_node_id(self._data_directory)
         try:
             keys = self._select()
-            unacked = self._unacknowledged(set(keys))
+            known = KnownDeliveries(
+                self._filesystem, self._data_directory, set(keys), self._needs_state
+            )
             with self._directory() as unfinished:
                 try:
-                    snapshot = self._take_whole(unfinished, node_id, keys, unacked)
+                    snapshot = self._take_whole(unfinished, node_id, keys, known)
                     hand_over(unfinished, self._store)
                     os.rename(unfinished, snapshot.directory)
                 except BaseException:
@@ -129,17 +130,6 @@ class Creation:
             vhosts = [str(at.key[1]) for at in stored]
         chosen = set(self._selector.select(names.values(), vhosts))
         return {queue_id: key for queue_id, key in names.items() if key in chosen}
-
-    def _unacknowledged(self, queue_ids: set[int]) -> dict[int, list[Span]] | None:
-        """The positions out for acknowledgement, by queue and level; None if unknown.
-
-        Asked before the index is read: a message that is acknowledged in between is in neither.
-        """
-        running = is_running(self._data_directory)
-        if running is False:
-            self._running = False
-            return {}
-        return unacknowledged(self._data_directory, queue_ids) if self._with_state else None
 
     # The directory
 
@@ -166,12 +156,12 @@ class Creation:
         path: Path,
         node_id: bytes,
         keys: dict[int, Key],
-        unacked: dict[int, list[Span]] | None,
+        known: KnownDeliveries,
     ) -> Snapshot:
         """Take the snapshot, again if it looks damaged: at a running node, data may be on its way
         to the disk."""
-        for pause_s in AGAIN_S if self._running else ():
-            snapshot = self._take(path, node_id, keys, unacked)
+        for pause_s in AGAIN_S if known.running else ():
+            snapshot = self._take(path, node_id, keys, known)
             if not snapshot.damage:
                 return snapshot
             for name in (LOG_DIRECTORY, QUEUES_DIRECTORY):
@@ -179,14 +169,14 @@ class Creation:
             self._harms.clear()
             self._nowhere = 0
             self._pause(pause_s)
-        return self._take(path, node_id, keys, unacked)
+        return self._take(path, node_id, keys, known)
 
     def _take(
         self,
         path: Path,
         node_id: bytes,
         keys: dict[int, Key],
-        unacked: dict[int, list[Span]] | None,
+        known: KnownDeliveries,
     ) -> Snapshot:
         created_us = now_us()
         (path / LOG_DIRECTORY).mkdir(mode=0o700)
@@ -197,11 +187,14 @@ class Creation:
         links = LogLinks(
             self._filesystem, self._store / STORE_LOG_DIRECTORY, path / LOG_DIRECTORY, self._linker
         )
-        self._link(path, node_id, links, [at for at in found if counts[at]])
+        deliveries = self._deliveries(path, known, view, found)
+        self._link(path, node_id, links, [at for at in found if counts[at]], known.running)
         unreadable = Counter(self._queue_of(path) for path, _ in self._harms)
         queues = [
             replace(
-                _describe(path, at, keys[self._levels.queue_of(at)], unacked, unreadable[at]),
+                _describe(
+                    path, at, keys[self._levels.queue_of(at)], deliveries[at], unreadable[at]
+                ),
                 retained=self._levels.is_retained(at),
             )
             for at in found
@@ -221,9 +214,30 @@ class Creation:
             unreadable=sum(self._queue_of(path) not in keys for path, _ in self._harms),
             cursor=self._cursor,
             owner=self._owner,
+            unasked=known.unasked,
         )
         write_lease(snapshot, path)
         return snapshot
+
+    def _deliveries(
+        self, path: Path, known: KnownDeliveries, view: EntriesView, levels: list[int]
+    ) -> dict[int, Deliveries]:
+        """What is known about each level; call it when the entries have been read."""
+        queue_of, unmarked = self._levels.queue_of, self._levels.unmarked
+        if known.running:
+            found = {at: known.of_running(at, queue_of(at)) for at in levels}
+        elif known.is_stopped_since():
+            found = {
+                at: of_stopped(
+                    at, view.undelivered, _end(path, at), marked=queue_of(at) not in unmarked
+                )
+                for at in levels
+            }
+        else:
+            found = dict.fromkeys(levels, Deliveries((), None))
+        # A consumer has had what was acknowledged.
+        retained = [at for at in levels if self._levels.is_retained(at)]
+        return found | {at: Deliveries((), _end(path, at)) for at in retained}
 
     def _wants(self, level: int) -> bool:
         if self._levels.is_retained(level):
@@ -242,7 +256,9 @@ class Creation:
             return None
         return self._levels.queue_of(int(path.parent.name, 16))
 
-    def _link(self, path: Path, node_id: bytes, links: LogLinks, queue_ids: list[int]) -> None:
+    def _link(
+        self, path: Path, node_id: bytes, links: LogLinks, queue_ids: list[int], running: bool
+    ) -> None:
         """Link the log files, and keep only entries whose record exists or is damaged."""
         lost: dict[int, Entries] = {}
         for queue_id in queue_ids:
@@ -252,7 +268,7 @@ class Creation:
                 lost[queue_id] = entries[~there]
                 _save(path, queue_id, entries[there])
         if lost:
-            for queue_id, entries in self._look_again(node_id, links, lost).items():
+            for queue_id, entries in self._look_again(node_id, links, lost, running).items():
                 if len(entries):
                     before = _load(path, queue_id)
                     _save(
@@ -260,7 +276,7 @@ class Creation:
                     )
 
     def _look_again(
-        self, node_id: bytes, links: LogLinks, lost: dict[int, Entries]
+        self, node_id: bytes, links: LogLinks, lost: dict[int, Entries], running: bool
     ) -> dict[int, Entries]:
         """Look again for entries without a record; returns those that are still in the index.
 
@@ -269,7 +285,7 @@ class Creation:
         """
         found: dict[int, list[Entries]] = {queue_id: [] for queue_id in lost}
         lost = dict(lost)
-        for pause_s in SECOND_LOOKS_S if self._running else SECOND_LOOKS_S[:1]:
+        for pause_s in SECOND_LOOKS_S if running else SECOND_LOOKS_S[:1]:
             if pause_s:
                 self._pause(pause_s)
             view = self._look(node_id, lost.__contains__)
@@ -320,11 +336,17 @@ def _load(path: Path, queue_id: int) -> Entries:
     return load_entries(path, queue_id)
 
 
+def _end(path: Path, queue_id: int) -> int:
+    """The position behind the last entry."""
+    entries = _load(path, queue_id)
+    return int(entries["position"][-1]) + 1 if len(entries) else 0
+
+
 def _describe(
     path: Path,
     queue_id: int,
     key: Key,
-    unacked: dict[int, list[Span]] | None,
+    deliveries: Deliveries,
     unreadable: int,
 ) -> PinnedQueue:
     entries = _load(path, queue_id)
@@ -337,8 +359,9 @@ def _describe(
         octets=int(entries["length"].sum(dtype=np.uint64)),
         first_position=int(entries["position"][0]) if rows else None,
         last_position=int(entries["position"][-1]) if rows else None,
-        unacked=None if unacked is None else tuple(unacked.get(queue_id, ())),
+        unacked=deliveries.unacked,
         unreadable=unreadable,
+        redelivered_below=deliveries.redelivered_below,
     )
 
 

@@ -136,7 +136,7 @@ class NodeService:
             self._data_directory,
             wanted,
             lease_s=asked["lease_s"],
-            with_state=asked["with_state"],
+            needs_state=asked["needs_state"],
             cursor=cursor,
         )
         try:

@@ -1,4 +1,4 @@
-"""The state that only a running node knows: which messages are out for acknowledgement."""
+"""Questions to the node whose store is read: whether it runs, and what it knows of deliveries."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from warren.persist.disk.data_directory import LOCK_FILE
 from warren.spark_export.errors import StoreRefused
@@ -18,8 +18,17 @@ Span: TypeAlias = tuple[int, int]
 """A range of positions, its end excluded."""
 
 CONTROL_SOCKET = "control.sock"
-UNACKNOWLEDGED = "/api/control/unacknowledged"
+DELIVERIES = "/api/control/deliveries"
 TIMEOUT_S = 30.0
+
+
+class NodeAnswer(NamedTuple):
+    """What a node says about deliveries: by level, the unacknowledged positions and the position
+    below which a consumer may have had messages. A level that is missing has neither; of queues
+    that are `elsewhere` the node knows nothing."""
+
+    levels: Mapping[int, tuple[list[Span], int]]
+    elsewhere: frozenset[int]
 
 
 def is_running(data_directory: Path) -> bool | None:
@@ -56,14 +65,12 @@ def _is_listed(file: os.stat_result) -> bool:
     return any(words[1:2] == ["FLOCK"] and where in words for words in map(str.split, lines))
 
 
-def unacknowledged(data_directory: Path, queue_ids: Collection[int]) -> dict[int, list[Span]]:
-    """The positions out for acknowledgement, by id of the queue or level. Raises `StoreRefused`."""
+def ask(data_directory: Path, queue_ids: Collection[int]) -> NodeAnswer:
+    """Ask the node that runs about the deliveries of these queues. Raises `StoreRefused`."""
     asked = json.dumps({"queue_ids": [f"{queue_id:016x}" for queue_id in queue_ids]})
     connection = _SocketConnection(data_directory)
     try:
-        connection.request(
-            "POST", UNACKNOWLEDGED, asked.encode(), {"Content-Type": "application/json"}
-        )
+        connection.request("POST", DELIVERIES, asked.encode(), {"Content-Type": "application/json"})
         response = connection.getresponse()
         data = response.read()
         if response.status != 200:
@@ -77,18 +84,20 @@ def unacknowledged(data_directory: Path, queue_ids: Collection[int]) -> dict[int
         connection.close()
 
 
-def _parsed(rows: Any) -> dict[int, list[Span]]:
-    return {
-        int(row["queue_id"], 16): [(int(start), int(end)) for start, end in row["ranges"]]
-        for row in rows
-    }
+def _parsed(answer: Any) -> NodeAnswer:
+    levels: dict[int, tuple[list[Span], int]] = {}
+    for row in answer["levels"]:
+        spans, _ = levels.setdefault(int(row["queue_id"], 16), ([], int(row["redelivered_below"])))
+        spans += [(int(start), int(end)) for start, end in row["unacked"]]
+    return NodeAnswer(levels, frozenset(int(one, 16) for one in answer["elsewhere"]))
 
 
 def _refused(data_directory: Path, reason: str) -> StoreRefused:
     return StoreRefused(
-        f"the node of {data_directory} runs, but does not say what is unacknowledged: {reason}."
+        f"the node of {data_directory} runs, but does not say which messages were delivered:"
+        f" {reason}."
         f" Its control socket {data_directory / CONTROL_SOCKET} is open to the user who runs the"
-        " node; be that user, stop the node, or do without the state of messages"
+        " node; be that user, stop the node, or do without the columns state and redelivered"
     )
 
 

@@ -157,9 +157,10 @@ class ReadOptions:
     cursor_max_bytes: int | None = None
 
     @property
-    def wants_state(self) -> bool:
-        """Whether a running node has to be asked which messages are out for acknowledgement."""
-        return "state" in (self.columns or ()) or len(self.include & IN_QUEUE) == 1
+    def needs_state(self) -> bool:
+        """Whether a running node that cannot be asked about deliveries is an error."""
+        named = not {"state", "redelivered"}.isdisjoint(self.columns or ())
+        return named or len(self.include & IN_QUEUE) == 1
 
     @property
     def wants_retained(self) -> bool:

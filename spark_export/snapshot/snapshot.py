@@ -37,6 +37,7 @@ from warren.spark_export.snapshot.snapshot_file import (
     Snapshot,
     load_snapshot,
     now_us,
+    tell_unasked,
     utc_text,
 )
 from warren.spark_export.snapshot.unit import ENTRY, entries_path
@@ -51,6 +52,7 @@ __all__ = [
     "open_snapshot",
     "pins_directory",
     "snapshot_path",
+    "tell_unasked",
 ]
 
 LEASE_S = 3600.0
@@ -62,20 +64,21 @@ def create(
     *,
     lease_s: float = LEASE_S,
     directory: Path | None = None,
-    with_state: bool = False,
+    needs_state: bool = False,
     cursor: str | None = None,
     owner: Owner | None = None,
 ) -> Snapshot:
     """Make a snapshot of the selected durable queues; it is complete when this returns.
 
-    It is made in the store, or below `directory` if one is given. `with_state` asks a running node
-    which messages are out for acknowledgement; at a stopped node, all are ready. With a `cursor`
-    the snapshot is kept as long as the cursor exists (`cursor.py`), whatever its lease; with an
-    `owner`, no longer than that process lives.
+    It is made in the store, or below `directory` if one is given. A running node is asked which
+    messages are out for acknowledgement, and which were delivered before; if it cannot be asked,
+    that is unknown or, with `needs_state`, refused. With a `cursor` the snapshot is kept as long as
+    the cursor exists (`cursor.py`), whatever its lease; with an `owner`, no longer than that
+    process lives.
 
     Raises `StoreRefused`, `QueueUnknown`, `OptionRefused`, OSError.
     """
-    return Creation(data_directory, selector, lease_s, directory, with_state, cursor, owner).run()
+    return Creation(data_directory, selector, lease_s, directory, needs_state, cursor, owner).run()
 
 
 def open_snapshot(directory: Path) -> Snapshot:

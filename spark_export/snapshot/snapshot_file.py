@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Iterable
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from warren.persist.snapshots.pin_owner import Owner, decode_owner
 from warren.persist.snapshots.pins import LEASE_FILE, UNFINISHED, locked, remove
 from warren.spark_export.errors import SnapshotGone, StoreRefused
-from warren.spark_export.snapshot.node_state import Span
+from warren.spark_export.snapshot.deliveries import Deliveries, Spans
 
 if TYPE_CHECKING:
     from warren.spark_export.snapshot.unit import SnapshotFiles
+
+log = logging.getLogger("warren.spark_export")
 
 FORMAT = 1
 
@@ -31,9 +34,10 @@ class PinnedQueue:
 
     A queue with priorities has one `PinnedQueue` for each level in use, with consecutive ids, and
     positions of its own in each. `octets` are those of the records. `unacked` are ranges of
-    positions, end exclusive, that were out for acknowledgement just before the snapshot; None if
-    unknown. `unreadable` counts places in its index that could not be read. `retained`: these
-    messages were acknowledged, and are no longer in the queue.
+    positions, end exclusive, that were out for acknowledgement just before the snapshot, and a
+    consumer may have had the messages before `redelivered_below`; None if unknown. `unreadable`
+    counts places in its index that could not be read. `retained`: these messages were acknowledged,
+    and are no longer in the queue.
 
     `cluster_id` is the same at all nodes of a cluster, unlike `queue_id`; None if only one node is
     read.
@@ -46,15 +50,20 @@ class PinnedQueue:
     octets: int
     first_position: int | None
     last_position: int | None
-    unacked: tuple[Span, ...] | None
+    unacked: Spans | None
     unreadable: int
     cluster_id: int | None = None
     retained: bool = False
+    redelivered_below: int | None = None
 
     @property
     def stream_id(self) -> int:
         """The id by which streams distinguish it from a deleted queue of the same name."""
         return self.queue_id if self.cluster_id is None else self.cluster_id
+
+    @property
+    def deliveries(self) -> Deliveries:
+        return Deliveries(self.unacked, self.redelivered_below)
 
 
 class PinnedStore(Protocol):
@@ -68,6 +77,11 @@ class PinnedStore(Protocol):
 
     @property
     def queues(self) -> tuple[PinnedQueue, ...]: ...
+
+    @property
+    def unasked(self) -> str | None:
+        """Why nothing is known about deliveries: a node that runs could not be asked."""
+        ...
 
     def files_of(self, queue: PinnedQueue) -> SnapshotFiles:
         """The files of one of its queues."""
@@ -98,6 +112,7 @@ class Snapshot:
 
     `cursor` is the name of the cursor that keeps the snapshot; then `expires_us` does not count.
     Without a cursor, the snapshot is no longer needed when its `owner` process has ended.
+    `unasked`: see `PinnedStore`; None also for snapshots of earlier versions.
     """
 
     id: str
@@ -113,6 +128,7 @@ class Snapshot:
     unreadable: int
     cursor: str | None = None
     owner: Owner | None = None
+    unasked: str | None = None
 
     @property
     def name(self) -> str:
@@ -165,6 +181,14 @@ class Snapshot:
         self.release()
 
 
+def tell_unasked(store: PinnedStore) -> None:
+    """Log why columns are null, if they are because a node that runs could not be asked."""
+    if store.unasked is not None:
+        log.warning(
+            "state_unknown reason=%r: the columns state and redelivered are null", store.unasked
+        )
+
+
 def load_snapshot(directory: Path) -> Snapshot:
     """The snapshot in this directory; its lease and its other files are not checked.
 
@@ -194,6 +218,7 @@ def write_lease(snapshot: Snapshot, directory: Path) -> None:
         "unreadable": snapshot.unreadable,
         "cursor": snapshot.cursor,
         "owner": snapshot.owner,
+        "unasked": snapshot.unasked,
         "queues": [
             {
                 "vhost": queue.vhost,
@@ -206,6 +231,7 @@ def write_lease(snapshot: Snapshot, directory: Path) -> None:
                 "unacked": queue.unacked,
                 "unreadable": queue.unreadable,
                 "retained": queue.retained,
+                "redelivered_below": queue.redelivered_below,
             }
             for queue in snapshot.queues
         ],
@@ -237,6 +263,7 @@ def _decode(fields: Any, directory: Path) -> Snapshot:
             unreadable=fields["unreadable"],
             cursor=fields["cursor"],
             owner=decode_owner(fields.get("owner")),
+            unasked=fields.get("unasked"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreRefused(f"{directory / LEASE_FILE} cannot be read: {error!r}") from None
@@ -256,6 +283,7 @@ def decode_queue(fields: Any) -> PinnedQueue:
         unreadable=fields["unreadable"],
         cluster_id=fields.get("cluster_id"),
         retained=fields.get("retained", False),
+        redelivered_below=fields.get("redelivered_below"),
     )
 
 

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from warren.spark_export.decode.message_state import Spans
+    from warren.spark_export.snapshot.deliveries import Deliveries
     from warren.spark_export.snapshot.filters import RowFilter
     from warren.spark_export.snapshot.options import ReadOptions
     from warren.spark_export.snapshot.snapshot_file import PinnedStore
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class UnitPartition(InputPartition):
-    """Units, each with the positions of its queue that are out for acknowledgement, if known."""
+    """Units, each with what is known about the deliveries of its queue."""
 
-    def __init__(self, units: list[tuple[Unit, Spans | None]]) -> None:
+    def __init__(self, units: list[tuple[Unit, Deliveries]]) -> None:
         super().__init__(units)
 
     @property
-    def units(self) -> list[tuple[Unit, Spans | None]]:
-        units: list[tuple[Unit, Spans | None]] = self.value
+    def units(self) -> list[tuple[Unit, Deliveries]]:
+        units: list[tuple[Unit, Deliveries]] = self.value
         return units
 
 
@@ -38,11 +38,11 @@ def partitions_of(
     """Partitions with all of the units, in order."""
     from warren.spark_export.snapshot.plan import group_units
 
-    unacked = {queue.queue_id: queue.unacked for queue in snapshot.queues}
+    known = {queue.queue_id: queue.deliveries for queue in snapshot.queues}
     groups = group_units(
         units, max_bytes=options.max_partition_bytes, min_groups=options.min_partitions
     )
-    return [UnitPartition([(unit, unacked[unit.queue_id]) for unit in group]) for group in groups]
+    return [UnitPartition([(unit, known[unit.queue_id]) for unit in group]) for group in groups]
 
 
 def read_partition(
@@ -58,5 +58,5 @@ def read_partition(
 
     # The other cores run other tasks.
     pyarrow.set_cpu_count(1)
-    for unit, unacked in partition.units:
-        yield from decode_unit(unit, schema, options, unacked=unacked, keep=keep)
+    for unit, deliveries in partition.units:
+        yield from decode_unit(unit, schema, options, deliveries=deliveries, keep=keep)

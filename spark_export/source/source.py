@@ -151,7 +151,7 @@ def find_place(options: ReadOptions) -> Place:
 
     Raises `OptionRefused`, `QueueUnknown`, `SnapshotGone`, `StoreRefused`, OSError.
     """
-    from warren.spark_export.snapshot.snapshot import LEASE_S
+    from warren.spark_export.snapshot.snapshot import LEASE_S, tell_unasked
     from warren.spark_export.source.stores import store_of
 
     store = store_of(options)
@@ -159,10 +159,12 @@ def find_place(options: ReadOptions) -> Place:
         return store.place_of(store.named(options.snapshot))
     snapshot = store.create(
         _selector(options),
-        with_state=options.wants_state,
+        needs_state=options.needs_state,
         lease_s=LEASE_S if options.lease_seconds is None else options.lease_seconds,
         owner=session_process(),
     )
+    if options.columns is None:
+        tell_unasked(snapshot)
     return store.place_of(snapshot)
 
 

@@ -63,7 +63,7 @@ class Store(Protocol):
         selector: QueueSelector,
         *,
         lease_s: float,
-        with_state: bool,
+        needs_state: bool,
         cursor: str | None = None,
         owner: Owner | None = None,
     ) -> PinnedStore:
@@ -128,7 +128,7 @@ class LocalStore:
         selector: QueueSelector,
         *,
         lease_s: float,
-        with_state: bool,
+        needs_state: bool,
         cursor: str | None = None,
         owner: Owner | None = None,
     ) -> PinnedStore:
@@ -137,7 +137,7 @@ class LocalStore:
             selector,
             lease_s=lease_s,
             directory=self._elsewhere,
-            with_state=with_state,
+            needs_state=needs_state,
             cursor=cursor,
             owner=owner,
         )

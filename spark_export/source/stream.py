@@ -42,7 +42,7 @@ from warren.spark_export.snapshot.filters import EVERYTHING, Interval
 from warren.spark_export.snapshot.options import IN_QUEUE, ReadOptions
 from warren.spark_export.snapshot.plan import QueueSelector, check_named, find_rows, plan_units
 from warren.spark_export.snapshot.snapshot import LEASE_S
-from warren.spark_export.snapshot.snapshot_file import PinnedQueue, PinnedStore
+from warren.spark_export.snapshot.snapshot_file import PinnedQueue, PinnedStore, tell_unasked
 from warren.spark_export.snapshot.unreadable import check_unreadable
 from warren.spark_export.source.partition import partitions_of, read_partition
 from warren.spark_export.source.stores import Store, StreamCursor, store_of
@@ -89,6 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         that the options name existed then."""
         self._away: frozenset[str] = frozenset()
         self._told_lost: set[str] = set()
+        self._told_unasked = False
         self._newest: StreamOffset | None = None
         self._lag = NO_LAG
         self._taken_at = -self._store.snapshot_every_s
@@ -304,11 +305,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options.vhost, options.queues, options.queue_pattern, missing_ok=self._begun
             ),
             lease_s=lease_s,
-            with_state=options.wants_state,
+            needs_state=options.needs_state,
             cursor=cursor,
         )
         self._begun = True
         self._tell_away(snapshot)
+        if options.columns is None and not self._told_unasked:
+            self._told_unasked = snapshot.unasked is not None
+            tell_unasked(snapshot)
         return snapshot
 
     def _tell_away(self, snapshot: PinnedStore) -> None:

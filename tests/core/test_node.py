@@ -16,10 +16,8 @@ from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.errors import NotAllowed
 from warren.core.exchanges.binding import Binding
 from warren.core.field import longstr
-from warren.core.messages.message import Message
-from warren.core.node import Node, default_server_properties
+from warren.core.node import Holding, Node, default_server_properties
 from warren.core.ports import Commit, Precondition, Write
-from warren.core.queues.local_queue import LocalQueue
 from warren.core.resources.alarms import Alarms, Resource
 from warren.core.scheduling.waiting import run
 from warren.core.vhosts.ending import BINDINGS_AT_ONCE
@@ -36,7 +34,7 @@ class FakeClient:
         self.closed_for: list[str] = []
         self.alarms_heard = 0
 
-    def unacked_of(self, queue: LocalQueue) -> list[Message]:
+    def holdings(self) -> list[Holding]:
         return []
 
     def force_close(self, reason: str) -> None:

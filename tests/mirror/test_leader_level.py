@@ -27,6 +27,7 @@ def test_what_another_leader_may_have_delivered_is_redelivered_after_a_stop_in_o
     store = MemoryQueue()
     level = LeaderLevel(store, 0, journal)  # type: ignore[arg-type]
     level.publish(ENVELOPE, b"body", None, None, 0)
+    assert level.delivered_below == may_be_delivered
     level.stop()
     message = store.fetch()
     assert message is not None and message.redelivered is may_be_delivered

@@ -37,6 +37,7 @@ from warren.persist.layout.format import (
 )
 from warren.persist.log.log_files import find_log_files
 from warren.persist.log.log_writer import file_name
+from warren.spark_export.snapshot.deliveries import UNKNOWN, Deliveries
 from warren.spark_export.snapshot.options import BodyFormat, Headers, Mode, ReadOptions
 from warren.spark_export.snapshot.unit import Unit
 
@@ -48,7 +49,7 @@ def reference_rows(
     unit: Unit,
     columns: Sequence[str],
     options: ReadOptions,
-    unacked: Sequence[tuple[int, int]] | None = None,
+    deliveries: Deliveries = UNKNOWN,
 ) -> list[dict[str, Any]]:
     """Rows as `RecordBatch.to_pylist` has them, variants as Python has them."""
     rows = []
@@ -68,9 +69,11 @@ def reference_rows(
         else:
             if expires_us:
                 row["expires_at"] = _moment(expires_us)
-            if unacked is not None:
-                out = any(start <= position < end for start, end in unacked)
+            if deliveries.unacked is not None:
+                out = any(start <= position < end for start, end in deliveries.unacked)
                 row["state"] = "unacked" if out else "ready"
+            if deliveries.redelivered_below is not None:
+                row["redelivered"] = position < deliveries.redelivered_below
             reason = _convert(row, options)
         if reason:
             if options.mode is Mode.DROPMALFORMED:

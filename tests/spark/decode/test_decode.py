@@ -33,6 +33,7 @@ from warren.spark_export.decode import decode
 from warren.spark_export.decode.decode import decode_unit
 from warren.spark_export.decode.schema import all_columns, arrow_schema
 from warren.spark_export.errors import RecordDamaged, StoreRefused
+from warren.spark_export.snapshot.deliveries import UNKNOWN, Deliveries
 from warren.spark_export.snapshot.filters import Interval, RowFilter
 from warren.spark_export.snapshot.layout import HEAD, HEAD_BYTES
 from warren.spark_export.snapshot.options import ReadOptions
@@ -52,11 +53,11 @@ def same(left: Any, right: Any) -> bool:
 
 
 def assert_as_reference(
-    unit: Unit, options: ReadOptions, unacked: list[tuple[int, int]] | None = None
+    unit: Unit, options: ReadOptions, deliveries: Deliveries = UNKNOWN
 ) -> list[dict[str, Any]]:
     columns = [column.name for column in all_columns(options)]
-    found = read(unit, options, unacked=unacked)
-    expected = reference_rows(unit, columns, options, unacked)
+    found = read(unit, options, deliveries=deliveries)
+    expected = reference_rows(unit, columns, options, deliveries)
     assert len(found) == len(expected)
     for row, other in zip(found, expected, strict=True):
         for name in columns:
@@ -222,8 +223,8 @@ def test_decodes_as_the_reference_does(
     files, kind = layout
     unit = write_snapshot(tmp_path_factory.mktemp("snapshot") / "s", files, **kind)
     options = options_of(**given_options)
-    unacked = [(FIRST_POSITION, FIRST_POSITION + 2), (FIRST_POSITION + 5, FIRST_POSITION + 6)]
-    assert_as_reference(unit, options, unacked)
+    unacked = ((FIRST_POSITION, FIRST_POSITION + 2), (FIRST_POSITION + 5, FIRST_POSITION + 6))
+    assert_as_reference(unit, options, Deliveries(unacked, FIRST_POSITION + 7))
 
 
 @many
@@ -298,7 +299,8 @@ def everything() -> Sent:
 
 def test_every_property_has_its_column(tmp_path: Path) -> None:
     unit = write_snapshot(tmp_path / "s", [[everything()]])
-    (row,) = read(unit, options_of(headers="none", includeMetadata="true"), unacked=())
+    options = options_of(headers="none", includeMetadata="true")
+    (row,) = read(unit, options, deliveries=Deliveries((), 0))
     assert row == {
         "vhost": VHOST,
         "queue": QUEUE,
@@ -306,7 +308,7 @@ def test_every_property_has_its_column(tmp_path: Path) -> None:
         "enqueued_at": datetime(2026, 1, 1, tzinfo=UTC),
         "exchange": "trade",
         "routing_key": "eu.de",
-        "redelivered": None,
+        "redelivered": False,
         "state": "ready",
         "delivery_mode": 2,
         "content_type": "text/plain",
@@ -454,14 +456,26 @@ def test_messages_of_a_time_or_an_exchange(tmp_path: Path) -> None:
     assert [row["body"] for row in rows] == [b"3", b"5"]
 
 
+def test_messages_below_a_position_are_redelivered(tmp_path: Path) -> None:
+    unit = write_snapshot(tmp_path / "s", [[sent(b"%d" % at) for at in range(3)]])
+    for below, flags in (
+        (None, [None] * 3),
+        (0, [False] * 3),
+        (FIRST_POSITION + 2, [True, True, False]),
+        (1 << 63, [True] * 3),
+    ):
+        rows = read(unit, deliveries=Deliveries(None, below))
+        assert [(row["redelivered"], row["state"]) for row in rows] == [(at, None) for at in flags]
+
+
 def test_what_is_unacknowledged_can_be_left_out(tmp_path: Path) -> None:
     unit = write_snapshot(tmp_path / "s", [[sent(b"%d" % at) for at in range(5)]])
-    unacked = ((FIRST_POSITION + 1, FIRST_POSITION + 3),)
-    states = [row["state"] for row in read(unit, unacked=unacked)]
+    deliveries = Deliveries(((FIRST_POSITION + 1, FIRST_POSITION + 3),))
+    states = [row["state"] for row in read(unit, deliveries=deliveries)]
     assert states == ["ready", "unacked", "unacked", "ready", "ready"]
-    ready = read(unit, options_of(include="ready"), unacked=unacked)
+    ready = read(unit, options_of(include="ready"), deliveries=deliveries)
     assert [row["body"] for row in ready] == [b"0", b"3", b"4"]
-    out = read(unit, options_of(include="unacked"), unacked=unacked)
+    out = read(unit, options_of(include="unacked"), deliveries=deliveries)
     assert [row["body"] for row in out] == [b"1", b"2"]
     with pytest.raises(StoreRefused, match="include"):
         read(unit, options_of(include="ready"))

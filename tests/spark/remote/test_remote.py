@@ -323,7 +323,7 @@ def test_a_node_of_a_cluster_that_restarts_is_waited_for(
 ) -> None:
     address = NodeAddress(shared_broker.host, shared_broker.http_port)
     store = RemoteStore([address], Login("guest", "guest"))
-    snapshot = store.create(QueueSelector(), lease_s=60, with_state=False)
+    snapshot = store.create(QueueSelector(), lease_s=60, needs_state=False)
     all_nodes = RemoteStore._nodes
     pauses: list[float] = []
 
@@ -368,7 +368,7 @@ def test_a_snapshot_goes_with_the_application_it_was_made_for(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     store = RemoteStore([NodeAddress(broker.host, broker.http_port)], Login("guest", "guest"))
-    options = {"lease_s": 3600, "with_state": False}
+    options = {"lease_s": 3600, "needs_state": False}
     kept = store.create(QueueSelector(), **options)  # type: ignore[arg-type]
     with subprocess.Popen(["sleep", "1000"]) as application:
         owner = owner_of(application.pid)

@@ -50,7 +50,7 @@ def create(service: NodeService, **more: Any) -> dict[str, Any]:
         "queues": [("/", "orders", 0x100, True), ("/", "elsewhere", 0x200, False)],
         "vhosts": ["/"],
         "lease_s": 60,
-        "with_state": False,
+        "needs_state": False,
         "retained": False,
         "missing_ok": False,
         "cursor": None,

@@ -29,12 +29,14 @@ from warren.spark_export.errors import OptionRefused, QueueUnknown, SnapshotGone
 from warren.spark_export.snapshot import creation
 from warren.spark_export.snapshot import snapshot as snapshots
 from warren.spark_export.snapshot.creation import Creation
+from warren.spark_export.snapshot.deliveries import UNKNOWN
 from warren.spark_export.snapshot.log_links import Linker
 from warren.spark_export.snapshot.plan import QueueSelector
 from warren.spark_export.snapshot.snapshot import (
     Snapshot,
     create,
     list_snapshots,
+    load_snapshot,
     open_snapshot,
     pins_directory,
     snapshot_path,
@@ -213,22 +215,25 @@ def test_levels_of_a_queue_with_priorities_are_told_apart(tmp_path: Path) -> Non
 
 def test_everything_is_ready_where_no_node_runs(tmp_path: Path) -> None:
     fill(tmp_path).stop()
-    for with_state in (False, True):
-        snapshot = create(tmp_path, ALL, with_state=with_state)
+    for needs_state in (False, True):
+        snapshot = create(tmp_path, ALL, needs_state=needs_state)
         assert {queue.unacked for queue in snapshot.queues} == {()}
 
 
-def test_nobody_knows_what_is_unacknowledged_while_a_node_runs_and_is_not_asked(
+def test_deliveries_are_unknown_if_a_node_runs_and_does_not_answer(
     tmp_path: Path, node: StoredNode
 ) -> None:
-    assert {queue.unacked for queue in create(tmp_path, ALL).queues} == {None}
+    snapshot = create(tmp_path, ALL)
+    assert {queue.deliveries for queue in snapshot.queues} == {UNKNOWN}
+    assert snapshot.unasked is not None and "control.sock is open to" in snapshot.unasked
+    assert load_snapshot(snapshot.directory) == snapshot
 
 
 def test_a_node_that_runs_and_does_not_answer_is_a_reason_to_refuse(
     tmp_path: Path, node: StoredNode
 ) -> None:
     with pytest.raises(StoreRefused, match="be that user, stop the node, or do without"):
-        create(tmp_path, ALL, with_state=True)
+        create(tmp_path, ALL, needs_state=True)
     assert list_snapshots(tmp_path) == []
 
 

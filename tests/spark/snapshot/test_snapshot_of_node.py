@@ -76,11 +76,11 @@ def test_a_node_that_runs_says_what_is_unacknowledged(
     channel.basic_ack(tags[1])
     channel.basic_reject(tags[3], requeue=True)
     channel.basic_qos(prefetch_count=1)
-    snapshot = create(tmp_path / "data", ALL, with_state=True)
+    snapshot = create(tmp_path / "data", ALL, needs_state=True)
     assert unacked_bodies(snapshot, "a=b") == [b"a=b %d" % number for number in (0, 2, 4, 5)]
     assert len(bodies_of(snapshot, "/", "a=b")) == 7
     assert unacked_bodies(snapshot, "other") == []
-    only = create(tmp_path / "data", QueueSelector(names=("other",)), with_state=True)
+    only = create(tmp_path / "data", QueueSelector(names=("other",)), needs_state=True)
     assert [queue.unacked for queue in only.queues] == [()]
 
 
@@ -109,7 +109,7 @@ def test_levels_of_a_queue_with_priorities_have_states_of_their_own(
         publish(channel, "levels", 2, priority=priority)
     for _ in range(3):
         get(channel, "levels")
-    snapshot = create(tmp_path / "data", ALL, with_state=True)
+    snapshot = create(tmp_path / "data", ALL, needs_state=True)
     found = [
         (queue.queue_id % 256, queue.rows, sum(end - start for start, end in queue.unacked or ()))
         for queue in snapshot.queues
@@ -125,7 +125,7 @@ def test_a_node_that_has_stopped_has_nothing_unacknowledged(
     get(channel, "q")
     channel.connection.close()
     broker.stop()
-    snapshot = create(tmp_path / "data", ALL, with_state=True)
+    snapshot = create(tmp_path / "data", ALL, needs_state=True)
     assert [(queue.rows, queue.unacked) for queue in snapshot.queues] == [(3, ())]
 
 

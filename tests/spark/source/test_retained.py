@@ -14,6 +14,7 @@ from warren import Broker
 from warren.spark_export.decode.decode import decode_unit
 from warren.spark_export.decode.schema import arrow_schema, columns
 from warren.spark_export.errors import OptionRefused
+from warren.spark_export.snapshot.deliveries import Deliveries
 from warren.spark_export.snapshot.filters import EVERYTHING
 from warren.spark_export.snapshot.options import parse_options
 from warren.spark_export.snapshot.plan import QueueSelector
@@ -48,12 +49,12 @@ def store(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 def rows(store: Path, *, snapshot_of_all: bool = False, **given: str) -> list[dict[str, Any]]:
     options = parse_options({"path": str(store), "columns": "state,enqueued_at,body", **given})
     selector = QueueSelector(retained=options.wants_retained or snapshot_of_all)
-    snapshot = create(store, selector, lease_s=60, with_state=options.wants_state)
+    snapshot = create(store, selector, lease_s=60, needs_state=options.needs_state)
     try:
         schema = arrow_schema(columns(options))
         found: list[dict[str, Any]] = []
         for unit in plan(snapshot, options, EVERYTHING):
-            for batch in decode_unit(unit, schema, options, unacked=()):
+            for batch in decode_unit(unit, schema, options, deliveries=Deliveries(())):
                 found += pa.Table.from_batches([batch]).to_pylist()
         return found
     finally:
@@ -81,7 +82,7 @@ def test_otherwise_nothing_is_seen_of_them(store: Path) -> None:
     assert [row["body"] for row in rows(store, include="ready")] == [b"3"]
     # A snapshot that has them does not show them to who has not asked.
     assert [row["body"] for row in rows(store, snapshot_of_all=True)] == [b"3"]
-    snapshot = create(store, QueueSelector(), lease_s=60, with_state=False)
+    snapshot = create(store, QueueSelector(), lease_s=60, needs_state=False)
     assert list(bodies_of(snapshot, "/", "q").values()) == [b"3"]
     snapshot.release()
 

@@ -128,7 +128,7 @@ def test_every_column_comes(spark: SparkSession, store: Path) -> None:
         "queue": "orders",
         "exchange": "other",
         "routing_key": "eu.de",
-        "redelivered": None,
+        "redelivered": False,
         "state": "ready",
         "delivery_mode": 2,
         "content_type": None,
