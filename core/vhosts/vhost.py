@@ -408,8 +408,8 @@ class VirtualHost:
             self._in_background(self.ending.queues(owned))
 
     def queue_unused(self, queue: LocalQueue) -> None:
-        """`QueueOwner`: an auto-delete or expired queue goes."""
-        if not queue.deleted:
+        """`QueueOwner`: an auto-delete or expired queue goes, but not because the node stops."""
+        if not queue.deleted and not self._following.is_stopped:
             self._in_background(self._end_unused(queue))
 
     async def _end_unused(self, queue: LocalQueue) -> None:

@@ -394,6 +394,8 @@ class RemoteClient(PublishConfirms):
         """
         self._has_ended = True
         consumers, self._consumers = self._consumers, {}
-        self.queue.remove_consumers(consumers.values())
+        # An auto-delete queue that had no consumer of the other node does not go with that one.
+        if consumers:
+            self.queue.remove_consumers(consumers.values())
         self._sending.clear()
         self.judge(DeliveryOutcome.ABANDON, list(self._unacked))

@@ -321,9 +321,10 @@ class LostAndFound:
     async def _asked_by_an_earlier_version(
         self, node: str, *question: Any
     ) -> tuple[object, ...] | None:
-        """The same, without the value that earlier versions do not expect."""
+        """The same, without the values that earlier versions do not expect: `retained` of the step,
+        which the search does not use, and `reached`."""
         lacking = self._what_is_lacking(node, *question)
-        return None if lacking is None else lacking[:-1]
+        return None if lacking is None else (lacking.step[:-1], *lacking[1:-1])
 
     def _what_is_lacking(
         self, node: str, queue_id: int, epoch: int, led: bool, safe_only: bool, is_late: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from cluster import Cluster
@@ -18,6 +18,7 @@ from warren.core.field import Field
 from warren.core.messages.message import Envelope
 from warren.core.ports import Commit
 from warren.core.vhosts.vhost import VirtualHost
+from warren.mirror.replication import lost_and_found
 from warren.mirror.replication.former_copy import FormerCopy, Tail
 from warren.mirror.replication.lost_and_found import HEADER, LOST_AND_FOUND
 from warren.mirror.replication.renumbering import NO_LIMIT, Step
@@ -121,6 +122,28 @@ def test_what_a_leader_took_while_it_was_cut_off_is_kept(cluster: Cluster, prior
     # And the copy is gone: what was kept once is not kept again.
     cluster.clock.advance(90)
     assert not kept(cluster)
+
+
+class EarlierStep(NamedTuple):
+    """A step as versions before 2026-11-26 read it."""
+
+    epoch: int
+    shifts: Any
+    tails: Any
+    firsts: Any = ()
+
+
+def test_a_node_of_an_earlier_version_reads_what_the_leader_lacks(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = client_at(cluster, "a")
+    declare(cluster, a, "ha")
+    cut_off(cluster)
+    a.publishes("ha", b"only here")
+    monkeypatch.setattr(lost_and_found, "WHAT_IS_LACKING", "mirror.lacking")
+    monkeypatch.setattr(lost_and_found, "Step", EarlierStep)
+    heal(cluster)
+    assert kept(cluster) == [b"only here"]
 
 
 def test_what_somebody_sends_again_is_not_kept(cluster: Cluster) -> None:

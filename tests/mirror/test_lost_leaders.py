@@ -83,6 +83,40 @@ def test_consumers_that_ask_for_it_are_cancelled_at_failover(cluster: Cluster) -
     assert c.receives(commands.Basic.Cancel).consumer_tag == "c"
 
 
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_an_auto_delete_queue_stays_when_its_leader_goes_and_its_consumer_stays(
+    cluster: Cluster, how: str
+) -> None:
+    """The consumer is neither at the node that led nor at the one that leads next."""
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.sends(commands.Queue.Declare, queue="ha", durable=True, auto_delete=True, arguments={})
+    cluster.clock.advance(3)
+    a.receives(commands.Queue.DeclareOk)
+    heir, other = record(cluster, "ha").mirrors
+    client = cluster[other].connects()
+    client.opens_channel(1)
+    client.consumes("ha")
+    a.publishes("ha", b"confirmed", delivery_mode=2)
+    assert client.receives_bodies() == [b"confirmed"]
+    if how == "killed":
+        cluster.kill("a")
+    else:
+        cluster["a"].node.stop_following()
+        cluster["a"].mirroring.stop_leading()
+        cluster.settle()
+        for node in (heir, other):
+            cluster.cut("a", node)
+    cluster.clock.advance(5)
+    assert record(cluster, "ha").leader == heir
+    (delivery,) = client.receives_deliveries()
+    assert delivery.method.redelivered
+    client.acks(delivery.method.delivery_tag)
+    client.sends(commands.Basic.Cancel, consumer_tag=delivery.method.consumer_tag)
+    cluster.settle()
+    assert "ha" not in cluster[heir].vhost.queues
+
+
 def test_a_leader_that_stops_in_order_hands_over(cluster: Cluster) -> None:
     mirrored(cluster, "ha")
     b = cluster["b"].connects()

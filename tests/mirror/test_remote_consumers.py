@@ -54,6 +54,20 @@ def test_an_auto_delete_queue_is_gone_when_the_channel_is_closed(cluster: Cluste
     assert "q" not in cluster["b"].node.vhosts["/"].queues
 
 
+def test_an_auto_delete_queue_stays_when_a_node_goes_that_had_no_consumer(
+    cluster: Cluster,
+) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q", auto_delete=True)
+    b.publishes("q", b"message")
+    cluster.settle()
+    cluster.kill("b")
+    cluster.clock.advance(5)
+    assert a.counts("q") == (1, 0)
+
+
 def test_messages_that_only_those_had_come_back(cluster: Cluster) -> None:
     client = consuming(cluster, auto_delete=False)
     other = cluster["c"].connects()
