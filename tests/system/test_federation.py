@@ -143,8 +143,8 @@ def test_exchange_loses_nothing_when_either_side_is_killed_or_stopped(
     found: Counter[int] = Counter()
     drain(down, "q", found, MESSAGES)
     assert found.keys() == set(range(MESSAGES))
-    # What was on its way when `down` ended may have come twice, and so may what it had acknowledged
-    # when `up` was killed: acknowledgements are on disk a little later (docs/reliability.md).
+    # Messages that were on their way when `down` ended may have come twice. So may messages that it
+    # had acknowledged when `up` was killed: acknowledgements reach the disk a little later.
     assert found.total() - MESSAGES <= 2 * ON_ITS_WAY + waiting
     assert all(found[number] == 1 for number in range(400, MESSAGES))
     wait_until(lambda: count(up, helper) == 0)
