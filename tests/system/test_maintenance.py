@@ -82,7 +82,8 @@ def test_a_drained_node_has_no_clients_and_leads_nothing_that_another_can(
     channel = theirs.channel()
     for name in ("ha.1", "alone"):
         assert take(channel, name, 50) == [b"%d" % number for number in range(50)]
-    wait_until(lambda: a.name in b.in_sync("ha.2"))
+    for name in ("ha.1", "ha.2", "ha.3"):
+        wait_until(in_sync(b, name, 2))
 
     assert f"Will put node {a.name} back into regular operating mode" in ctl(a, "revive")
     assert set(maintained(b).values()) == {"not under maintenance"}
