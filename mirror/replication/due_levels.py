@@ -32,6 +32,11 @@ class DueLeaderLevel(LeaderLevel):
         self._fetched(messages)
         return messages
 
+    def ack(self, messages: Collection[Message]) -> None:
+        super().ack(messages)
+        # An operator is answered that these are cancelled, or they have gone to other queues.
+        self._journal.flush_soon()
+
     def notes(self, positions: Iterable[int]) -> list[tuple[Op, int, int]]:
         return []
 

@@ -195,6 +195,9 @@ class Leader:
         self._script.purge(level)
         self._flushes.soon()
 
+    def flush_soon(self) -> None:
+        self._flushes.soon()
+
     def hand_out(self, level: int, below: int) -> None:
         self._script.note(Op.HAND_OUT, level, below)
         if self._copies or self._missing or self.copies_min > 1:

@@ -72,6 +72,10 @@ class InstructionLog(Protocol):
 
     def purge(self, level: int) -> None: ...
 
+    def flush_soon(self) -> None:
+        """Tell mirrors what was written down when the turn is over."""
+        ...
+
     def barrier(self, done: Callable[[bool], None]) -> None:
         """Call back when what was written down so far is as safe as what is confirmed; with False
         when another node leads by then."""
@@ -504,5 +508,7 @@ class LeaderLevel(OneByOne, Followed):
         for position in positions:
             forget(position, None)
         self._journal.runs(op, self.level, positions)
-        if self.taken:
+        if self.taken and not self.taken.isdisjoint(positions):
             self.taken.difference_update(positions)
+            # An operator is answered that these have left the queue.
+            self._journal.flush_soon()

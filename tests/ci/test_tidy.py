@@ -42,7 +42,7 @@ LONG_FILES: dict[str, int] = {
     "core/queues/local_queue.py": 1022,
     "core/vhosts/vhost.py": 675,
     "mirror/remote/remote_queue.py": 693,
-    "mirror/replication/leader.py": 680,
+    "mirror/replication/leader.py": 683,
     "mirror/replication/led_queue.py": 705,
     "persist/layout/format.py": 623,
     "spark_export/decode/decode.py": 603,

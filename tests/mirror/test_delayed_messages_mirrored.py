@@ -186,6 +186,9 @@ def test_what_is_cancelled_or_sent_now_is_so_at_mirrors_too(cluster: Cluster) ->
         message.position for message in queue.look_at(islice(queue.due_order(), 10))
     ]
     assert queue.cancel([first]) == 1
+    # Mirrors hear of it when the turn is over: the operator is answered then.
+    cluster.settle()
+    assert [backlog(cluster[name]) for name in "bc"] == [3, 3]
     assert queue.send_now([second, first]) == 1
     cluster.clock.advance(1)
     assert arrived(client) == [1]

@@ -108,3 +108,16 @@ def test_what_was_acknowledged_is_told_with_the_next_publish_or_a_moment_later()
     # What clients wait for, and what changes the order, is told at once.
     leader.runs(Op.REQUEUE, 0, [2])
     assert effects.flushes == 2
+
+
+def test_what_an_operator_removes_is_told_when_the_turn_is_over() -> None:
+    effects = Effects()
+    leader = Leader(1, 0, ManualClock(), effects)
+    level = LeaderLevel(MemoryQueue(), 0, leader)
+    leader.levels = [level]
+    level.publish(Envelope("", "q", b"", True, 0, None), b"x", None, None, 0)
+    taken = level.take([0])
+    leader.flush()
+    effects.flushes = 0
+    level.ack(taken)
+    assert effects.flushes == 1
