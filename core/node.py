@@ -414,7 +414,7 @@ class Node:
         """The pending messages of a queue that no client has."""
         vhost = self.vhosts.get(queue.vhost_name)
         found = [*queue.waiting_messages()]
-        # Only now may the queue make itself a hand: there are many without.
+        # `in_hand` makes an object where there is none, so only queues that need one are asked.
         if queue.set_aside[0] > len(found):
             found += queue.in_hand
         return found + (list(vhost.burials.of_queue(queue)) if vhost is not None else [])

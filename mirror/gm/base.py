@@ -186,7 +186,7 @@ class MemberBase:
         self._links.catchup_version = self._view.version
         position = self._links.next_position()
         known = self._circulation.known()
-        # The catchup tells of this, too.
+        # The catchup says what the waiting news says.
         self._news_waiting.clear()
         self._send(self._view.right, Catchup(self.epoch, self._view.version, position, known))
 

@@ -164,9 +164,9 @@ class RingMember(MemberBase):
             self._progress(self._circulation.receive(message.entries, self._owned))
 
     def _may_wait(self, entries: Iterable[MemberNews]) -> bool:
-        """Whether this only frees memory: acks, and what tells the right neighbour that its own
-        publishes have come round. A member that stops waits for it, and so does the heir of a dead
-        one."""
+        """Whether these entries only free memory, so that they may wait: acks, and news for the
+        right neighbour that its own publishes have come round. A member that stops needs them at
+        once, and so does the heir of a dead member."""
         if self.phase is not JOINED or not self._all_live:
             return False
         if any([entry.pubs and entry.member != self._view.right for entry in entries]):
@@ -174,7 +174,7 @@ class RingMember(MemberBase):
         return self._circulation.held_bytes <= self._limits.news_wait_bytes
 
     def _have_wait(self, entries: Iterable[MemberNews]) -> None:
-        """Pass this on with the next publish, or after a while."""
+        """Pass these entries on with the next publish, or after `news_wait_s`."""
         waiting = self._news_waiting
         for entry in entries:
             entry = entry.without_payloads()

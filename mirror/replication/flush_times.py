@@ -15,10 +15,11 @@ from warren.core.ports import Clock
 from warren.mirror.replication.instructions import Op
 
 MAY_WAIT: Final = frozenset({Op.FETCH, Op.ACK})
-"""The instructions that no client waits for."""
+"""The instructions that no client waits for. Where an operator waits for an ACK, the level asks for
+a flush (`LeaderLevel`, `DueLeaderLevel`)."""
 
 WAIT_S: Final = 0.02
-"""Time for which they wait at most."""
+"""The longest time for which such instructions wait."""
 
 
 class FlushTimes:

@@ -86,7 +86,7 @@ class KnownDeliveries:
 def of_stopped(
     level: int, undelivered: Mapping[int, int] | None, end: int, *, marked: bool
 ) -> Deliveries:
-    """What is known about a level of a queue whose node does not run.
+    """Return what is known about a level of a queue after its node has stopped.
 
     `undelivered` are the positions from which nothing was delivered, by level; None after a crash.
     `end` is behind all positions. Messages of a queue that is not `marked` never come as

@@ -1,4 +1,4 @@
-"""Questions to the node whose store is read: whether it runs, and what it knows of deliveries."""
+"""Asks the node whose store is read whether it runs, and what it knows of deliveries."""
 
 from __future__ import annotations
 
