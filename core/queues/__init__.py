@@ -8,7 +8,8 @@ tracing) is behind one flag.
 | where to look | for |
 |---|---|
 | `queue` | what clients ask of a queue, whichever node has it; begin here |
-| `local_queue` | a queue that this node has: which consumer gets a message, and what if none does |
+| `local_queue` | a queue of any type that this node has: its consumers, its life, its moves |
+| `classic_queue` | which consumer gets a message, and what becomes of it if none does |
 | `subscriptions` | who may subscribe, and the single active consumer |
 | `consumers` | who is served next, priorities |
 | `queue_arguments`, `queue_type` | what clients may declare, and what it means |

@@ -21,6 +21,7 @@ from warren.core.backing.backing_queue import MirroredLevel
 from warren.core.backing.windowed_queue import RECALL_COUNT, WindowedQueue
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
+from warren.core.queues.classic_queue import ClassicQueue
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.messages_in_hand import MessagesInHand
 from warren.core.queues.moving import Moving, Unanswered
@@ -60,7 +61,7 @@ class Unsafe:
         self.publishers: list[tuple[PublishConfirms, int]] = []
 
 
-class DeduplicatingQueue(LocalQueue, PublishConfirms):
+class DeduplicatingQueue(ClassicQueue, PublishConfirms):
     """Its backing queue is a `WindowedQueue`. `duplicates` counts what it dropped."""
 
     __slots__ = (

@@ -7,14 +7,13 @@ finds them as messages of the queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol, cast
 
 from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
 from warren.core.backing.handing_over import Followed
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.messages.message import Message
-from warren.core.queues.redelivery import Redelivery
 from warren.core.scheduling.waiting import Event
 
 
@@ -30,10 +29,8 @@ class OperatedQueue(Protocol):
     @property
     def is_withheld(self) -> bool: ...
 
-    @property
-    def redelivery(self) -> Redelivery | None:
-        """The redelivery that has the returned messages which wait to be ready again; None without
-        one."""
+    def take_waiting(self, level: int, positions: Collection[int]) -> list[Message]:
+        """Take out those of these messages that wait before they are ready again."""
         ...
 
     def ready_again(self, messages: Sequence[Message]) -> None:
@@ -81,8 +78,7 @@ class MessagesInHand:
             messages = backing.take(level, positions)
         else:
             messages = cast("MirroredLevel", backing).take(positions)
-        if queue.redelivery is not None:
-            waiting = queue.redelivery.take_out(backing, level, positions)
+        if waiting := queue.take_waiting(level, positions):
             messages = sorted([*messages, *waiting], key=lambda message: message.position)
         self._messages.update(dict.fromkeys(messages))
         return messages

@@ -15,6 +15,7 @@ from warren.core.errors import ResourceLocked, Unsupported
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import PublishConfirms, Settlement
+from warren.core.queues.classic_queue import ClassicQueue
 from warren.core.queues.consumers import NO_LIMIT, Consumer
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import DeclaredQueue, Queue
@@ -40,7 +41,7 @@ REASONS: Final = {
 NUMBERS: Final = {reason: number for number, reason in REASONS.items()}
 
 
-class QuorumQueue(LocalQueue):
+class QuorumQueue(ClassicQueue):
     """A quorum queue. `level` keeps its counts: the backing queue itself, or the level that a
     leader's one wraps."""
 

@@ -136,8 +136,9 @@ class StreamingQueue(LocalQueue):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
-        if self.one_by_one:
-            return self._publish_by_rules(envelope, body, confirms, publish_seq)
+        answer = self._put_off(envelope, body, confirms, publish_seq, again=False)
+        if answer is not None:
+            return answer
         self.backing.publish(envelope, body, None, confirms, publish_seq)
         return SETTLED if confirms is None else PENDING
 
@@ -350,6 +351,9 @@ class StreamingQueue(LocalQueue):
     async def counts(self) -> tuple[int, int]:
         """Count no readers for a client that declares the stream, as in RabbitMQ."""
         return len(self), 0
+
+    def ready_again(self, messages: Sequence[Message]) -> None:
+        """Do nothing: nothing was taken out of the stream."""
 
     @property
     def levels(self) -> list[MirroredLevel]:

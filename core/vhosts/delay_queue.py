@@ -16,6 +16,7 @@ from typing import Protocol, cast
 from warren.core.backing.backing_queue import BackingQueue
 from warren.core.exchanges.delay import delay_ms
 from warren.core.messages.message import Envelope, Message
+from warren.core.queues.classic_queue import ClassicQueue
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import DeclaredQueue, Queue
 from warren.core.queues.queue_arguments import QueueSettings
@@ -51,7 +52,7 @@ class TakingQueue(BackingQueue, Protocol):
         ...
 
 
-class DelayQueue(LocalQueue):
+class DelayQueue(ClassicQueue):
     """The queue behind one exchange of type `x-delayed-message`."""
 
     __slots__ = ("_codec", "_under_way", "_under_way_bytes")

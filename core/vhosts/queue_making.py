@@ -13,6 +13,7 @@ from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.backing.retained_log import retained_log
 from warren.core.backing.stream_log import stream_log
 from warren.core.backing.windowed_queue import WindowedQueue
+from warren.core.queues.classic_queue import ClassicQueue
 from warren.core.queues.deduplicating_queue import DeduplicatingQueue
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.placement import Placement
@@ -62,9 +63,9 @@ def made_queue(
         windowed = WindowedQueue(settings.deduplication_window, new_level, vhost.codec)
         return DeduplicatingQueue(vhost, declared, settings, windowed)
     if settings.max_priority is None:
-        return LocalQueue(vhost, declared, settings, new_level(0))
+        return ClassicQueue(vhost, declared, settings, new_level(0))
     backing = PriorityQueue(settings.max_priority, new_level)
-    return LocalQueue(vhost, declared, settings, backing)
+    return ClassicQueue(vhost, declared, settings, backing)
 
 
 def follow_retention(makings: Makings, queue: LocalQueue) -> None:

@@ -9,7 +9,7 @@ from pamqp import commands
 from pipe import Broker, Client
 
 from warren.amqp.leaving import LEFT_AT_ONCE
-from warren.core.queues.local_queue import DELIVERY_SLICE
+from warren.core.queues.classic_queue import DELIVERY_SLICE
 from warren.core.queues.subscriptions import CANCELLED_AT_ONCE
 from warren.core.scheduling.turns import TURN_US
 

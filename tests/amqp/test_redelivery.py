@@ -10,7 +10,7 @@ from pipe import Broker, Client
 
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.field import Field, Table, long, longstr
-from warren.core.queues.local_queue import EXPIRY_SLICE, LocalQueue
+from warren.core.queues.classic_queue import EXPIRY_SLICE, ClassicQueue
 from warren.core.queues.queue_arguments import QueueSettings
 
 DEAD: Table = {
@@ -31,7 +31,7 @@ def declared(client: Client, **arguments: Field) -> None:
     client.declares("q", arguments={name.replace("_", "-"): one for name, one in arguments.items()})
 
 
-def counts_of(queue: LocalQueue) -> dict[int, int]:
+def counts_of(queue: ClassicQueue) -> dict[int, int]:
     assert isinstance(queue.backing, MemoryQueue)
     return queue.backing.delivery_counts
 

@@ -55,6 +55,7 @@ from warren.core.errors import PreconditionFailed  # noqa: E402
 from warren.core.exchanges.delay import exchange_behind  # noqa: E402
 from warren.core.field import Field  # noqa: E402
 from warren.core.messages.message import Envelope, Message  # noqa: E402
+from warren.core.queues.classic_queue import ClassicQueue  # noqa: E402
 from warren.core.queues.local_queue import LocalQueue  # noqa: E402
 from warren.core.scheduling.waiting import run as run_to_end  # noqa: E402
 from warren.mgmt.messages.plan import Action  # noqa: E402
@@ -1346,18 +1347,18 @@ def leaders_not_awaited_for_long(history: History) -> Iterator[None]:
 
 @contextmanager
 def watching_returns(history: History) -> Iterator[None]:
-    requeue = LocalQueue.requeue
+    requeue = ClassicQueue.requeue
 
-    def watched(queue: LocalQueue, messages: list[Message], *, delivered: bool = True) -> None:
+    def watched(queue: ClassicQueue, messages: list[Message], *, delivered: bool = True) -> None:
         if not delivered:
             history.given_back([bytes(message.body) for message in messages])
         requeue(queue, messages, delivered=delivered)
 
-    LocalQueue.requeue = watched  # type: ignore[method-assign]
+    ClassicQueue.requeue = watched  # type: ignore[method-assign]
     try:
         yield
     finally:
-        LocalQueue.requeue = requeue  # type: ignore[method-assign]
+        ClassicQueue.requeue = requeue  # type: ignore[method-assign]
 
 
 @contextmanager

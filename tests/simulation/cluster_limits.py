@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from warren.core.field import Field
 from warren.core.messages.message import Message
+from warren.core.queues.classic_queue import ClassicQueue
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue_owner import DeathReason
 from warren.core.queues.quorum_queue import QuorumQueue
@@ -60,14 +61,14 @@ def watching_limits(limits: DeliveryLimits | None) -> Iterator[None]:
     if limits is None:
         yield
         return
-    requeue = LocalQueue.requeue
-    buries: dict[type[LocalQueue], Bury] = {
-        LocalQueue: LocalQueue._bury,
+    requeue = ClassicQueue.requeue
+    buries: dict[type[ClassicQueue], Bury] = {
+        ClassicQueue: ClassicQueue._bury,
         QuorumQueue: QuorumQueue._bury,
     }
 
     def watched_requeue(
-        queue: LocalQueue, messages: list[Message], *, delivered: bool = True
+        queue: ClassicQueue, messages: list[Message], *, delivered: bool = True
     ) -> None:
         if delivered and not queue.deleted:
             limits.returned(messages)
@@ -81,12 +82,12 @@ def watching_limits(limits: DeliveryLimits | None) -> Iterator[None]:
 
         return watched_bury
 
-    LocalQueue.requeue = watched_requeue  # type: ignore[method-assign]
+    ClassicQueue.requeue = watched_requeue  # type: ignore[method-assign]
     for kind, bury in buries.items():
         kind._bury = watched(bury)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        LocalQueue.requeue = requeue  # type: ignore[method-assign]
+        ClassicQueue.requeue = requeue  # type: ignore[method-assign]
         for kind, bury in buries.items():
             kind._bury = bury  # type: ignore[method-assign]

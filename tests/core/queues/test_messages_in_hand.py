@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from fake_queue_store import FakeQueueStore
 from manual_clock import ManualClock
@@ -21,7 +21,6 @@ class Holder:
     """A queue of four messages, as far as messages are taken out of it."""
 
     described = "queue 'q' in vhost '/'"
-    redelivery = None
 
     def __init__(self, priorities: Sequence[int] = (0, 0, 0, 0)) -> None:
         pager = Pager(ManualClock(), lambda: 0.1)
@@ -33,6 +32,9 @@ class Holder:
         for priority, body in zip(priorities, BODIES, strict=True):
             envelope = Envelope("", "q", b"", False, priority, None)
             self.backing.publish(envelope, body, None, None, 0)
+
+    def take_waiting(self, level: int, positions: Collection[int]) -> list[Message]:
+        return []
 
     def ready_again(self, messages: Sequence[Message]) -> None:
         self.backing.requeue(messages)

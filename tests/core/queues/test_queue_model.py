@@ -28,8 +28,8 @@ from warren.core.definitions.records import QueueRecord
 from warren.core.errors import AccessRefused
 from warren.core.messages.message import PAGED_OUT, Envelope, Message
 from warren.core.messages.settlement import REJECTED, SETTLED
+from warren.core.queues.classic_queue import ClassicQueue
 from warren.core.queues.consumers import Blocked
-from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import DeclaredQueue
 from warren.core.queues.queue_arguments import QueueSettings
 
@@ -58,7 +58,7 @@ class QueueMachine(RuleBasedStateMachine):
         backing = self.new_backing()
         record = QueueRecord(auto_delete=False, arguments={}, durable=False)
         declared = DeclaredQueue("q", record, None, {})
-        self.queue = LocalQueue(self.owner, declared, rules, backing)
+        self.queue = ClassicQueue(self.owner, declared, rules, backing)
         self.model = Model(rules)
         self.consumers: dict[str, tuple[Recorder, Subscriber]] = {}
         self.gone: dict[str, tuple[Recorder, Subscriber]] = {}
