@@ -194,9 +194,8 @@ class ClassicQueue(LocalQueue):
         *,
         again: bool = False,
     ) -> Settlement:
-        answer = self._put_off(envelope, body, confirms, publish_seq, again)
-        if answer is not None:
-            return answer
+        if self._takes_nothing:
+            return self._put_off(envelope, body, confirms, publish_seq, again)
         settings = self.settings
         backing = self.backing
         if settings.overflow != "drop-head" and self._would_overflow(len(body)):
@@ -455,9 +454,8 @@ class ClassicQueue(LocalQueue):
             or settings.has_length_limit
             or self.redelivery is not None
             or (self._trace is not None and not self._trace.takes_batches)
-            or self._held is not None
+            or self._takes_nothing
             or self._still > 0
-            or self.lacks_copies
         )
         self._rules = self._strict or self._trace is not None or self.retention is not None
 

@@ -125,6 +125,11 @@ class LocalQueue(Queue):
 
     # Publishing
 
+    @property
+    def _takes_nothing(self) -> bool:
+        """Whether it takes no publishes for a moment."""
+        return self._held is not None or self.lacks_copies
+
     def _put_off(
         self,
         envelope: Envelope,
@@ -132,17 +137,15 @@ class LocalQueue(Queue):
         confirms: PublishConfirms | None,
         publish_seq: int,
         again: bool,
-    ) -> Settlement | None:
-        """The answer to a publish that the queue cannot take now: it is held back while the queue
-        is handed over, and refused for lack of copies. None when the queue can take it."""
+    ) -> Settlement:
+        """Answer a publish that the queue cannot take now (`_takes_nothing`): hold it back while
+        the queue is handed over, and refuse it for lack of copies."""
         if self._held is not None:
             held = Unanswered(0, envelope, body, confirms, publish_seq, may_be_delivered=again)
             self._held.append(held)
             return PENDING if confirms is not None else SETTLED
-        if self.lacks_copies:
-            self._turn_away(envelope)
-            return REJECTED
-        return None
+        self._turn_away(envelope)
+        return REJECTED
 
     def _turn_away(self, envelope: Envelope) -> None:
         """Count a publish as refused."""

@@ -127,7 +127,7 @@ class StreamingQueue(LocalQueue):
 
     @property
     def one_by_one(self) -> bool:
-        return self._held is not None or self.lacks_copies
+        return self._takes_nothing
 
     def publish(
         self,
@@ -136,9 +136,8 @@ class StreamingQueue(LocalQueue):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
-        answer = self._put_off(envelope, body, confirms, publish_seq, again=False)
-        if answer is not None:
-            return answer
+        if self._takes_nothing:
+            return self._put_off(envelope, body, confirms, publish_seq, again=False)
         self.backing.publish(envelope, body, None, confirms, publish_seq)
         return SETTLED if confirms is None else PENDING
 
