@@ -2,7 +2,8 @@
 
 Theory. To routing, channels and consumers a `remote_queue` is a `Queue` like any other. It numbers
 its publishes and keeps each until the leader has answered. So a new leader can be asked which of
-them it has, and be sent the rest (`publishes_under_way`, `settling`). The leader serves the clients
-of each other node by a session for each node and queue (`queue_host`, `remote_client`). `placement`
-chooses the node that gets a new queue.
+them it has, and be sent the rest (`publishes_under_way`, `settling`). `remote_queues` has
+them all, and is their way to the leaders (`leaders`). The leader serves the clients of each other
+node by a session for each node and queue (`queue_host`, `remote_client`). `placement` chooses the
+node that gets a new queue.
 """

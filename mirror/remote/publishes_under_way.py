@@ -23,7 +23,10 @@ from warren.mirror.remote.settling import PublishedReport
 class AllPublishes(Protocol):
     """The publishes of this node to all queues that other nodes lead."""
 
-    def next_numbers(self, count: int) -> range: ...
+    def next_numbers(self, count: int) -> range:
+        """Numbers for new publishes. There is one count for all queues: a later publish has a
+        higher number than all that any leader has heard of in this run of the node."""
+        ...
 
     def owe(self, octets: int) -> None:
         """More publishes wait for answers; fewer, where `octets` is negative."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from warren.core import errors
 from warren.core.definitions.records import is_forgotten
@@ -47,14 +47,12 @@ from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import Call, NodeDown
 from warren.mirror.messages.cargo import REDELIVERED, CarriedMessages
 from warren.mirror.messages.post import Kind
+from warren.mirror.remote.leaders import Leaders
 from warren.mirror.remote.publishes_under_way import PublishesUnderWay
 from warren.mirror.remote.queue_end import QueueEnd, QueueMoved
 from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport, pack_numbers
 from warren.mirror.remote.subscription import TAKES_NOTHING, LastRead, Subscription, take_each
 from warren.mirror.remote.telling_ring import UNHEARD, TellingRing
-
-if TYPE_CHECKING:
-    from warren.mirror.remote.remote_queues import RemoteQueues
 
 ELSEWHERE: Final = object()
 """The owner of exclusive queues whose connections are at other nodes."""
@@ -90,10 +88,10 @@ class RemoteQueue(Queue):
         "_gone",
         "_heard_upto",
         "_last_read",
+        "_leaders",
         "_movable",
         "_numbers",
         "_publishes",
-        "_queues",
         "_returning",
         "_successor",
         "_told",
@@ -108,7 +106,7 @@ class RemoteQueue(Queue):
 
     def __init__(
         self,
-        queues: RemoteQueues,
+        leaders: Leaders[RemoteQueue],
         vhost: QueueOwner[Queue],
         declared: DeclaredQueue,
         settings: QueueSettings,
@@ -116,7 +114,7 @@ class RemoteQueue(Queue):
         record = declared.record
         owner = ELSEWHERE if record.exclusive else None
         super().__init__(vhost, declared._replace(exclusive_owner=owner), settings)
-        self._queues = queues
+        self._leaders = leaders
         self.leader = record.leader
         self.epoch = record.epoch
         # Whether the queue waits for a leader that it can talk to.
@@ -128,7 +126,7 @@ class RemoteQueue(Queue):
         # Both as the leader last reported them, for management.
         self.ready = 0
         self.consumer_count = 0
-        self._publishes = PublishesUnderWay(queues)
+        self._publishes = PublishesUnderWay(leaders)
         # The last refusal heard of, if the leader is still to be told that it was heard; else 0.
         self._heard_upto = 0
         self._verdicts: list[tuple[DeliveryOutcome, list[int]]] = []
@@ -145,7 +143,7 @@ class RemoteQueue(Queue):
         self.consumers = []
         self.ring = TellingRing(self.consumer_changed)
         self.mirrored = record.can_move
-        if not queues.is_up(self.leader):
+        if not leaders.is_up(self.leader):
             self.leader_down()
 
     def __len__(self) -> int:
@@ -154,7 +152,7 @@ class RemoteQueue(Queue):
     @property
     def refuses_when_full(self) -> bool:
         """False while the leader is away: publishes are refused then because it is away."""
-        return super().refuses_when_full and self._queues.is_up(self.leader)
+        return super().refuses_when_full and self._leaders.is_up(self.leader)
 
     def is_told_by(self, node: str) -> bool:
         """Whether to accept a frame from this node: only from the leader, and not while it still
@@ -183,7 +181,7 @@ class RemoteQueue(Queue):
         return self._send_on(new)
 
     def _send_on(self, new: Unanswered) -> Settlement:
-        if not self._waiting and not self._queues.is_up(self.leader):
+        if not self._waiting and not self._leaders.is_up(self.leader):
             return REJECTED if new.confirms is not None else SETTLED
         publish = self._publishes.add(new)
         if not self._waiting:
@@ -191,7 +189,7 @@ class RemoteQueue(Queue):
             if self._publishes.octets_gathered >= PUBLISH_BYTES_MAX:
                 self.flush()
             else:
-                self._queues.flush_soon(self)
+                self._leaders.flush_soon(self)
         return PENDING if new.confirms is not None else SETTLED
 
     @property
@@ -210,12 +208,12 @@ class RemoteQueue(Queue):
         if self._publishes.octets_gathered >= PUBLISH_BYTES_MAX:
             self.flush()
         count = len(bodies)
-        if not self._waiting and not self._queues.is_up(self.leader):
+        if not self._waiting and not self._leaders.is_up(self.leader):
             return () if confirms is None else (REJECTED,) * count
         numbers = self._publishes.add_many(envelopes, bodies, confirms, first_seq)
         if not self._waiting:
             self._publishes.gather_many(numbers, envelopes, bodies, confirms)
-            self._queues.flush_soon(self)
+            self._leaders.flush_soon(self)
         return () if confirms is None else (PENDING,) * count
 
     def answered(self, report: PublishedReport) -> None:
@@ -223,7 +221,7 @@ class RemoteQueue(Queue):
         if report.refused:
             # The leader remembers refusals until it is told that they were heard.
             self._heard_upto = max(report.refused)
-            self._queues.flush_soon(self)
+            self._leaders.flush_soon(self)
         self._publishes.settle(report)
 
     # Consuming
@@ -276,7 +274,7 @@ class RemoteQueue(Queue):
         if number is None or self.deleted:
             return None
         self.flush()
-        self._queues.send(self.leader, Kind.CANCEL, _CONSUMER.pack(self.queue_id, number))
+        self._leaders.send(self.leader, Kind.CANCEL, _CONSUMER.pack(self.queue_id, number))
         if self._told or self._waiting or not self.auto_delete:
             return None
         return self._gone.unless_used(self._ask("delete", True, False))
@@ -291,7 +289,7 @@ class RemoteQueue(Queue):
         """Tell the leader at the end of the turn whether something stops the consumer now."""
         if consumer in self._numbers:
             self._changed[consumer] = None
-            self._queues.flush_soon(self)
+            self._leaders.flush_soon(self)
 
     def delivered(self, number: int, carried: Iterable[CarriedMessages]) -> None:
         """Take deliveries for a consumer here: their numbers become positions of messages."""
@@ -366,7 +364,7 @@ class RemoteQueue(Queue):
         if got is None:
             self.got_nothing += 1
             return Fetched(None, 0, self)
-        flags, delivery, envelope, body = self._queues.entry(got)
+        flags, delivery, envelope, body = self._leaders.entry(got)
         self.got_no_ack += no_ack
         self.got += not no_ack
         message = Message(envelope, body, delivery, None, bool(flags & REDELIVERED))
@@ -455,7 +453,7 @@ class RemoteQueue(Queue):
         self._gone.happen()
 
     def _end_here(self) -> None:
-        self._queues.forget(self)
+        self._leaders.forget(self)
         # The former ring refers to this object, which could not be freed otherwise.
         self.ring = UNHEARD
 
@@ -483,7 +481,7 @@ class RemoteQueue(Queue):
         if not self._waiting:
             self._waiting = True
             self._waited = Event()
-            self._give_up_timer = self._queues.clock.call_later(NEW_LEADER_S, self._give_up)
+            self._give_up_timer = self._leaders.clock.call_later(NEW_LEADER_S, self._give_up)
 
     def _stop_waiting(self) -> None:
         self._waiting = False
@@ -536,7 +534,7 @@ class RemoteQueue(Queue):
         if self.deleted or not self._waiting:
             # Another object has replaced this one and begins anew itself, or the wait was given up.
             return
-        received, refused = await self._queues.ask(self.leader, "queue.resume", self.queue_id)
+        received, refused = await self._leaders.ask(self.leader, "queue.resume", self.queue_id)
         if self.deleted or not self._waiting:
             return
         if received is None:
@@ -568,7 +566,7 @@ class RemoteQueue(Queue):
             result()
         except BrokerError:
             if not self.deleted and self._waiting:
-                self._queues.clock.call_later(RESUME_AGAIN_S, lambda: self._resume_with(consumers))
+                self._leaders.clock.call_later(RESUME_AGAIN_S, lambda: self._resume_with(consumers))
 
     def stop(self) -> None:
         """Does nothing: the leader keeps the queue."""
@@ -582,7 +580,7 @@ class RemoteQueue(Queue):
     def flush(self) -> None:
         """Send all that was gathered to the leader."""
         queue = _QUEUE.pack(self.queue_id)
-        send = self._queues.send
+        send = self._leaders.send
         gathered = self._publishes.take()
         if gathered:
             head = PUBLISH_HEAD.pack(self.queue_id, self.epoch)
@@ -619,7 +617,7 @@ class RemoteQueue(Queue):
             self._expect_leader()
         self._expect_no_successor()
         self.flush()
-        call = self._queues.ask(self.leader, f"queue.{method}", self.queue_id, *arguments)
+        call = self._leaders.ask(self.leader, f"queue.{method}", self.queue_id, *arguments)
         if movable:
             self._movable[call] = None
         try:
@@ -645,7 +643,7 @@ class RemoteQueue(Queue):
 
     def _expect_leader(self) -> None:
         """Raise `NotFound` if the wait for a leader was given up."""
-        if self._successor is None and not self._queues.is_up(self.leader):
+        if self._successor is None and not self._leaders.is_up(self.leader):
             raise errors.home_node_down(self.leader, self.durable, self.name, self._vhost.name)
 
     def _moved_to(self, moved: QueueMoved) -> Queue:
@@ -659,7 +657,7 @@ class RemoteQueue(Queue):
         """Return a message that basic.get fetched for a connection that is gone."""
         got, _ = answer
         if got is not None:
-            delivery = self._queues.entry(got).number
+            delivery = self._leaders.entry(got).number
             if delivery:
                 self._judge(DeliveryOutcome.RETURN, [delivery])
 
@@ -671,7 +669,7 @@ class RemoteQueue(Queue):
             verdicts[-1][1].extend(numbers)
         else:
             verdicts.append((verdict, numbers))
-        self._queues.flush_soon(self)
+        self._leaders.flush_soon(self)
 
     def _forget_consumer(self, consumer: Consumer) -> int | None:
         number = self._numbers.pop(consumer, None)

@@ -27,7 +27,10 @@ _CONSUMER = struct.Struct("<QI")
 
 
 class RemoteQueues:
-    """All remote queues of this node. `on_flow` is called with whether publishers have to wait."""
+    """All remote queues of this node; implements `leaders.Leaders` for them.
+
+    `on_flow` is called with whether publishers have to wait.
+    """
 
     def __init__(
         self,
@@ -67,7 +70,6 @@ class RemoteQueues:
         return queue
 
     def forget(self, queue: RemoteQueue) -> None:
-        """Forget an object whose queue was deleted, or which another object has replaced."""
         if self._queues.get(queue.queue_id) is queue:
             del self._queues[queue.queue_id]
         self._to_flush.pop(queue, None)
@@ -75,7 +77,7 @@ class RemoteQueues:
     def led_by(self, node: str) -> Iterable[RemoteQueue]:
         return [queue for queue in self._queues.values() if queue.leader == node]
 
-    # Calls of the queues
+    # For the queues
 
     def is_up(self, node: str) -> bool:
         return self._post.is_up(node)
@@ -87,24 +89,19 @@ class RemoteQueues:
         return self._calls.ask(node, method, *arguments)
 
     def next_numbers(self, count: int) -> range:
-        """Numbers for new publishes. There is one count for all queues: a later publish has a
-        higher number than all that any leader has heard of in this run of the node."""
         first = self._numbered + 1
         self._numbered += count
         return range(first, first + count)
 
     def entry(self, packed: bytes) -> CarriedMessage:
-        """The only message in an answer."""
         return self._unpacker.message(packed)
 
     def flush_soon(self, queue: RemoteQueue) -> None:
-        """Have the queue flushed when the turn of the loop is over."""
         if not self._to_flush:
             self._clock.call_soon(self._flush)
         self._to_flush[queue] = None
 
     def owe(self, octets: int) -> None:
-        """More publishes wait for answers; fewer, where `octets` is negative."""
         self._owed += octets
         if self._owed > OWED_BYTES_HIGH and not self._flow:
             self._flow = True

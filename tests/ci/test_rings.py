@@ -18,7 +18,6 @@ RINGS: set[frozenset[str]] = {
         "amqp.basic_methods amqp.channel amqp.connection amqp.exchange_methods amqp.handlers"
         " amqp.mode_methods amqp.publish_stream amqp.queue_methods",
         "mgmt.http.endpoint mgmt.http.request mgmt.managed_node mgmt.peers",
-        "mirror.remote.remote_queue mirror.remote.remote_queues",
     )
 }
 """The rings there are. A module may leave its ring; none may join one."""

@@ -41,7 +41,7 @@ LONG_FILES: dict[str, int] = {
     "core/backing/variable_queue.py": 623,
     "core/queues/classic_queue.py": 633,
     "core/vhosts/vhost.py": 675,
-    "mirror/remote/remote_queue.py": 693,
+    "mirror/remote/remote_queue.py": 691,
     "mirror/replication/leader.py": 683,
     "mirror/replication/led_queue.py": 705,
     "persist/layout/format.py": 623,
