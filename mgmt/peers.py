@@ -1,8 +1,7 @@
-"""Asks the other nodes of a cluster for their part of an answer, and answers when they ask.
+"""Asks the other nodes of a cluster for their part of an answer.
 
 A question is a request to an endpoint of the API, or to one that only nodes know (`FOR_NODES`),
-with the user who made it. A node answers a passed request for itself alone. The node that was asked
-first has authenticated the user; each node checks the rights again, by the shared definitions.
+with the user who made it. `passed_requests.py` answers it at the other node, for that node alone.
 
 A node that does not answer in `ASK_S` is left out, so that lists work while a node is down.
 """
@@ -10,30 +9,20 @@ A node that does not answer in `ASK_S` is left out, so that lists work while a n
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 from aiohttp import web
 
-from warren.core.access.access_control import User
 from warren.core.errors import BrokerError, NotFound
-from warren.core.log_line import event_line
-from warren.core.scheduling.waiting import Event
 from warren.mgmt.http.caller import Caller
-from warren.mgmt.http.endpoint import Endpoint
-from warren.mgmt.http.errors import ApiError, ObjectNotFound
-from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.http.errors import ApiError
 from warren.mgmt.waiting import through
-from warren.mirror.definitions.ending import end_tasks
 
 if TYPE_CHECKING:
     from warren.cluster import Cluster
-    from warren.mgmt.managed_node import ManagedNode
-
-log = logging.getLogger("warren.http")
 
 QUESTION = "management"
 ASK_S = 5.0
@@ -68,38 +57,26 @@ class Refusal(NamedTuple):
     reason: Any
 
 
-class _PassedHttp:
-    """Stands for the HTTP request in `ApiRequest`, when the request came from another node."""
+class RequestOfUser(Protocol):
+    """The part of a request to the API that goes along with a question."""
 
-    def __init__(self, question: Question) -> None:
-        self.method = question.method
-        self.path = question.path
-        self.raw_path = ""
-        self.match_info = question.parts
-        self.query = question.query
-        self.headers = question.headers
-        self._body = question.body
+    @property
+    def caller(self) -> Caller: ...
 
-    async def read(self) -> bytes:
-        return msgspec.json.encode(self._body)
+    @property
+    def http(self) -> web.Request: ...
 
 
 class Peers:
-    """The other nodes of the cluster, to ask them. They may ask this one for `endpoints`."""
+    """The other nodes of the cluster that the node `name` is in, to ask them."""
 
-    def __init__(
-        self, managed: ManagedNode, cluster: Cluster, endpoints: Iterable[Endpoint]
-    ) -> None:
-        self._managed = managed
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        self._name = name
         self._cluster = cluster
-        self._endpoints = {endpoint.path: endpoint for endpoint in endpoints}
-        self._answers: set[asyncio.Task[Any]] = set()
-        self._stopping = False
-        cluster.calls.serve(QUESTION, self._asked)
 
     def linked(self) -> list[str]:
         """The other nodes that this node has links to, and so can ask."""
-        return sorted(set(self._cluster.running()) - {self._managed.name})
+        return sorted(set(self._cluster.running()) - {self._name})
 
     def up(self) -> list[str]:
         """The nodes that run according to etcd, whether they can be asked or not."""
@@ -107,11 +84,11 @@ class Peers:
 
     def members(self) -> list[str]:
         """All nodes of the cluster, this one included, whether they run or not."""
-        return sorted({self._managed.name, *self._cluster.membership.members()})
+        return sorted({self._name, *self._cluster.membership.members()})
 
     def partitioned(self) -> list[str]:
         """The nodes that run according to etcd, and cannot be reached from here."""
-        return sorted(set(self.up()) - {self._managed.name, *self.linked()})
+        return sorted(set(self.up()) - {self._name, *self.linked()})
 
     def once(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """One row for each listener: processes of one broker share theirs, so all report them."""
@@ -135,7 +112,7 @@ class Peers:
     async def ask(
         self,
         node: str,
-        request: ApiRequest,
+        request: RequestOfUser,
         path: str,
         parts: Mapping[str, str] | None = None,
         *,
@@ -180,7 +157,7 @@ class Peers:
 
     async def ask_all(
         self,
-        request: ApiRequest,
+        request: RequestOfUser,
         path: str,
         parts: Mapping[str, str] | None = None,
         *,
@@ -202,83 +179,10 @@ class Peers:
             found[node] = answer
         return found
 
-    async def rows(self, request: ApiRequest, path: str) -> list[dict[str, Any]]:
+    async def rows(self, request: RequestOfUser, path: str) -> list[dict[str, Any]]:
         """The rows that the other nodes have of a list."""
         found = await self.ask_all(request, path, dict(request.http.match_info))
         return [row for rows in found.values() for row in rows]
-
-    # Being asked
-
-    async def stop(self) -> None:
-        """Stop answering: an answer may wait for an event that never comes while the node stops."""
-        self._stopping = True
-        await end_tasks(self._answers)
-
-    async def _asked(self, node: str, *question: Any) -> Any:
-        """Answer another node's question in a task of asyncio, which handlers need.
-
-        The caller awaits this method by the broker's own `Waiting`, which cannot run handlers.
-        """
-        if self._stopping:
-            raise NotFound("the node is stopping")
-        answered = Event()
-        task = asyncio.ensure_future(self._answer(question[0]))
-        self._answers.add(task)
-        task.add_done_callback(self._answers.discard)
-        task.add_done_callback(lambda _: answered.happen())
-        await answered
-        if task.cancelled():
-            raise NotFound("the node is stopping")
-        error = task.exception()
-        if error is not None and not isinstance(error, BrokerError):
-            log.error("%s", event_line("passed_request_failed"), exc_info=error)
-            raise NotFound("the node could not answer")
-        return task.result()
-
-    async def _answer(self, asked: Any) -> tuple[Any, Refusal | None]:
-        try:
-            question = msgspec.convert(asked, Question)
-        except msgspec.ValidationError as error:
-            raise NotFound(f"a question that cannot be read: {error}") from None
-        endpoint = self._endpoints.get(question.path)
-        handler = endpoint.methods.get(question.method) if endpoint is not None else None
-        if endpoint is None or handler is None:
-            raise NotFound(f"no node of this version answers '{question.path}'")
-        caller = Caller(
-            User(question.user, frozenset(question.tags)), question.address, question.local
-        )
-        http = cast(web.Request, _PassedHttp(question))
-        try:
-            endpoint.right_for(question.method).check(caller)
-            request = ApiRequest(self._managed, caller, http, passed=True)
-            return await _whole(await handler(request)), None
-        except ApiError as error:
-            return None, Refusal(error.status, error.error, error.reason)
-
-
-def peers_of(request: ApiRequest) -> Peers | None:
-    """The other nodes to ask; None on a lone node, and for a request that was passed on."""
-    return None if request.passed else request.managed.peers
-
-
-async def from_any(request: ApiRequest, path: str, *, method: str = "GET") -> Any:
-    """The answer of the other node that has the object of the path. Raises `ObjectNotFound`.
-
-    The refusal of a node is passed on: the object exists, and the user may not see it.
-    """
-    peers = peers_of(request)
-    refused: ApiError | None = None
-    parts = dict(request.http.match_info)
-    for node in peers.linked() if peers is not None else ():
-        assert peers is not None
-        try:
-            return await peers.ask(node, request, path, parts, method=method)
-        except ApiError as error:
-            if error.status != 404:
-                refused = error
-        except BrokerError:
-            continue
-    raise refused or ObjectNotFound()
 
 
 def added(one: Any, other: Any) -> Any:
@@ -301,9 +205,3 @@ def added(one: Any, other: Any) -> Any:
             # A node that started later has fewer samples; all lists have the newest first.
             return [added(a, b) for a, b in zip_longest(one, other)]
     return one
-
-
-async def _whole(answer: Any) -> Any:
-    if isinstance(answer, AsyncIterator):
-        return [row async for rows in answer for row in rows]
-    return answer

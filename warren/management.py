@@ -32,6 +32,7 @@ log = logging.getLogger("warren.http")
 if TYPE_CHECKING:
     from warren.cluster import Cluster
     from warren.mgmt.http.server import ManagementServer
+    from warren.mgmt.passed_requests import PassedRequests
 
 PURPOSES = {
     "http": Purpose.HTTP,
@@ -98,6 +99,7 @@ class Management:
         self._directory_fd: int | None = None
         self._listeners = self._new_listeners()
         self._server: ManagementServer | None = None
+        self._passed: PassedRequests | None = None
         # The contexts of TLS listeners; they read their files again when these are renewed.
         self._tls: list[tuple[SslOptions, ssl.SSLContext]] = []
 
@@ -116,7 +118,7 @@ class Management:
         self.managed.statistics.start()
         if self.managed.cluster is not None:
             module = await asyncio.to_thread(import_module, "warren.mgmt.api.endpoints")
-            self.managed.peers = module.peers(self.managed, self.managed.cluster)
+            self._passed = module.join_peers(self.managed, self.managed.cluster)
         await self._listen(self.managed.config)
 
     async def show(self, config: Config, paused: str) -> None:
@@ -205,8 +207,8 @@ class Management:
     async def stop(self) -> None:
         self._listeners.stop()
         await self.managed.message_jobs.stop()
-        if self.managed.peers is not None:
-            await self.managed.peers.stop()
+        if self._passed is not None:
+            await self._passed.stop()
         if self.managed.snapshots is not None:
             self.managed.snapshots.stop()
         if self._server is not None:

@@ -1,6 +1,7 @@
 """Endpoints that each node answers for itself.
 
-A request that names another member of the cluster in its path is passed on to that member.
+A request that names another member of the cluster in its path is passed on to that member; a
+request for an object of which it is not known who has it, to each member in turn (`from_any`).
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from warren.mgmt.http.errors import ObjectNotFound
+from warren.core.errors import BrokerError
+from warren.mgmt.http.errors import ApiError, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
-from warren.mgmt.peers import peers_of
 
 Handler: TypeAlias = Callable[[ApiRequest], Awaitable[Any]]
 
@@ -18,18 +19,38 @@ Handler: TypeAlias = Callable[[ApiRequest], Awaitable[Any]]
 def at_node(path: str, handler: Handler) -> Handler:
     """A handler that has the node in the path, `{node}`, answer the request with `handler`.
 
-    `peers()` in `endpoints.py` must list the endpoint, or the other node would refuse the request.
-    The answer must not be a `Reply`, as nodes cannot send one another those.
+    `join_peers()` in `endpoints.py` must list the endpoint, or the other node would refuse the
+    request. The answer must not be a `Reply`, as nodes cannot send one another those.
     """
 
     async def answer(request: ApiRequest) -> Any:
         name = request.http.match_info.get("node", request.node.name)
         if name == request.node.name:
             return await handler(request)
-        peers = peers_of(request)
+        peers = request.peers
         if peers is None or name not in peers.members():
             raise ObjectNotFound()
         method = "GET" if request.http.method == "HEAD" else request.http.method
         return await peers.ask(name, request, path, {"node": name}, method=method)
 
     return answer
+
+
+async def from_any(request: ApiRequest, path: str, *, method: str = "GET") -> Any:
+    """The answer of the other node that has the object of the path. Raises `ObjectNotFound`.
+
+    The refusal of a node is passed on: the object exists, and the user may not see it.
+    """
+    peers = request.peers
+    refused: ApiError | None = None
+    parts = dict(request.http.match_info)
+    for node in peers.linked() if peers is not None else ():
+        assert peers is not None
+        try:
+            return await peers.ask(node, request, path, parts, method=method)
+        except ApiError as error:
+            if error.status != 404:
+                refused = error
+        except BrokerError:
+            continue
+    raise refused or ObjectNotFound()

@@ -13,6 +13,7 @@ from warren.core.field import to_json
 from warren.core.messages.message_stats import MessageStats
 from warren.core.queues.consumers import NO_LIMIT
 from warren.mgmt.api import stats_json
+from warren.mgmt.api.at_node import from_any
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.consumers import consumer_row
 from warren.mgmt.blocked import connection_columns
@@ -20,7 +21,6 @@ from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import NotAuthorised, ObjectNotFound
 from warren.mgmt.http.listing import NAMED_ROWS, Listing, Row, answer, answer_row
 from warren.mgmt.http.request import ApiRequest
-from warren.mgmt.peers import from_any, peers_of
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.sampler import node_connections
 
@@ -206,7 +206,7 @@ async def list_connections(request: ApiRequest) -> Any:
         order=_address,
     )
     connections = visible_connections(request)
-    peers = peers_of(request)
+    peers = request.peers
     if peers is None:
         return await answer(request, connections, listing)
     of_vhost = "vhost" in request.http.match_info
@@ -240,7 +240,7 @@ def _order_of(row: Row) -> tuple[str | int, ...]:
 def _is_here(request: ApiRequest) -> bool:
     """Whether this node has the connection in the path, or there is no other node to ask."""
     name = request.name("connection")
-    return peers_of(request) is None or any(
+    return request.peers is None or any(
         name in (one.peer.name, one.pid) for one in node_connections(request.node)
     )
 
@@ -304,7 +304,7 @@ async def list_connections_of_user(request: ApiRequest) -> Any:
         }
         for connection in _connections_of_user(request)
     ]
-    peers = peers_of(request)
+    peers = request.peers
     if peers is not None:
         rows += await peers.rows(request, OF_USER)
     return rows
@@ -315,7 +315,7 @@ async def close_connections_of_user(request: ApiRequest) -> None:
         raise NotAuthorised("User not authorised to access object")
     for connection in _connections_of_user(request):
         _close(request, connection)
-    peers = peers_of(request)
+    peers = request.peers
     if peers is not None:
         parts = dict(request.http.match_info)
         await peers.ask_all(request, OF_USER, parts, method="DELETE")
@@ -336,7 +336,7 @@ def _channels(request: ApiRequest) -> Iterator[Channel]:
 
 
 async def list_channels(request: ApiRequest) -> Any:
-    peers = peers_of(request)
+    peers = request.peers
     if peers is None:
         return await answer(request, _channels(request), _channel_listing(request))
     of_vhost = "vhost" in request.http.match_info

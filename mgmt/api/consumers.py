@@ -13,7 +13,6 @@ from warren.mgmt.http.errors import ObjectNotFound
 from warren.mgmt.http.listing import Listing, Row, answer, answer_rows
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.http.slices import chunks
-from warren.mgmt.peers import peers_of
 
 
 class ListedConsumer(NamedTuple):
@@ -99,7 +98,7 @@ async def list_consumers(request: ApiRequest) -> Any:
         # Consumers of another node's clients are listed by that node.
         if isinstance(consumer, ChannelConsumer) or alone
     ]
-    peers = peers_of(request)
+    peers = request.peers
     if peers is None:
         return await answer(request, listed, CONSUMERS)
     path = "/consumers/{vhost}" if "vhost" in request.http.match_info else "/consumers"

@@ -35,7 +35,6 @@ from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.http.slices import Breather
 from warren.mgmt.messages.looking import Place, Search, look
 from warren.mgmt.messages.progress import epoch_of
-from warren.mgmt.peers import peers_of
 
 LIST = "/exchanges/{vhost}/{exchange}/delayed"
 ONE = "/exchanges/{vhost}/{exchange}/delayed/{message}"
@@ -79,7 +78,7 @@ def _queue_of(request: ApiRequest, permission: str) -> Queue:
 
 async def _elsewhere(request: ApiRequest, queue: Queue, path: str, method: str) -> Any:
     """The answer of the node that leads the queue."""
-    peers = peers_of(request)
+    peers = request.peers
     leader = queue_members.leader_of(request.managed, queue)
     if peers is None:
         raise ObjectNotFound("not_found", f"node '{leader}' leads the delayed messages")

@@ -43,17 +43,19 @@ from warren.mgmt.api import (
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.managed_node import ManagedNode
+from warren.mgmt.passed_requests import PassedRequests
 from warren.mgmt.peers import Peers
 
 if TYPE_CHECKING:
     from warren.cluster import Cluster
 
 
-def peers(managed: ManagedNode, cluster: Cluster) -> Peers:
-    """The other nodes, and the endpoints that they may use here."""
-    return Peers(
+def join_peers(managed: ManagedNode, cluster: Cluster) -> PassedRequests:
+    """Have a node ask the others, and answer them by those endpoints that they may use here."""
+    managed.peers = Peers(managed.name, cluster)
+    return PassedRequests(
         managed,
-        cluster,
+        cluster.calls,
         [
             *overview.ENDPOINTS,
             *queues.ENDPOINTS,

@@ -21,7 +21,7 @@ from warren.mgmt.http.errors import BadRequest, NotAuthorised, ObjectNotFound
 from warren.mgmt.http.listing import Listing, Row, answer, answer_row
 from warren.mgmt.http.request import ApiRequest, boolean, check_length, text
 from warren.mgmt.http.slices import chunks
-from warren.mgmt.peers import added, peers_of
+from warren.mgmt.peers import added
 from warren.mgmt.statistics import figures
 from warren.mgmt.waiting import taken, through
 
@@ -110,7 +110,7 @@ async def _listing(request: ApiRequest) -> Listing[ListedExchange]:
 async def _stats_elsewhere(request: ApiRequest) -> StatsElsewhere:
     """Message stats of exchanges on other nodes: each counts what its own clients publish."""
     found: StatsElsewhere = {}
-    peers = peers_of(request)
+    peers = request.peers
     if peers is not None:
         for rows in (await peers.ask_all(request, OF_NODES)).values():
             for vhost, name, stats in rows:
@@ -161,7 +161,7 @@ def exchange_of(request: ApiRequest) -> ListedExchange:
 async def get_exchange(request: ApiRequest) -> Any:
     listed = exchange_of(request)
     row = ExchangeRows(request).full_row(listed)
-    peers = peers_of(request)
+    peers = request.peers
     if peers is not None:
         parts = dict(request.http.match_info)
         for other in (await peers.ask_all(request, ONE, parts)).values():

@@ -14,7 +14,6 @@ from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import ApiError, ObjectNotFound
 from warren.mgmt.http.listing import Row, answer_rows
 from warren.mgmt.http.request import ApiRequest
-from warren.mgmt.peers import peers_of
 
 DOWN_STATES = {state.value for state in DOWN}
 
@@ -47,7 +46,7 @@ async def restart_link(request: ApiRequest) -> None:
 
 
 async def _restart_at(request: ApiRequest, node: str) -> None:
-    peers = peers_of(request)
+    peers = request.peers
     if peers is None or node not in peers.members():
         raise ObjectNotFound()
     try:
@@ -75,7 +74,7 @@ def _down(rows: list[Row]) -> list[Row]:
 async def _rows(request: ApiRequest) -> list[Row]:
     """The links of all nodes; each node knows its own."""
     rows = request.managed.federation.rows()
-    peers = None if request.passed else peers_of(request)
+    peers = request.peers
     if peers is not None:
         for answered in (await peers.ask_all(request, "/federation-links")).values():
             rows += answered

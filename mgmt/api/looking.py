@@ -29,7 +29,6 @@ from warren.mgmt.messages.looking import (
     look,
     parse_place,
 )
-from warren.mgmt.peers import peers_of
 from warren.mgmt.waiting import through
 
 LIMIT = 50
@@ -111,7 +110,7 @@ def _readable(request: ApiRequest) -> ListedQueue:
 
 
 async def _asked_of_leader(request: ApiRequest, listed: ListedQueue, **changed: Any) -> Any:
-    peers = peers_of(request)
+    peers = request.peers
     parts = dict(request.http.match_info)
     query = {name: str(value) for name, value in changed.items()}
     if "start" in query:

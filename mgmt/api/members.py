@@ -16,7 +16,6 @@ from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import ApiError, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.managed_node import RABBITMQ_VERSION
-from warren.mgmt.peers import peers_of
 
 STATUS = "/control/cluster-status"
 
@@ -24,7 +23,7 @@ STATUS = "/control/cluster-status"
 async def cluster_status(request: ApiRequest) -> Any:
     """The status with RabbitMQ's names; other nodes are asked for their own part."""
     status = _own_status(request)
-    peers = peers_of(request)
+    peers = request.peers
     if peers is None:
         return status
     if request.managed.config.process is not None:

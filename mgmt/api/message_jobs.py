@@ -26,7 +26,6 @@ from warren.mgmt.messages.jobs import JobKey, Kept, NotNow
 from warren.mgmt.messages.plan import Action, InvalidPlan, Plan, check_positions, parse_plan
 from warren.mgmt.messages.progress import AT_THE_BEGINNING
 from warren.mgmt.messages.sources import source_of, why_no_replay
-from warren.mgmt.peers import peers_of
 from warren.shovel.redrive import Back
 
 
@@ -109,7 +108,7 @@ def _put_on_record(request: ApiRequest, queue: Queue, name: str, plan: Plan) -> 
 async def _asked_of_leader(
     request: ApiRequest, listed: ListedQueue, body: Row, name: str | None
 ) -> Any:
-    peers = peers_of(request)
+    peers = request.peers
     parts = {"vhost": listed.vhost.name, "queue": listed.queue.name}
     path = JOBS_OF_QUEUE
     if name is not None:
@@ -213,7 +212,7 @@ async def delete_job(request: ApiRequest) -> None:
         job.stop()
     elif job is not None:
         jobs.drop(key)
-    peers = peers_of(request)
+    peers = request.peers
     if request.passed:
         return
     if peers is not None and row["node"] != request.node.name:
@@ -265,7 +264,7 @@ async def _rows(request: ApiRequest) -> list[Row]:
     if request.passed:
         return list(own.values())
     rows = {(kept.key.vhost, kept.key.name): _interrupted_row(kept) for kept in jobs.kept()}
-    peers = peers_of(request)
+    peers = request.peers
     if peers is not None:
         for answered in (await peers.ask_all(request, "/message-jobs")).values():
             rows |= _newer(rows, {(row["vhost"], row["name"]): row for row in answered})

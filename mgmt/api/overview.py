@@ -22,7 +22,7 @@ from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.listing import chosen_columns, columns_of
 from warren.mgmt.http.request import ApiRequest, demanded
 from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
-from warren.mgmt.peers import Peers, added, peers_of
+from warren.mgmt.peers import Peers, added
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.history import Figures, Sample
 from warren.mgmt.statistics.sampler import node_connections
@@ -88,7 +88,7 @@ def exchange_types() -> list[dict[str, Any]]:
 
 async def overview(request: ApiRequest) -> Any:
     managed, node = request.managed, request.node
-    peers = peers_of(request)
+    peers = request.peers
     others = await peers.ask_all(request, "/overview") if peers is not None else {}
     shown, churn, totals = _shown(request)
     vhosts = request.seen_vhosts()
@@ -304,7 +304,7 @@ def cluster_links(managed: ManagedNode) -> list[dict[str, Any]]:
 
 async def list_nodes(request: ApiRequest) -> Any:
     """All members, also those that do not run; the others are asked for their rows."""
-    peers = peers_of(request)
+    peers = request.peers
     if peers is None:
         return [chosen_columns(node_row(request), columns_of(request))]
     others = await peers.ask_all(request, "/nodes")
@@ -340,7 +340,7 @@ def _elsewhere(request: ApiRequest) -> Peers | None:
     name = request.name("node")
     if name == request.node.name:
         return None
-    peers = peers_of(request)
+    peers = request.peers
     if peers is None or name not in peers.members():
         raise ObjectNotFound()
     return peers

@@ -40,7 +40,7 @@ from warren.mgmt.http.listing import (
 )
 from warren.mgmt.http.request import ApiRequest, boolean, check_length, demanded
 from warren.mgmt.http.slices import chunks
-from warren.mgmt.peers import Peers, peers_of
+from warren.mgmt.peers import Peers
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.sampler import Statistics
 from warren.mgmt.waiting import taken, through
@@ -430,7 +430,7 @@ async def rows_for_node(request: ApiRequest) -> Any:
 
 def _listing(request: ApiRequest) -> Listing[ListedQueue]:
     local = _local_listing(request)
-    peers = peers_of(request)
+    peers = request.peers
     if peers is None:
         return local
     elsewhere = QueuesElsewhere(request, peers, QueueRows(request))
@@ -478,7 +478,7 @@ async def list_queues_of_vhost(request: ApiRequest) -> Any:
 
 async def get_queue(request: ApiRequest) -> Any:
     listed = queue_of(request)
-    peers = peers_of(request)
+    peers = request.peers
     if listed.queue.is_here or peers is None:
         return answer_row(request, QueueRows(request).full_row(listed))
     parts = dict(request.http.match_info)

@@ -13,7 +13,6 @@ from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import ApiError, ObjectNotFound
 from warren.mgmt.http.listing import Row, answer_row, answer_rows
 from warren.mgmt.http.request import ApiRequest
-from warren.mgmt.peers import peers_of
 from warren.shovel.shovels import COMPONENT
 
 
@@ -59,7 +58,7 @@ async def restart_shovel(request: ApiRequest) -> None:
 
 
 async def _restart_at(request: ApiRequest, node: str) -> None:
-    peers = peers_of(request)
+    peers = request.peers
     try:
         if peers is None or node not in peers.linked():
             raise BrokerError(f"node '{node}' cannot be reached")
@@ -74,7 +73,7 @@ async def _rows(request: ApiRequest) -> list[Row]:
     if request.passed:
         return shovels.rows()
     rows = {(row["vhost"], row["name"]): row for row in shovels.all_rows()}
-    peers = peers_of(request)
+    peers = request.peers
     if peers is not None:
         for answered in (await peers.ask_all(request, "/shovels")).values():
             rows |= {(row["vhost"], row["name"]): row for row in answered}

@@ -21,7 +21,6 @@ from warren.mgmt.http.endpoint import NO_CONTENT, Endpoint, Reply, Right
 from warren.mgmt.http.errors import ApiError, BadRequest, NotAuthorised, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest, boolean, text
 from warren.mgmt.http.slices import Breather
-from warren.mgmt.peers import peers_of
 from warren.mgmt.snapshot_service import (
     Granted,
     Piece,
@@ -120,7 +119,7 @@ async def nodes(request: ApiRequest) -> Any:
         for one in listeners
         if one.protocol in ("http", "https")
     ]
-    peers = peers_of(request)
+    peers = request.peers
     if peers is not None:
         rows += await peers.rows(request, "/snapshots/nodes")
         answered = {row["node"] for row in rows}

@@ -16,7 +16,6 @@ from warren.core.tracing.trace_store import FOUND_MAX, Life
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.message_life import in_order, lived, record_of, row
-from warren.mgmt.peers import peers_of
 
 ALL = "/trace/{vhost}"
 ONE = "/trace/{vhost}/{message}"
@@ -29,7 +28,7 @@ async def overview(request: ApiRequest) -> Any:
     """Counts of each node's records, the rules, and the messages followed last."""
     vhost = request.seen_vhost().name
     nodes = {request.managed.name: _counts(request)}
-    peers = peers_of(request)
+    peers = request.peers
     if peers is not None:
         answers = await peers.ask_all(request, ALL, dict(request.http.match_info))
         for answer in answers.values():
@@ -60,7 +59,7 @@ def _counts(request: ApiRequest) -> dict[str, Any]:
 
 def _missing(request: ApiRequest, answered: Any) -> list[str]:
     """Nodes of the cluster that have not answered."""
-    peers = peers_of(request)
+    peers = request.peers
     return [] if peers is None else sorted(set(peers.members()) - set(answered))
 
 
@@ -70,7 +69,7 @@ async def life(request: ApiRequest) -> Any:
     own = await _recorded(request, vhost, name)
     records, is_whole = own.records, own.is_whole
     answered = {request.managed.name}
-    peers = peers_of(request)
+    peers = request.peers
     if peers is not None:
         answers = await peers.ask_all(request, ONE, dict(request.http.match_info))
         for node, answer in answers.items():

@@ -17,7 +17,7 @@ from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Righ
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.listing import Listing, Row, answer, answer_row, answer_rows
 from warren.mgmt.http.request import ApiRequest, boolean, text
-from warren.mgmt.peers import added, peers_of
+from warren.mgmt.peers import added
 from warren.mgmt.statistics import figures
 from warren.mgmt.waiting import through, visible
 
@@ -94,7 +94,7 @@ def _add_node(row: Row, other: Row) -> None:
 async def _elsewhere(request: ApiRequest, path: str) -> Elsewhere:
     """The rows that the other nodes have of virtual hosts, by name of the virtual host."""
     found: Elsewhere = {}
-    peers = peers_of(request)
+    peers = request.peers
     if peers is not None:
         answers = await peers.ask_all(request, path, dict(request.http.match_info))
         for answer in answers.values():
@@ -141,7 +141,7 @@ async def get_vhost(request: ApiRequest) -> Any:
 
 async def _trace_at_siblings(request: ApiRequest, name: str, tracing: bool) -> None:
     """Switch tracing in the broker's other processes, too: a node traces its own messages only."""
-    peers = peers_of(request)
+    peers = request.peers
     if peers is not None and request.managed.config.process is not None:
         parts, body = {"vhost": name}, {"tracing": tracing}
         await peers.ask_all(request, "/vhosts/{vhost}", parts, method="PUT", body=body)

@@ -19,6 +19,7 @@ from warren.mgmt.http.errors import OBJECT_CLOSED, BadRequest, NotAuthorised, Ob
 if TYPE_CHECKING:
     from warren.core.node import Node
     from warren.mgmt.managed_node import ManagedNode
+    from warren.mgmt.peers import Peers
 
 BODY_BYTES_MAX = 64 << 20
 """Octets of the largest request of all, an import of definitions."""
@@ -49,6 +50,11 @@ class ApiRequest:
         self.node: Node = managed.node
         self.caller = caller
         self.http = http
+
+    @property
+    def peers(self) -> Peers | None:
+        """The other nodes to ask; None on a lone node, and for a request that was passed on."""
+        return None if self.passed else self.managed.peers
 
     def name(self, part: str) -> str:
         """A part of the path, decoded. Raises `BadRequest` if the path is not UTF-8.

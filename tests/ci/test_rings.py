@@ -17,7 +17,6 @@ RINGS: set[frozenset[str]] = {
     for ring in (
         "amqp.basic_methods amqp.channel amqp.connection amqp.exchange_methods amqp.handlers"
         " amqp.mode_methods amqp.publish_stream amqp.queue_methods",
-        "mgmt.http.endpoint mgmt.http.request mgmt.managed_node mgmt.peers",
     )
 }
 """The rings there are. A module may leave its ring; none may join one."""

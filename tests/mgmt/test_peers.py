@@ -11,7 +11,8 @@ import pytest
 
 from warren.core.errors import NotFound
 from warren.core.scheduling.waiting import Waiting
-from warren.mgmt.peers import Peers, Question, added
+from warren.mgmt.passed_requests import PassedRequests
+from warren.mgmt.peers import Question, added
 from warren.mgmt.waiting import through
 
 
@@ -61,19 +62,18 @@ def test_what_a_node_was_asked_ends_when_it_stops() -> None:
         right_for=lambda method: SimpleNamespace(check=lambda caller: None),
     )
     calls = SimpleNamespace(serve=served.__setitem__)
-    cluster = SimpleNamespace(calls=calls)
     question = Question("GET", "/x", {}, {}, {}, None, "guest", [], False, "")
 
     def asked() -> Waiting[Any]:
         return cast("Waiting[Any]", served["management"]("b", msgspec.to_builtins(question)))
 
     async def main() -> None:
-        peers = Peers(
-            cast("Any", SimpleNamespace(node=None)), cast("Any", cluster), cast("Any", [endpoint])
+        passed = PassedRequests(
+            cast("Any", SimpleNamespace(node=None)), cast("Any", calls), cast("Any", [endpoint])
         )
         waiting = asyncio.create_task(through(asked()))
         await begun.wait()
-        await peers.stop()
+        await passed.stop()
         for question in (waiting, through(asked())):
             with pytest.raises(NotFound, match="the node is stopping"):
                 await question
