@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pamqp import commands
 
+from warren.amqp.channel import Channel
 from warren.amqp.consumer import ChannelConsumer
 from warren.amqp.methods import make
 from warren.amqp.queue_methods import named_queue
@@ -21,9 +22,6 @@ from warren.core.queues.queue_arguments import PRIORITY, check_consumer
 from warren.core.queues.queue_type import CLASSIC, STREAM
 from warren.core.scheduling.waiting import Waiting
 from warren.core.vhosts.reply_to import REPLY_TO_NAME
-
-if TYPE_CHECKING:
-    from warren.amqp.channel import Channel
 
 
 def qos(channel: Channel, method: commands.Basic.Qos) -> None:

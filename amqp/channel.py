@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from pamqp import commands
 
+from warren.amqp.channel_owner import ChannelOwner
 from warren.amqp.confirms import ChannelConfirms
 from warren.amqp.consumer import ChannelConsumer, delivery_frames
 from warren.amqp.delivery_limit import DeliveryLimit
@@ -30,7 +31,6 @@ from warren.amqp.errors import (
 from warren.amqp.frames import BODY as BODY_FRAME
 from warren.amqp.frames import END, FRAME_US, FrameHeads
 from warren.amqp.frames import HEADER as HEADER_FRAME
-from warren.amqp.handlers import HANDLERS
 from warren.amqp.methods import Method, encode_method, make
 from warren.amqp.publishing import QUEUE_US, QUEUES_AT_ONCE, Route, publish_to_many
 from warren.amqp.settling import (
@@ -45,7 +45,7 @@ from warren.amqp.settling import (
 from warren.amqp.verdict import Verdict
 from warren.core.access.access_control import Kind, Permission
 from warren.core.access.audit import audit
-from warren.core.errors import BrokerError, CommandInvalid, PreconditionFailed
+from warren.core.errors import BrokerError, PreconditionFailed
 from warren.core.messages.message import NOBODY, Envelope, HeldQueue, Holder, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.message_stats import MessageStats
@@ -58,7 +58,6 @@ from warren.core.scheduling.waiting import Event, Waiting, outliving
 from warren.core.vhosts.topology_access import Asking
 
 if TYPE_CHECKING:
-    from warren.amqp.connection import Connection
     from warren.amqp.reply_consumer import ReplyConsumer
     from warren.amqp.transaction import Transaction
     from warren.core.vhosts.vhost import VirtualHost
@@ -149,7 +148,7 @@ class Channel:
         "unacked",
     )
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, connection: ChannelOwner[Channel], number: int) -> None:
         self.connection = connection
         self.number = number
         # Content on its way in
@@ -197,16 +196,6 @@ class Channel:
         self.redelivered = 0
 
     # Methods
-
-    def receive(self, method: Method) -> Waiting[None] | None:
-        """Serve a method other than basic.publish.
-
-        If that has to wait, returns the coroutine to run before anything else is served.
-        """
-        handle = HANDLERS.get(type(method))
-        if handle is None:
-            raise CommandInvalid("unimplemented method")
-        return handle(self, method)
 
     @property
     def vhost(self) -> VirtualHost:

@@ -59,6 +59,7 @@ from warren.amqp.frames import (
     frame,
 )
 from warren.amqp.guarded_clock import GuardedClock
+from warren.amqp.handlers import serve
 from warren.amqp.handshake import (
     Authentication,
     HandshakeFault,
@@ -429,8 +430,7 @@ class Connection:
         except (UnknownMethod, MalformedMethod) as error:
             raise unreadable(payload, error, channel.number) from error
         self.node.turns.spend(METHOD_US + table_us(len(payload)))
-        waiting = channel.receive(method)
-        if waiting is not None:
+        if (waiting := serve(channel, method)) is not None:
             self.go_through(waiting, channel, (method.index >> 16, method.index & 0xFFFF))
 
     def go_through(self, waiting: Waiting[None], channel: Channel, method: tuple[int, int]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pamqp import commands
 
+from warren.amqp.channel import Channel
 from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.errors import AccessRefused
@@ -13,9 +14,6 @@ from warren.core.exchanges.binding import Binding, binding_in_turns
 from warren.core.scheduling.waiting import decided, outliving, taken
 from warren.core.vhosts.equivalence import check_exchange_equivalent
 from warren.core.vhosts.topology_access import check_binding, check_exchange, refuse_default
-
-if TYPE_CHECKING:
-    from warren.amqp.channel import Channel
 
 
 async def declare(channel: Channel, method: commands.Exchange.Declare) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from pamqp import commands
 
@@ -11,13 +11,12 @@ from warren.amqp import basic_methods as basic
 from warren.amqp import exchange_methods as exchange
 from warren.amqp import mode_methods as mode
 from warren.amqp import queue_methods as queue
+from warren.amqp.channel import Channel
 from warren.amqp.methods import AccessRequest, Method
+from warren.core.errors import CommandInvalid
 from warren.core.scheduling.waiting import Waiting
 
-if TYPE_CHECKING:
-    from warren.amqp.channel import Channel
-
-Handler: TypeAlias = "Callable[[Channel, Any], Waiting[None] | None]"
+Handler: TypeAlias = Callable[[Channel, Any], Waiting[None] | None]
 """If serving the method has to wait, the handler returns a coroutine: the connection is read on
 when it has ended."""
 
@@ -50,3 +49,15 @@ HANDLERS: Mapping[type[Method], Handler] = {
     commands.Basic.Recover: basic.recover,
     commands.Basic.RecoverAsync: basic.recover_async,
 }
+
+
+def serve(channel: Channel, method: Method) -> Waiting[None] | None:
+    """Serve a method of a channel, other than basic.publish.
+
+    If that has to wait, returns the coroutine to run before anything else is served. Raises
+    `CommandInvalid` for methods that the broker does not have.
+    """
+    handle = HANDLERS.get(type(method))
+    if handle is None:
+        raise CommandInvalid("unimplemented method")
+    return handle(channel, method)

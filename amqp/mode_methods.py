@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pamqp import commands
 
+from warren.amqp.channel import Channel
 from warren.amqp.confirms import ChannelConfirms
 from warren.amqp.errors import ChannelError
 from warren.amqp.leaving import end_all
 from warren.amqp.methods import AccessRequest, AccessRequestOk, make
 from warren.amqp.transaction import Transaction
 from warren.core.errors import PreconditionFailed, Unsupported
-
-if TYPE_CHECKING:
-    from warren.amqp.channel import Channel
 
 GRANTED_TICKET = 1
 

@@ -26,8 +26,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
+from warren.amqp.channel import Channel
+from warren.amqp.channel_owner import ChannelOwner
 from warren.amqp.errors import PUBLISH_IDS
 from warren.amqp.frames import FRAME_END, HEADER, METHOD, OVERHEAD
 from warren.amqp.properties import PERSISTENT, PRIORITY, UNUSUAL, ordinary
@@ -38,10 +39,6 @@ from warren.core.messages.message import Envelope
 from warren.core.messages.stock import Stock
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import TURN_US, Unfinished
-
-if TYPE_CHECKING:
-    from warren.amqp.channel import Channel
-    from warren.amqp.connection import Connection
 
 ALONE_US = 5
 """The cost of handing over a publish by itself, in the microseconds of
@@ -91,7 +88,7 @@ _BASIC = 60 << 16
 _HEADER_MIN = 14
 
 
-def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> int:
+def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, end: int) -> int:
     """Serve publishes from `pos` on; returns the offset of the first that is not served.
 
     It may stop because the turn is over. If it returns `pos`, the general way has to serve the next
@@ -222,7 +219,7 @@ def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> 
 
 
 def _recognise(
-    connection: Connection, data: bytes, pos: int, end: int, known: Mapping[bytes, Route]
+    connection: ChannelOwner[Channel], data: bytes, pos: int, end: int, known: Mapping[bytes, Route]
 ) -> tuple[bytes, Channel, Route] | None:
     """The method frame at `pos`, its channel and its route; None unless it begins a publish that
     may be served here."""

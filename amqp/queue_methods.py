@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pamqp import commands
 
+from warren.amqp.channel import Channel
 from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.errors import NotFound, no_queue
@@ -15,9 +16,6 @@ from warren.core.queues.queue_arguments import check_named_by_client
 from warren.core.scheduling.waiting import decided, outliving, taken
 from warren.core.vhosts.reply_to import REPLY_TO_NAME, REPLY_TO_PREFIX
 from warren.core.vhosts.topology_access import check_binding, check_queue
-
-if TYPE_CHECKING:
-    from warren.amqp.channel import Channel
 
 
 async def declare(channel: Channel, method: commands.Queue.Declare) -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
-from warren.amqp.peer import client_name
+from warren.amqp.peer import Peer, client_name
 from warren.amqp.tls_session import TlsSession
 from warren.core.field import to_json
 from warren.core.messages.message_stats import MessageStats
@@ -194,8 +194,8 @@ def visible_connections(request: ApiRequest) -> list[Connection]:
     ]
 
 
-def _address(connection: Connection) -> tuple[str, int]:
-    return connection.peer.host, connection.peer.port
+def _address(peer: Peer) -> tuple[str, int]:
+    return peer.host, peer.port
 
 
 async def list_connections(request: ApiRequest) -> Any:
@@ -203,7 +203,7 @@ async def list_connections(request: ApiRequest) -> Any:
         row=ConnectionRows(request).row,
         plain=ConnectionRows(request, with_samples=False).row,
         name=lambda connection: connection.peer.name,
-        order=_address,
+        order=lambda connection: _address(connection.peer),
     )
     connections = visible_connections(request)
     peers = request.peers
@@ -326,7 +326,7 @@ def _channel_listing(request: ApiRequest) -> Listing[Channel]:
         row=ChannelRows(request).row,
         plain=ChannelRows(request, with_samples=False).row,
         name=channel_name,
-        order=lambda channel: (*_address(channel.connection), channel.number),
+        order=lambda channel: (*_address(channel.connection.peer), channel.number),
     )
 
 
