@@ -112,6 +112,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._lost: asyncio.Future[None] = self._loop.create_future()
         self._answers: defaultdict[int, deque[asyncio.Future[base.Frame]]] = defaultdict(deque)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
@@ -219,7 +220,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     async def close(self) -> None:
-        """Close the connection properly, then end the socket."""
+        """Close the connection properly, then end the socket; returns when that is closed."""
         try:
             if self.failure is None and self._opened.done():
                 self._closing = True
@@ -231,6 +232,16 @@ class Connection(asyncio.Protocol):
                         await asyncio.shield(self._ended)
         finally:
             self.abort()
+            await self._is_lost()
+
+    async def _is_lost(self) -> None:
+        """Wait until the socket is closed: a loop that ends before would leave it open."""
+        if hasattr(self, "_transport"):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await asyncio.shield(self._lost)
+            # With TLS the broker has to answer before, and may be silent.
+            self._transport.abort()
 
     def abort(self) -> None:
         """End the socket at once."""
@@ -257,6 +268,7 @@ class Connection(asyncio.Protocol):
         reason = str(error) if error is not None else "the broker closed the socket"
         self._take(self._protocol.receive_eof(reason))
         self._end(ConnectionFailed(0, reason))
+        self._lost.set_result(None)
 
     def pause_writing(self) -> None:
         self._writable = False

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Coroutine, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 import uvloop
 from pamqp import commands
 
@@ -28,6 +31,7 @@ from warren.client.events import (
     Refused,
 )
 from warren.client.protocol import Login, Tuning
+from warren.config import Listener, SslOptions
 
 HEADER = b"\x00\x3c\0\0" + (2).to_bytes(8, "big") + b"\x10\0\x02"
 
@@ -177,6 +181,36 @@ def test_close_of_the_broker_ends_questions_and_is_told() -> None:
             await connection.ask(1, commands.Queue.Declare, queue="q")
 
     run(work())
+
+
+def test_the_socket_is_closed_when_close_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+    files = SslOptions(certfile=tmp_path / "both.pem", keyfile=tmp_path / "both.pem")
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    lost: list[Connection] = []
+    connection_lost = Connection.connection_lost
+
+    def told(connection: Connection, error: Exception | None) -> None:
+        connection_lost(connection, error)
+        lost.append(connection)
+
+    monkeypatch.setattr(Connection, "connection_lost", told)
+
+    async def work(port: int) -> None:
+        encrypted = network("127.0.0.1", port, trusting, "127.0.0.1")
+        there = Target("amqps://there", encrypted, Login("guest", "guest", "/", "s"), Tuning())
+        connection = await Connection.open(there, Recorder())
+        await connection.close()
+        assert lost == [connection]
+
+    with Broker(ssl=files, tls_listeners=(Listener("127.0.0.1", 0),)) as running:
+        assert running.tls_port is not None
+        run(work(running.tls_port))
 
 
 def test_reading_pauses_and_goes_on(broker: Broker) -> None:
