@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection
-from typing import Any, Protocol, cast
+from collections.abc import Collection
+from typing import Protocol
 
 from pamqp import commands
 
-from warren.amqp import sasl
 from warren.amqp.blocking import PAUSE, Blocking
 from warren.amqp.channel import Channel, Content
+from warren.amqp.connection_methods import HANDLERS
 from warren.amqp.errors import (
     NO_IDS,
     ChannelError,
@@ -61,10 +61,9 @@ from warren.amqp.frames import (
 from warren.amqp.guarded_clock import GuardedClock
 from warren.amqp.handlers import serve
 from warren.amqp.handshake import (
+    FAILURE_DELAY_S,
     Authentication,
     HandshakeFault,
-    agreed,
-    capabilities_of,
     greeting,
     mechanisms,
 )
@@ -83,8 +82,8 @@ from warren.amqp.methods import (
 from warren.amqp.peer import ConnectionSettings, Peer, client_name
 from warren.amqp.publish_stream import serve_publishes
 from warren.amqp.publishing import PublishRoutes
-from warren.amqp.state import HANDLERS, NAMES, NEXT, State, Transition
-from warren.core.access.access_control import LoginRefused, User
+from warren.amqp.state import NAMES, NEXT, State, Transition
+from warren.core.access.access_control import User
 from warren.core.errors import BrokerError, ChannelFault, InternalFault, NotAllowed
 from warren.core.exchanges.routing import table_us
 from warren.core.field import Table
@@ -96,9 +95,6 @@ from warren.core.vhosts.vhost import VirtualHost
 
 log = logging.getLogger("warren.connection")
 channel_log = logging.getLogger("warren.channel")
-
-FAILURE_DELAY_S = 3.0
-"""How long a failed handshake or an unreadable stream stays open before the socket is cut."""
 
 CLOSE_TIMEOUT_S = 30.0
 """The longest a peer may take to finish a close handshake."""
@@ -158,17 +154,16 @@ class Connection:
     """The state machine of one AMQP 0-9-1 peer."""
 
     __slots__ = (
-        "_authentication",
         "_beat_due",
         "_buffer",
         "_closing_channels",
         "_confirming",
         "_crossed_closes",
         "_deadline",
-        "_frame_size_max",
         "_pauses",
         "_shell",
         "_waiting",
+        "authentication",
         "blocking",
         "capabilities",
         "channel_max",
@@ -178,6 +173,7 @@ class Connection:
         "connected_at",
         "flush_requested",
         "frame_max",
+        "frame_size_max",
         "heartbeat",
         "heartbeat_s",
         "held",
@@ -226,10 +222,10 @@ class Connection:
         self._closing_channels: set[int] = set()
         self._crossed_closes: set[int] = set()
         self._buffer = b""
-        self._frame_size_max = FRAME_MIN_SIZE
+        self.frame_size_max = FRAME_MIN_SIZE
         self._pauses: set[str] = set()
         self._waiting: Waiting[None] | None = None
-        self._authentication: Authentication | None = None
+        self.authentication: Authentication | None = None
         # Writing
         self.output: list[bytes] = []
         self.flush_requested = False
@@ -324,7 +320,7 @@ class Connection:
         begun, self._buffer = self._buffer, b""
         _, _, size = HEAD.unpack_from(begun)
         missing: int = max(size + OVERHEAD - len(begun), 0)
-        if size <= self._frame_size_max and len(data) < missing:
+        if size <= self.frame_size_max and len(data) < missing:
             self._buffer = begun + data
             return len(data)
         frame_octets = begun + data[:missing]
@@ -343,7 +339,7 @@ class Connection:
                 return pos
             kind, number, size = HEAD.unpack_from(data, pos)
             stop = pos + 7 + size
-            if size > self._frame_size_max:
+            if size > self.frame_size_max:
                 self._too_large(kind, size)
                 return end
             if stop >= end:
@@ -497,7 +493,7 @@ class Connection:
         if self.state is not State.RUNNING:
             self._fail(f"a frame of {size} octets")
             return
-        limit = self._frame_size_max - OVERHEAD
+        limit = self.frame_size_max - OVERHEAD
         self._close(
             FatalFrameError(f"{described(kind, b'')}: {{frame_too_large,{size},{limit}}}"), NO_IDS
         )
@@ -527,7 +523,7 @@ class Connection:
         end_all([channel], self.node.turns)
         self._closing_channels.add(number)
         code, text = reply_to(error)
-        self._note(
+        self.note(
             channel_log, logging.WARNING, "channel_closed", channel=number, code=code, reason=text
         )
         self.send(
@@ -546,7 +542,7 @@ class Connection:
         if self.state is State.RUNNING:
             self._close(ConnectionForced(reason), NO_IDS)
         elif self.state not in (State.CLOSING, State.CLOSED):
-            self._fall_silent()
+            self.fall_silent()
 
     def lose(self) -> None:
         """End the socket without sending a close."""
@@ -557,14 +553,14 @@ class Connection:
         if self.state is State.RUNNING:
             self._close(InternalFault(""), NO_IDS)
         else:
-            self._fall_silent()
+            self.fall_silent()
 
     def _close(self, error: BrokerError, ids: tuple[int, int]) -> None:
-        self._end_channels()
-        self._enter(Transition.CLOSE)
+        self.end_channels()
+        self.enter(Transition.CLOSE)
         code, text = reply_to(error)
         level = logging.INFO if isinstance(error, ConnectionForced) else logging.WARNING
-        self._note(log, level, "connection_closed", by="broker", code=code, reason=text)
+        self.note(log, level, "connection_closed", by="broker", code=code, reason=text)
         self.send(
             0,
             make(
@@ -578,33 +574,40 @@ class Connection:
         self._unpause()
         fatal = isinstance(error, FatalFrameError)
         if fatal:
-            self._enter(Transition.FAIL)
-        self._cut_after(FAILURE_DELAY_S if fatal else self._close_timeout())
+            self.enter(Transition.FAIL)
+        self.cut_after(FAILURE_DELAY_S if fatal else self.close_timeout())
 
     def _fail(self, reason: str) -> None:
         """End a handshake that cannot go on."""
         if self.state is not State.FAILED and self.state is not State.CLOSED:
             state = self.state.name.lower()
-            self._note(log, logging.WARNING, "handshake_failed", state=state, reason=reason)
-        self._fall_silent()
+            self.note(log, logging.WARNING, "handshake_failed", state=state, reason=reason)
+        self.fall_silent()
 
-    def _fall_silent(self) -> None:
+    def fall_silent(self) -> None:
         """Send nothing more, and cut the socket after a delay."""
         if self.state is not State.FAILED:
-            self._enter(Transition.FAIL)
-            self._cut_after(FAILURE_DELAY_S)
+            self.enter(Transition.FAIL)
+            self.cut_after(FAILURE_DELAY_S)
 
-    def _close_timeout(self) -> float:
+    def close_timeout(self) -> float:
+        """The longest the peer may take to finish a close, in seconds."""
         return min(self.heartbeat_s or CLOSE_TIMEOUT_S, CLOSE_TIMEOUT_S)
 
-    def _cut_after(self, delay_s: float) -> None:
-        self._stop_timers()
+    def end_socket(self) -> None:
+        """Write the remaining output, then end the socket."""
+        self.stop_timers()
+        self._shell.close()
+
+    def cut_after(self, delay_s: float) -> None:
+        """Cut the socket if the peer has not ended it by then."""
+        self.stop_timers()
         self._deadline = self.clock.call_later(delay_s, self._abort)
 
     def _handshake_timed_out(self) -> None:
         state = self.state.name.lower()
-        self._note(log, logging.WARNING, "handshake_timed_out", state=state)
-        self._enter(Transition.FAIL)
+        self.note(log, logging.WARNING, "handshake_timed_out", state=state)
+        self.enter(Transition.FAIL)
         self._abort()
 
     def _abort(self) -> None:
@@ -616,12 +619,12 @@ class Connection:
     def _protocol_header(self, header: bytes) -> bool:
         if header not in (PROTOCOL_HEADER, OLD_PROTOCOL_HEADER):
             self.output.append(PROTOCOL_HEADER)
-            self._note(log, logging.WARNING, "protocol_refused", header=header.hex())
-            self._enter(Transition.FAIL)
+            self.note(log, logging.WARNING, "protocol_refused", header=header.hex())
+            self.enter(Transition.FAIL)
             self._shell.close()
             return False
-        self._note(log, logging.INFO, "connection_accepted", tls=self.peer.tls)
-        self._enter(Transition.GREET)
+        self.note(log, logging.INFO, "connection_accepted", tls=self.peer.tls)
+        self.enter(Transition.GREET)
         self.output.append(greeting(self.node, mechanisms(self.settings, self.peer)))
         self.request_flush()
         return True
@@ -635,11 +638,10 @@ class Connection:
             if self.state is not State.CLOSING:
                 self._fail("a method that cannot be read")
             return
-        name = HANDLERS.get((self.state, type(method)))
-        if name is not None:
-            handle: Callable[[Any], None] = getattr(self, f"_{name}")
+        handle = HANDLERS.get((self.state, type(method)))
+        if handle is not None:
             try:
-                handle(method)
+                handle(self, method)
             except HandshakeFault as fault:
                 self._fail(str(fault))
         elif self.state in NAMES:
@@ -647,84 +649,15 @@ class Connection:
         elif self.state is not State.CLOSING:
             self._fail(f"unexpected {method.name}")
 
-    def _start_ok(self, method: commands.Connection.StartOk) -> None:
-        self.client_properties = cast(Table, method.client_properties)
-        self.capabilities = capabilities_of(self.client_properties)
-        self._authentication = Authentication(method.mechanism, self.node, self.settings, self.peer)
-        self.mechanism = method.mechanism
-        self._authenticate(self._authentication, method.response)
+    def enter(self, transition: Transition) -> None:
+        """Change the state."""
+        self.state = NEXT[self.state, transition]
 
-    def _secure_ok(self, method: commands.Connection.SecureOk) -> None:
-        assert self._authentication is not None
-        self._authenticate(self._authentication, method.response)
-
-    def _authenticate(self, authentication: Authentication, response: Any) -> None:
-        try:
-            answer = authentication.respond(response)
-        except LoginRefused as refusal:
-            self.node.login_refused(self.peer.name, refusal)
-            if "authentication_failure_close" in self.capabilities:
-                self._enter(Transition.CLOSE)
-                self.send(0, authentication.refusal())
-                self._cut_after(FAILURE_DELAY_S)
-            else:
-                self._fall_silent()
-            return
-        if isinstance(answer, sasl.Challenge):
-            self._enter(Transition.CHALLENGE)
-            self.send(0, make(commands.Connection.Secure, challenge=answer.octets))
-            return
-        self.user = answer
-        self._enter(Transition.LOG_IN)
-        self.send(
-            0,
-            make(
-                commands.Connection.Tune,
-                channel_max=self.settings.channel_max,
-                frame_max=self.settings.frame_max,
-                heartbeat=self.settings.heartbeat_s,
-            ),
-        )
-
-    def _tune_ok(self, method: commands.Connection.TuneOk) -> None:
-        self.channel_max, self.frame_max, self.heartbeat_s = agreed(self.settings, method)
-        self._frame_size_max = self.frame_max
-        self._enter(Transition.TUNE)
-        self.heartbeat.start(self.heartbeat_s)
-
-    def _open(self, method: commands.Connection.Open) -> None:
-        assert self.user is not None
-        self.vhost = self.node.open_vhost(self, self.user, method.virtual_host)
-        self.routes = PublishRoutes(self.node, self.vhost, self.user)
+    def handshake_done(self) -> None:
+        """End the time limit of the handshake."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self._enter(Transition.OPEN)
-        self.send(0, make(commands.Connection.OpenOk))
-        self._note(log, logging.INFO, "connection_opened", tls=self.peer.tls)
-
-    def _close_by_client(self, _: commands.Connection.Close) -> None:
-        with self.held.leaving(self.node.metadata, self.output) as left:
-            left += self._end_channels()
-        self._enter(Transition.CLOSE_BY_CLIENT)
-        self._note(log, logging.INFO, "connection_closed", by="client")
-        self.send(0, make(commands.Connection.CloseOk))
-        self._cut_after(self._close_timeout())
-
-    def _close_ok(self, _: commands.Connection.CloseOk) -> None:
-        self._enter(Transition.CLOSE_OK)
-        self._stop_timers()
-        self._shell.close()
-
-    def _close_while_closing(self, _: commands.Connection.Close) -> None:
-        self.send(0, make(commands.Connection.CloseOk))
-
-    def _update_secret(self, _: commands.Connection.UpdateSecret) -> None:
-        # Only login backends with expiring tokens need the secret, and this broker has none.
-        self.send(0, make(commands.Connection.UpdateSecretOk))
-
-    def _enter(self, transition: Transition) -> None:
-        self.state = NEXT[self.state, transition]
 
     # Ending
 
@@ -732,19 +665,19 @@ class Connection:
         """The socket is gone."""
         if self.state is State.AWAITING_HEADER:
             # The peer only checked whether the port is open.
-            self._note(log, logging.DEBUG, "connection_lost", state="awaiting_header")
+            self.note(log, logging.DEBUG, "connection_lost", state="awaiting_header")
         elif self.state not in (State.CLOSING, State.CLOSED, State.FAILED):
             state = self.state.name.lower()
-            self._note(log, logging.WARNING, "connection_lost", state=state)
-        self._stop_timers()
-        self._end_channels()
+            self.note(log, logging.WARNING, "connection_lost", state=state)
+        self.stop_timers()
+        self.end_channels()
         # References back to this object are dropped: no cycle is left for the garbage collector.
         self.held.drop()
         self.routes = None
         self._buffer = b""
-        self._enter(Transition.LOSE)
+        self.enter(Transition.LOSE)
 
-    def _end_channels(self) -> list[Event]:
+    def end_channels(self) -> list[Event]:
         """Leave the node, end channels and exclusive queues. Returns the events to wait for."""
         if self._waiting is not None:
             self._waiting.close()
@@ -763,7 +696,7 @@ class Connection:
         """Forget a channel that the client has closed and that has ended."""
         del self.channels[number]
 
-    def _stop_timers(self) -> None:
+    def stop_timers(self) -> None:
         self.heartbeat.stop()
         if self._deadline is not None:
             self._deadline.cancel()
@@ -775,10 +708,10 @@ class Connection:
 
     def _give_up(self) -> None:
         self.node.heartbeat_missed(self.peer.name, self.heartbeat_s)
-        self._enter(Transition.FAIL)
+        self.enter(Transition.FAIL)
         self._abort()
 
-    def _note(
+    def note(
         self, category: logging.Logger, level: int, event: str, **more: str | int | None
     ) -> None:
         """Log an event of this connection with what is known of the connection so far."""

@@ -22,6 +22,9 @@ from warren.core.node import Node
 FROM_WITHIN = ("EXTERNAL",)
 """The login mechanism of clients within the node, which are admitted already."""
 
+FAILURE_DELAY_S = 3.0
+"""How long a failed handshake or an unreadable stream stays open before the socket is cut."""
+
 NO_FRAME_MAX = 1 << 32
 """The maximum size of frames if neither side has set a limit."""
 

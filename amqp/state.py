@@ -1,4 +1,4 @@
-"""The life of a connection as a table: which method is legal in a state, and the state after it.
+"""The life of a connection as a table: the states, and which follows which.
 
     AWAITING_HEADER ─protocol header─▶ AWAITING_START_OK ⇄ AWAITING_SECURE_OK
           └▶ AWAITING_TUNE_OK ─▶ AWAITING_OPEN ─▶ RUNNING
@@ -8,18 +8,16 @@
     AWAITING_OPEN ─anything but open─▶ CLOSING
     any state before AWAITING_OPEN ─anything else─▶ FAILED
 
-A method that is not in the table is an error. Before AWAITING_OPEN the connection sends nothing
-more, and the socket is cut after a delay (amqp_semantics.md section 1.1). From AWAITING_OPEN on the
-method is a channel error (section 1.10). FAILED and CLOSED ignore everything and wait for the
-socket to end.
+A method that `connection_methods.HANDLERS` does not have for a state is an error. Before
+AWAITING_OPEN the connection sends nothing more, and the socket is cut after a delay
+(amqp_semantics.md section 1.1). From AWAITING_OPEN on the method is a channel error (section 1.10).
+FAILED and CLOSED ignore everything and wait for the socket to end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, auto
-
-from pamqp.commands import Connection as Method
 
 
 class State(Enum):
@@ -74,15 +72,3 @@ NAMES: Mapping[State, str] = {State.AWAITING_OPEN: "opening", State.RUNNING: "ru
 of that close."""
 
 BEFORE_RUNNING = frozenset(State) - {State.RUNNING, State.CLOSING, State.CLOSED}
-
-HANDLERS: Mapping[tuple[State, type[object]], str] = {
-    (State.AWAITING_START_OK, Method.StartOk): "start_ok",
-    (State.AWAITING_SECURE_OK, Method.SecureOk): "secure_ok",
-    (State.AWAITING_TUNE_OK, Method.TuneOk): "tune_ok",
-    (State.AWAITING_OPEN, Method.Open): "open",
-    (State.RUNNING, Method.Close): "close_by_client",
-    (State.RUNNING, Method.UpdateSecret): "update_secret",
-    (State.CLOSING, Method.Close): "close_while_closing",
-    (State.CLOSING, Method.CloseOk): "close_ok",
-}
-"""The method of `Connection` that answers each method of the client."""

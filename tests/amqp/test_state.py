@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import warren.amqp.state
-from warren.amqp.state import HANDLERS, NEXT, State, Transition
+from warren.amqp.connection_methods import HANDLERS
+from warren.amqp.state import NEXT, State, Transition
 
 HOUSE = Path(warren.amqp.state.__file__).parent
 
