@@ -14,13 +14,13 @@ from warren.core.resources.memory_monitor import MemoryMonitor
 from warren.mgmt.machine import Machine, look, open_files
 from warren.mgmt.messages.jobs import MessageJobs
 from warren.mgmt.sorted_queues import SortedQueues
+from warren.mgmt.statistics.sampler import Statistics
 
 if TYPE_CHECKING:
     from warren.cluster import Cluster
     from warren.federation.links import Links
     from warren.mgmt.peers import Peers
     from warren.mgmt.snapshot_service import SnapshotService
-    from warren.mgmt.statistics.sampler import Statistics
     from warren.persist.storage.storage import Storage
     from warren.shovel.shovels import Shovels
 
@@ -62,7 +62,6 @@ class ManagedNode:
 
     node: Node
     config: Config
-    statistics: Statistics
     memory: MemoryMonitor
     disk: DiskMonitor | None
     storage: Storage | None
@@ -102,10 +101,12 @@ class ManagedNode:
     paused: str = ""
     """Why the node does not serve until its cluster is there again; empty while it serves."""
     _files: tuple[float, int] | None = None
+    statistics: Statistics = field(init=False)
     message_jobs: MessageJobs = field(init=False)
     """Moves and deletes messages for operators."""
 
     def __post_init__(self) -> None:
+        self.statistics = Statistics(self.node, self, self.config.stats_interval_ms / 1000)
         self.message_jobs = MessageJobs(self.node)
 
     @property

@@ -14,23 +14,15 @@ from typing import TYPE_CHECKING, cast
 from warren.addresses import Purpose, opened
 from warren.config import Config, Listener, SslOptions
 from warren.core.log_line import log_event
-from warren.core.node import Node
-from warren.core.resources.disk_monitor import DiskMonitor
-from warren.core.resources.memory_monitor import MemoryMonitor
-from warren.federation.links import Links
 from warren.mgmt.http.listeners import Audience, HttpListeners, ProtocolFactory
 from warren.mgmt.managed_node import ManagedNode, OpenListener
 from warren.mgmt.snapshot_service import SnapshotService
-from warren.mgmt.statistics.sampler import Statistics
 from warren.open_files import descriptors
-from warren.persist.storage.storage import Storage
-from warren.shovel.shovels import Shovels
 from warren.tls import server_context
 
 log = logging.getLogger("warren.http")
 
 if TYPE_CHECKING:
-    from warren.cluster import Cluster
     from warren.mgmt.http.server import ManagementServer
     from warren.mgmt.passed_requests import PassedRequests
 
@@ -50,48 +42,13 @@ it."""
 class Management:
     """The management of a node. `http_ports` and the other ports are in the order configured."""
 
-    def __init__(
-        self,
-        config: Config,
-        node: Node,
-        *,
-        memory: MemoryMonitor,
-        disk: DiskMonitor | None,
-        storage: Storage | None,
-        data_directory: Path | None,
-        listeners: list[OpenListener],
-        stop: Callable[[], None],
-        stop_app: Callable[[], None],
-        suspend_listeners: Callable[[bool], None],
-        open_sockets: Callable[[], int],
-        shovels: Shovels,
-        federation: Links,
-        cluster: Cluster | None = None,
-    ) -> None:
-        statistics = Statistics(node, config.stats_interval_ms / 1000)
-        self.managed = ManagedNode(
-            node=node,
-            config=config,
-            statistics=statistics,
-            memory=memory,
-            disk=disk,
-            storage=storage,
-            data_directory=data_directory,
-            stop=stop,
-            stop_app=stop_app,
-            suspend_listeners=suspend_listeners,
-            open_sockets=open_sockets,
-            cluster=cluster,
-            shovels=shovels,
-            federation=federation,
-            listeners=listeners,
-        )
-        statistics.managed = self.managed
-        if data_directory is not None:
-            self.managed.snapshots = SnapshotService(
-                data_directory, config.snapshot_rate, node.clock.now
+    def __init__(self, managed: ManagedNode) -> None:
+        self.managed = managed
+        if managed.data_directory is not None:
+            managed.snapshots = SnapshotService(
+                managed.data_directory, managed.config.snapshot_rate, managed.node.clock.now
             )
-        node.global_parameters.cluster_id(os.urandom)
+        managed.node.global_parameters.cluster_id(os.urandom)
         self.http_ports: list[int] = []
         self.https_ports: list[int] = []
         self.metrics_ports: list[int] = []

@@ -65,6 +65,7 @@ from warren.shovel.shovels import Shovels
 if TYPE_CHECKING:
     from warren.cluster import Cluster
     from warren.management import Management
+    from warren.mgmt.managed_node import ManagedNode
 
 log = logging.getLogger("warren.node")
 
@@ -325,9 +326,9 @@ class RunningNode:
             )
             for address, port in zip(addresses, ports, strict=True)
         ]
-        management: Management = module.Management(
-            config,
-            self.node,
+        managed: ManagedNode = module.ManagedNode(
+            node=self.node,
+            config=config,
             memory=self._memory,
             disk=self._disk,
             storage=self.messages.storage if self.messages is not None else None,
@@ -340,10 +341,10 @@ class RunningNode:
             cluster=self.cluster,
             shovels=self.shovels,
             federation=self.federation,
+            span_exporter=self._traces.exporter,
         )
-        management.managed.span_exporter = self._traces.exporter
-        self.management = management
-        await management.start()
+        self.management = module.Management(managed)
+        await self.management.start()
 
     @property
     def http_ports(self) -> list[tuple[str, int]]:

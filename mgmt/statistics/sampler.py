@@ -93,12 +93,11 @@ class SampledNode(Protocol):
 
 
 class Statistics:
-    """The samples of a node. Set `managed` before `start`."""
+    """The samples of a node; `managed` is asked for what the node itself does not know."""
 
-    managed: SampledNode
-
-    def __init__(self, node: Node, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, node: Node, managed: SampledNode, interval_s: float = INTERVAL_S) -> None:
         self._node = node
+        self._managed = managed
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[None] | None = None
@@ -166,7 +165,7 @@ class Statistics:
     # Over a restart
 
     def _file(self) -> KeptHistories | None:
-        directory = self.managed.data_directory
+        directory = self._managed.data_directory
         return None if directory is None else KeptHistories(RealFileSystem(), directory, LAYOUT)
 
     async def _restore(self) -> None:
@@ -331,7 +330,7 @@ class Statistics:
         total: Figures = (*past, 0, 0, 0, counts.past_received, counts.past_sent)
         for vhost in node.vhosts.values():
             total = tuple(map(add, total, self.vhost_figures(vhost)))
-        machine, storage = self.managed.machine(), self.managed.storage
+        machine, storage = self._managed.machine(), self._managed.storage
         if storage is not None:
             indexes = storage.indexes
             stats = MessageStats(*map(int, total[: figures.MESSAGES]))._replace(

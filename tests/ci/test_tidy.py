@@ -74,7 +74,6 @@ MANY_PARAMETERS: dict[str, int] = {
     "mirror/replication/copy_here.py:CopyHere.__init__": 10,
     "persist/definitions/second_copy.py:SecondCopy.__init__": 10,
     "spark_export/snapshot/creation.py:Creation.__init__": 11,
-    "warren/management.py:Management.__init__": 15,
     "warren/message_storage.py:MessageStorage.start": 12,
     "warren/node.py:RunningNode.__init__": 12,
 }
