@@ -44,6 +44,7 @@ from warren.core.tracing.trace_store import Traced
 from warren.core.tracing.tracer import Tracer
 from warren.core.vhosts.node_counts import AMQP, LoginCounts, NodeCounts
 from warren.core.vhosts.reply_to import Replies
+from warren.core.vhosts.shared_parts import SharedParts
 from warren.core.vhosts.vhost import VirtualHost
 
 log = logging.getLogger("warren.connection")
@@ -257,8 +258,7 @@ class Node:
                 vhost.observation.record_lives(vhost.observation.life)
 
     def _start_vhost(self, name: str) -> None:
-        vhost = VirtualHost(
-            name,
+        parts = SharedParts(
             clock=self.clock,
             turns=self.turns,
             codec=self.codec,
@@ -272,6 +272,7 @@ class Node:
             placement=self._placement,
             local_queues=self.local_queues,
         )
+        vhost = VirtualHost(name, parts)
         vhost.recover()
         self.vhosts[name] = vhost
         self._record_lives(vhost)

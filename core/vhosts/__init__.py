@@ -19,6 +19,7 @@ its own:
 | `delay_queue` | where delayed messages wait |
 | `ending` | the deletion of what has very many bindings |
 | `reply_to` | direct reply-to |
+| `shared_parts` | what virtual hosts have in common: clock, turns, store, policies |
 | `topology_access` | which permissions a declaration or binding needs |
 | `pattern_targets`, `node_counts` | queues behind topic patterns; counts for the overview |
 """

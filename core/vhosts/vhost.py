@@ -18,11 +18,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from random import Random
 
-from warren.core.access.limits import VhostLimits
 from warren.core.access.quotas import VhostQuotas
-from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.definitions.records import (
     BindingRecord,
     ExchangeRecord,
@@ -51,25 +48,18 @@ from warren.core.messages.firehose import TRACE_EXCHANGE
 from warren.core.messages.message import Envelope
 from warren.core.messages.message_observer import MessageObserver
 from warren.core.messages.message_stats import NOTHING, MessageStats
-from warren.core.policies.policy import Policies
 from warren.core.ports import (
-    Clock,
     Commit,
     Conflict,
-    ContentCodec,
     Key,
-    MetadataStore,
     Precondition,
     Write,
 )
 from warren.core.queues import argument_equivalence, queue_arguments
 from warren.core.queues.local_queue import LocalQueue
-from warren.core.queues.local_queues import LocalQueues
-from warren.core.queues.placement import Placement
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import CLASSIC, MEMBER_TYPES, majority_of, with_default_type
 from warren.core.queues.quorum_level import LastingEnvelopes
-from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Waiting, run
 from warren.core.vhosts.applied_policies import AppliedPolicies
 from warren.core.vhosts.burials import Burials
@@ -78,10 +68,10 @@ from warren.core.vhosts.ending import Ending
 from warren.core.vhosts.equivalence import inequivalent, shown
 from warren.core.vhosts.following import Following, made_exchange, new_queue_id
 from warren.core.vhosts.histories import Histories
-from warren.core.vhosts.node_counts import NodeCounts
 from warren.core.vhosts.observation import Observation
 from warren.core.vhosts.queue_making import Makings, follow_retention
-from warren.core.vhosts.reply_to import REPLY_TO_PREFIX, Replies
+from warren.core.vhosts.reply_to import REPLY_TO_PREFIX
+from warren.core.vhosts.shared_parts import SharedParts
 
 log = logging.getLogger("warren.vhost")
 queue_log = logging.getLogger("warren.queue")
@@ -112,31 +102,16 @@ PREDECLARED = (
 
 
 class VirtualHost:
-    """One virtual host. `new_backing_queue` makes what holds the messages of one queue.
+    """One virtual host."""
 
-    `local_queues` are those of all virtual hosts which this node has itself.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        clock: Clock,
-        turns: Turns,
-        codec: ContentCodec,
-        store: MetadataStore,
-        policies: Policies,
-        limits: VhostLimits,
-        replies: Replies,
-        counts: NodeCounts,
-        random: Random,
-        new_backing_queue: Callable[[BackingSpec], BackingQueue],
-        placement: Placement,
-        local_queues: LocalQueues,
-    ) -> None:
+    def __init__(self, name: str, parts: SharedParts) -> None:
         self.name = name
-        self.clock = clock
-        self.turns = turns
+        self.clock = clock = parts.clock
+        self.turns = turns = parts.turns
+        self.codec = codec = parts.codec
+        self._store = store = parts.store
+        self._placement = placement = parts.placement
+        self._local_queues = local_queues = parts.local_queues
         self._contents = contents = Contents(name)
         self.topology = contents.topology
         self.exchanges, self.queues = contents.exchanges, contents.queues
@@ -152,17 +127,15 @@ class VirtualHost:
         # Whether it is being deleted, in turns.
         self._is_going = False
         self.histories = Histories(self, codec, turns)
-        self.codec = codec
-        self._store = store
-        self._applied = AppliedPolicies(contents, policies, turns)
-        self._limits = limits
-        self._replies = replies
-        self._counts = counts
-        self._makings = Makings(self, new_backing_queue, LastingEnvelopes(), placement, random)
-        self._placement = placement
-        self._local_queues = local_queues
+        self._applied = AppliedPolicies(contents, parts.policies, turns)
+        self._limits = parts.limits
+        self._replies = parts.replies
+        self._counts = parts.counts
+        self._makings = Makings(
+            self, parts.new_backing_queue, LastingEnvelopes(), placement, parts.random
+        )
         self.ending = Ending(self, turns)
-        self.burials = Burials(self, clock, codec, turns, counts)
+        self.burials = Burials(self, clock, codec, turns, parts.counts)
         self._following = Following(
             self,
             contents,

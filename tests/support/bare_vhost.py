@@ -21,6 +21,7 @@ from warren.core.queues.placement import OneNode
 from warren.core.scheduling.turns import Turns
 from warren.core.vhosts.node_counts import NodeCounts
 from warren.core.vhosts.reply_to import Replies
+from warren.core.vhosts.shared_parts import SharedParts
 from warren.core.vhosts.vhost import VirtualHost
 
 
@@ -35,8 +36,7 @@ def new_vhost(
 ) -> VirtualHost:
     """A virtual host over a store; another one over the same store is its restart."""
     policies = Policies(store)
-    vhost = VirtualHost(
-        "/",
+    parts = SharedParts(
         clock=clock,
         turns=Turns(clock),
         codec=AmqpContentCodec(),
@@ -50,6 +50,7 @@ def new_vhost(
         placement=OneNode(),
         local_queues=LocalQueues(),
     )
+    vhost = VirtualHost("/", parts)
     policies.watch(lambda name: vhost.apply_policies())
     return vhost
 
