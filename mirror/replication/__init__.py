@@ -27,7 +27,8 @@ leads, which have mirrors and which of these are in sync; it changes by compare-
 | `awaited_cards`, `record_changes` | when a mirror is called in sync; how definitions change |
 | `awaited_confirms` | publishes that wait for the store and the mirrors |
 | `numbered_groups` | the groups of publishes that a store answers by numbers |
-| `confirm_rule`, `election`, `election_calls` | confirms and elections, with the carrier `log` |
+| `confirm_rule`, `confirmation` | how many copies confirm a publish, with the carrier `log` |
+| `election`, `election_calls` | elections, with the carrier `log` |
 | `slices`, `slice_writing`, `slice_pauses` | what a mirror is sent when it is synchronised |
 | `carrier_switch` | how a queue gets another carrier |
 | `hand_over` | planned changes of the leader |

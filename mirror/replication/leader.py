@@ -24,7 +24,7 @@ from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
 from warren.mirror.carriers.batch import Position
 from warren.mirror.replication.awaited_confirms import AwaitedConfirms
-from warren.mirror.replication.confirm_rule import ALL, can_shrink, confirmed_upto
+from warren.mirror.replication.confirmation import Confirmation
 from warren.mirror.replication.flush_times import FlushTimes
 from warren.mirror.replication.former_copy import Kept, Tail
 from warren.mirror.replication.instructions import Op, Script, lives_s
@@ -83,18 +83,11 @@ class Leader:
         self._flushes = FlushTimes(clock, lambda: self._effects.flush_soon(), self.flush)
         self._silent = False
         self._copies: dict[str, KnownCopy] = {}
-        # How many whole copies confirm a publish; None: every mirror has to, whole or not.
-        self.acks: int | None = None
-        # The same number as the definition has it, by which elections count.
-        self.written_acks = ALL
-        # How many copies must have a publish at any rate: a majority of a quorum queue's members.
-        self.copies_min = 1
+        self.confirmation = Confirmation(self._copies)
         # Whether a persistent message is safe here only when it is on disk; if not, at once.
         self.is_flushed = True
         # The ballot of the definition, which may still be on its way to mirrors.
         self.ballot = 0
-        self._confirmed = 0
-        self._missing = 0
         # Mirrors that had everything when the definition dropped them, and the last batch then.
         self._left_with_all: dict[str, int] = {}
         self._awaited = AwaitedConfirms()
@@ -200,7 +193,7 @@ class Leader:
 
     def hand_out(self, level: int, below: int) -> None:
         self._script.note(Op.HAND_OUT, level, below)
-        if self._copies or self._missing or self.copies_min > 1:
+        if self._copies or self.confirmation.waits_for_others:
             self._hand_outs.append((self._batch, level, below))
         else:
             self._hand_outs.clear()
@@ -359,9 +352,8 @@ class Leader:
         if self._new_origins:
             new = self._new_origins.items()
             self._new_origins = {name: batch for name, batch in new if batch > everywhere}
-        if self.acks is not None:
-            upto = confirmed_upto(self.acks, copies, self._missing, self._batch, self.copies_min)
-            self._confirmed = max(self._confirmed, min(upto, self._batch - 1))
+        if (acks := self.confirmation.acks) is not None:
+            upto = self.confirmation.upto(acks, self._batch)
             everywhere = min([one.has_batch for one in copies if one.in_sync], default=self._batch)
         self._awaited.mirrors_have(upto, everywhere)
         if self._hand_outs:
@@ -381,48 +373,15 @@ class Leader:
             self._effects.hand_out()
 
     def whole_copies_are(self, named: Collection[str], missing: int) -> None:
-        """Note that the definition names these mirrors as whole, and counts `missing` others.
-
-        None of these is about to leave: changes of an earlier definition are void.
-        """
-        self._missing = missing
-        for mirror, copy in self._copies.items():
-            copy.is_named = mirror in named
-            copy.is_leaving = False
-        if self.acks is not None:
+        """Note that the definition names these mirrors as whole, and counts `missing` others."""
+        self.confirmation.named_are(named, missing)
+        if self.confirmation.acks is not None:
             self._release()
-
-    def leaves(self, mirror: str) -> int:
-        """The definition is about to drop a mirror, which does not count for confirms from now on.
-
-        Returns how many copies are missing then: none if the others have all that was confirmed.
-        """
-        copy = self._copies.get(mirror)
-        if copy is None or self.acks is None or not copy.is_named:
-            return 0
-        copy.is_leaving = True
-        return 0 if self._can_shrink(1) else 1
-
-    def can_forget_missing(self) -> bool:
-        """Whether the copies that are named have all that was confirmed."""
-        if self.acks is None or any([copy.is_leaving for copy in self._copies.values()]):
-            return False
-        return self._can_shrink(self._missing)
-
-    def _can_shrink(self, by: int) -> bool:
-        copies = self._copies.values()
-        count = 1 + sum([copy.is_named for copy in copies]) + self._missing - by
-        return can_shrink(self.written_acks, copies, count, self._confirmed)
 
     def tail(self) -> Tail:
         """Return what is known of the messages that another leader may lack."""
         unasked = [self.unasked.runs(level) for level in range(len(self.levels))]
-        return Tail(unasked, has_confirmed=not self.have_all_confirmed(self._copies))
-
-    def have_all_confirmed(self, mirrors: Collection[str]) -> bool:
-        """Whether each of these mirrors has all that was confirmed."""
-        copies = [self._copies.get(mirror) for mirror in mirrors]
-        return all(copy is not None and copy.has_batch >= self._confirmed for copy in copies)
+        return Tail(unasked, has_confirmed=not self.confirmation.have_all_confirmed(self._copies))
 
     # Mirrors
 
@@ -677,7 +636,7 @@ class Leader:
         _, *moved, retained = step
         self._script.control(Op.EPOCH, *moved, carried_out, *((retained,) if retained else ()))
         # A mirror that has this batch has all that the former leader may have confirmed.
-        self._confirmed = self._last_batch()
+        self.confirmation.confirmed = self._last_batch()
         for level in self.levels:
             level.begins_epoch()
         self._flushes.soon()

@@ -195,7 +195,7 @@ class LedQueue:
         self._put_off = None
         self.carrier = carrier
         self._begin_with(member)
-        self.leader.acks = None if carrier is CarrierKind.GM else self.wanted_acks
+        self.leader.confirmation.acks = None if carrier is CarrierKind.GM else self.wanted_acks
         self.leader.is_flushed = True
         self.queue.set_lacks_copies(False)
 
@@ -482,7 +482,7 @@ class LedQueue:
         void: they may be mirrors again before an election is over."""
         in_sync = [mirror for mirror in record.in_sync if mirror in mirrors]
         leaving = [mirror for mirror in record.in_sync if mirror not in mirrors]
-        missing = sum([self.leader.leaves(mirror) for mirror in leaving])
+        missing = sum([self.leader.confirmation.leaves(mirror) for mirror in leaving])
         return msgspec.structs.replace(
             record,
             mirrors=mirrors,
@@ -551,9 +551,10 @@ class LedQueue:
     def _follow_policy(self, record: QueueRecord) -> None:
         """Follow what the policy says of a log: what confirms, and when publishes are refused."""
         # Until a smaller number is written down, an election counts on the larger one.
-        self.leader.acks = stricter(record.acks, self.wanted_acks)
-        self.leader.written_acks = record.acks
-        self.leader.copies_min = record.acks if record.members else 1
+        confirmation = self.leader.confirmation
+        confirmation.acks = stricter(record.acks, self.wanted_acks)
+        confirmation.written_acks = record.acks
+        confirmation.copies_min = record.acks if record.members else 1
         self.leader.is_flushed = self.wanted.is_flushed
         has_too_few = 1 + len(record.in_sync) < self.wanted.in_sync_min
         self.queue.set_lacks_copies(has_too_few or self._is_full)
@@ -573,7 +574,7 @@ class LedQueue:
             if not record.mirrors and not record.missing and not record.members:
                 return None
             acks = self._acks_to_write(record)
-            is_forgotten = acks == ALL or self.leader.can_forget_missing()
+            is_forgotten = acks == ALL or self.leader.confirmation.can_forget_missing()
             missing = 0 if is_forgotten else record.missing
             if (acks, missing) == (record.acks, record.missing):
                 return None
@@ -586,9 +587,8 @@ class LedQueue:
         wanted = self.wanted_acks
         is_larger = wanted != record.acks and stricter(wanted, record.acks) == wanted
         has_enough = not record.members or 1 + len(record.in_sync) >= wanted
-        if is_larger and not (has_enough and self.leader.have_all_confirmed(record.in_sync)):
-            return record.acks
-        return wanted
+        have_all = self.leader.confirmation.have_all_confirmed(record.in_sync)
+        return record.acks if is_larger and not (has_enough and have_all) else wanted
 
     def _admit(self, birth: MemberId) -> None:
         """Admit a new mirror, which has nothing; the definition says so before it may start."""

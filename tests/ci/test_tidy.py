@@ -42,7 +42,7 @@ LONG_FILES: dict[str, int] = {
     "core/queues/classic_queue.py": 633,
     "core/vhosts/vhost.py": 648,
     "mirror/remote/remote_queue.py": 691,
-    "mirror/replication/leader.py": 683,
+    "mirror/replication/leader.py": 642,
     "mirror/replication/led_queue.py": 705,
     "persist/layout/format.py": 623,
     "spark_export/decode/decode.py": 603,
