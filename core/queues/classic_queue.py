@@ -472,10 +472,9 @@ class ClassicQueue(LocalQueue):
         if self.redelivery is not None:
             self.redelivery.set_timer()
 
-    def _resume(self) -> None:
-        if not self.deleted:
-            self._drop_excess()
-        super()._resume()
+    def _go_on(self) -> None:
+        self._drop_excess()
+        super()._go_on()
 
     # Handing over
 

@@ -222,7 +222,11 @@ class LocalQueue(Queue):
         self._resume_scheduled = False
         self._vhost.turns.spend(RESUME_US)
         if not self.deleted:
-            self.deliver()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Do what was left for another turn."""
+        self.deliver()
 
     # For operators
 
