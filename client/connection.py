@@ -31,6 +31,9 @@ WRITE_BUFFER_HIGH = 1 << 20
 CLOSE_S = 5.0
 """The time a broker may take to answer a close."""
 
+END_OF_TLS_S = 1.0
+"""The time a broker may take to answer the end of TLS, before the socket is cut."""
+
 
 class ConnectionFailed(Exception):
     """There is no connection, or it has ended. `code` is the broker's, 0 if it gave none."""
@@ -236,11 +239,13 @@ class Connection(asyncio.Protocol):
 
     async def _is_lost(self) -> None:
         """Wait until the socket is closed: a loop that ends before would leave it open."""
-        if hasattr(self, "_transport"):
+        if not hasattr(self, "_transport"):
+            return
+        try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
+                async with asyncio.timeout(END_OF_TLS_S):
                     await asyncio.shield(self._lost)
-            # With TLS the broker has to answer before, and may be silent.
+        finally:
             self._transport.abort()
 
     def abort(self) -> None:
