@@ -301,5 +301,11 @@ def list_user_limits(call: Call, user: str | None, **_global: bool) -> Answer:
 
 
 def limits_answer(rows: list[dict[str, Any]]) -> Answer:
-    """The limits of one user or virtual host; no rows if there are none."""
-    return Table(("limits",), [[as_json(row["value"])] for row in rows if row["value"]], False)
+    """The limits of one user or virtual host; an empty line, as RabbitMQ's, if there are none.
+
+    Scripts read the first line.
+    """
+    limits = [[as_json(row["value"])] for row in rows if row["value"]]
+    if not limits:
+        return Table(("limits",), [[""]], False, json=[])
+    return Table(("limits",), limits, False)

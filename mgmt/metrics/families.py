@@ -123,6 +123,7 @@ NODE = (
     _gauge("process_max_tcp_sockets", "Limit of sockets"),
     _gauge("resident_memory_limit_bytes", "Memory from which on publishers wait"),
     _gauge("disk_space_available_limit_bytes", "Free space below which publishers wait"),
+    _gauge("erlang_uptime_seconds", "Seconds since the node started"),
 )
 
 
@@ -137,6 +138,7 @@ def node(managed: ManagedNode) -> Values:
         machine.sockets_total,
         machine.mem_limit,
         machine.disk_free_limit,
+        managed.node.clock.wall_time() - managed.node.started_at,
     )
 
 

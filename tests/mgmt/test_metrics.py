@@ -145,7 +145,7 @@ def test_series_the_dashboards_need_are_there(broker: Broker) -> None:
         " channels_opened_total channels_closed_total queues_declared_total queues_created_total"
         " queues_deleted_total process_resident_memory_bytes resident_memory_limit_bytes"
         " disk_space_available_bytes process_open_fds process_max_fds process_open_tcp_sockets"
-        " process_max_tcp_sockets global_messages_received_total"
+        " process_max_tcp_sockets erlang_uptime_seconds global_messages_received_total"
         " global_messages_received_confirm_total global_messages_routed_total"
         " global_messages_confirmed_total global_messages_acknowledged_total"
         " global_messages_redelivered_total global_messages_unroutable_returned_total"
