@@ -182,5 +182,5 @@ HANDLERS: Mapping[tuple[State, type[Method]], Handler] = {
     (State.CLOSING, commands.Connection.Close): close_while_closing,
     (State.CLOSING, commands.Connection.CloseOk): close_ok,
 }
-"""The methods that are legal in each state, and what serves them. Raise `HandshakeFault`, and
-errors of the node that refuse a virtual host."""
+"""The methods that are legal in each state, and the functions that serve them. These raise
+`HandshakeFault`, and the errors by which the node refuses a virtual host."""

@@ -110,7 +110,7 @@ class LocalQueue(Queue):
     @property
     def set_aside(self) -> tuple[int, int]:
         """Messages that are neither ready nor unacknowledged and count as in the queue, and the
-        octets of their bodies: those that operators have taken out, for one."""
+        octets of their bodies: in any queue, those that operators have taken out."""
         hand = self._in_hand or ()
         return len(hand), sum([message.body_bytes for message in hand])
 
@@ -455,7 +455,7 @@ class LocalQueue(Queue):
         self._find_rules()
 
     def _find_rules(self) -> None:
-        """Find out anew what each publish and delivery has to heed: something of that changed."""
+        """Note what each publish and delivery has to check: settings or the state changed."""
 
     def _catch_up(self) -> None:
         """Do what was due while the queue was held."""

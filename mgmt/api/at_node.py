@@ -1,7 +1,7 @@
 """Endpoints that each node answers for itself.
 
-A request that names another member of the cluster in its path is passed on to that member; a
-request for an object of which it is not known who has it, to each member in turn (`from_any`).
+`at_node` passes a request that names another member of the cluster in its path on to that member.
+`from_any` asks one member after the other, where any of them may have the object of the path.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How far the publishes of a mirrored queue are confirmed, and whether copies may leave.
 
-The state to `confirm_rule.py`: the numbers of copies that a leader has to keep to, as the policy
-and the definition of the queue have them.
+Keeps what `confirm_rule.py` decides by: how many copies must have a publish, as the policy and the
+definition of the queue say.
 """
 
 from __future__ import annotations
