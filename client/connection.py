@@ -235,9 +235,9 @@ class Connection(asyncio.Protocol):
                         await asyncio.shield(self._ended)
         finally:
             self.abort()
-            await self._is_lost()
+            await self._until_lost()
 
-    async def _is_lost(self) -> None:
+    async def _until_lost(self) -> None:
         """Wait until the socket is closed: a loop that ends before would leave it open."""
         if not hasattr(self, "_transport"):
             return
@@ -270,10 +270,10 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._lost.set_result(None)
         reason = str(error) if error is not None else "the broker closed the socket"
         self._take(self._protocol.receive_eof(reason))
         self._end(ConnectionFailed(0, reason))
-        self._lost.set_result(None)
 
     def pause_writing(self) -> None:
         self._writable = False

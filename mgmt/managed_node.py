@@ -35,10 +35,6 @@ class SpanExporter(Protocol):
     def dropped(self) -> int: ...
 
 
-RABBITMQ_VERSION = "3.10.8"
-"""The release whose behaviour Warren has; clients choose features by it."""
-
-
 FILES_FRESH_S = 1.0
 
 

@@ -23,7 +23,7 @@ from warren.config import Config
 from warren.core.log_line import log_event, log_fault
 from warren.leaving import expect_may_join, leave_for_good
 from warren.mgmt.http.listeners import Audience, HttpListeners, ProtocolFactory
-from warren.mgmt.managed_node import RABBITMQ_VERSION
+from warren.mgmt.rabbitmq_version import RABBITMQ_VERSION
 from warren.node_refused import ClusterRefused
 from warren.persist.disk.data_directory import DataDirectory
 

@@ -28,8 +28,9 @@ from warren.mgmt.definitions.export import export_all
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import ApiError, BadRequest
 from warren.mgmt.http.request import ApiRequest, demanded, text
-from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
+from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.network_interfaces import network_interfaces
+from warren.mgmt.rabbitmq_version import RABBITMQ_VERSION
 from warren.mgmt.statistics.sampler import node_connections
 
 TAIL_BYTES_MAX = 1 << 20

@@ -15,7 +15,7 @@ from warren.mgmt.api.processes import expect_no_process, list_processes
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import ApiError, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
-from warren.mgmt.managed_node import RABBITMQ_VERSION
+from warren.mgmt.rabbitmq_version import RABBITMQ_VERSION
 
 STATUS = "/control/cluster-status"
 

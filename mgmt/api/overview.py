@@ -21,8 +21,9 @@ from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.listing import chosen_columns, columns_of
 from warren.mgmt.http.request import ApiRequest, demanded
-from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
+from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.peers import Peers, added
+from warren.mgmt.rabbitmq_version import RABBITMQ_VERSION
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.history import Figures, Sample
 from warren.mgmt.statistics.sampler import node_connections

@@ -20,10 +20,11 @@ from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api.overview import cluster_name
 from warren.mgmt.blocked import NAMED_MAX, blocked
 from warren.mgmt.http.slices import chunks
-from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
+from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics import families
 from warren.mgmt.metrics.exposition import Metric, Rows, Values, labels, written
 from warren.mgmt.metrics.grouping import grouped
+from warren.mgmt.rabbitmq_version import RABBITMQ_VERSION
 from warren.mgmt.statistics.sampler import node_connections
 
 T = TypeVar("T")
