@@ -19,6 +19,7 @@ was not sent like that ends the connection: unconfirmed messages count as not ar
 from __future__ import annotations
 
 import struct
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -465,7 +466,10 @@ class ClientProtocol:
 
     def _method(self, number: int, channel: _Channel | None, octets: bytes, now: float) -> None:
         try:
-            _, _, method = frame.unmarshal(octets)
+            with warnings.catch_warnings():
+                # pamqp warns of basic.recover-async, which no broker sends.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                _, _, method = frame.unmarshal(octets)
         except (PAMQPException, ValueError, LookupError, TypeError, struct.error) as error:
             raise _Nonsense(f"a method that cannot be read: {error}") from error
         kind = type(method)

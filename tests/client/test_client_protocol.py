@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pamqp import base, commands, frame, header
 
@@ -423,6 +423,7 @@ def test_nonsense_ends_the_connection_and_never_raises(data: bytes) -> None:
 
 @settings(max_examples=300)
 @given(st.integers(0, 1 << 32), st.integers(1, 6))
+@example(1145, 1)
 def test_damaged_frames_never_raise(seed: int, changes: int) -> None:
     random = Random(seed)
     protocol = with_channel()
