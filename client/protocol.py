@@ -19,7 +19,6 @@ was not sent like that ends the connection: unconfirmed messages count as not ar
 from __future__ import annotations
 
 import struct
-import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -466,11 +465,9 @@ class ClientProtocol:
 
     def _method(self, number: int, channel: _Channel | None, octets: bytes, now: float) -> None:
         try:
-            with warnings.catch_warnings():
-                # pamqp warns of basic.recover-async, which no broker sends.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                _, _, method = frame.unmarshal(octets)
-        except (PAMQPException, ValueError, LookupError, TypeError, struct.error) as error:
+            _, _, method = frame.unmarshal(octets)
+        # pamqp warns of basic.recover-async, which no broker sends: where warnings are errors.
+        except (PAMQPException, ValueError, LookupError, TypeError, struct.error, Warning) as error:
             raise _Nonsense(f"a method that cannot be read: {error}") from error
         kind = type(method)
         if number == 0:
