@@ -466,7 +466,6 @@ class ClientProtocol:
     def _method(self, number: int, channel: _Channel | None, octets: bytes, now: float) -> None:
         try:
             _, _, method = frame.unmarshal(octets)
-        # pamqp warns of basic.recover-async, which no broker sends: where warnings are errors.
         except (PAMQPException, ValueError, LookupError, TypeError, struct.error, Warning) as error:
             raise _Nonsense(f"a method that cannot be read: {error}") from error
         kind = type(method)
