@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -333,6 +334,9 @@ class QueueHost:
         to_flush, self._to_flush = self._to_flush, {}
         for session, node in to_flush.items():
             session.flush()
+            is_mirrored = self._mirroring.led(session.queue.queue_id) is not None
+            when_safe = partial(self._mirroring.when_mirrors_have_all, session.queue)
+            session.await_mirrors(when_safe if is_mirrored else None)
             report = session.report()
             if report is not None:
                 head = _QUEUE.pack(session.queue.queue_id)

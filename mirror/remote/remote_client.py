@@ -1,16 +1,18 @@
 """The session in which this node, as leader, serves another node's clients of one queue.
 
 The other node numbers its publishes and its consumers; this node numbers deliveries. Publishes are
-answered in order: a report names the number up to which all were dealt with, and those that were
-refused. When the other node goes, its consumers leave, and messages that they did not acknowledge
-are put back.
+answered in order, also those without confirms: a report names the number up to which all are safe,
+and those that were refused. When the other node goes, its consumers leave, and messages that they
+did not acknowledge are put back.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import TypeAlias
 
 from warren.core.field import from_plain
 from warren.core.messages.message import NOBODY, Envelope, Message
@@ -30,6 +32,9 @@ from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport
 from warren.mirror.remote.subscription import Subscription
 
 _CONSUMER = struct.Struct("<QI")
+
+WhenSafe: TypeAlias = Callable[[Callable[[bool], None]], None]
+"""Calls back when all that is in the queue now is safe; with False when another node leads."""
 
 DELIVER_BYTES_MAX = 1 << 18
 """Octets of deliveries to one consumer that are sent without waiting for the end of the turn."""
@@ -153,6 +158,10 @@ class RemoteClient(PublishConfirms):
         self._received = 0
         self._reported = 0
         self._open: dict[int, None] = {}
+        # Publishes without confirms that some mirror may lack: the first one since the last
+        # `await_mirrors` (0: none), and the first one of each of those calls that is not over.
+        self._unasked = 0
+        self._unsafe: deque[int] = deque()
         self._refused: list[int] = []
         self._unacked: dict[int, Message] = {}
         self._consumers: dict[int, RemoteConsumer] = {}
@@ -181,6 +190,8 @@ class RemoteClient(PublishConfirms):
             for envelope in envelopes:
                 observer.arrived(queue, envelope, self._node)
         confirms = self if some.flags & CONFIRM else None
+        if confirms is None and not self._unasked:
+            self._unasked = first
         if (
             len(bodies) == 1
             or some.flags & AGAIN
@@ -236,9 +247,26 @@ class RemoteClient(PublishConfirms):
         self._refused.append(number)
         self._effects.note_refused(number)
 
+    def await_mirrors(self, when_mirrors_have_all: WhenSafe | None) -> None:
+        """Answer the publishes without confirms that came when mirrors have them: until then the
+        next leader may have to be sent them. None for a queue without mirrors."""
+        first, self._unasked = self._unasked, 0
+        if first and when_mirrors_have_all is not None:
+            self._unsafe.append(first)
+            when_mirrors_have_all(self._mirrors_have)
+
+    def _mirrors_have(self, leads: bool) -> None:
+        """Mirrors have what came before the oldest `await_mirrors`; or another node leads, which
+        answers itself."""
+        if leads:
+            self._unsafe.popleft()
+            if not self._has_ended:
+                self._effects.flush_soon(self)
+
     def report(self) -> PublishedReport | None:
         """The answers that were not reported yet; None if there are none."""
-        upto = next(iter(self._open), self._received + 1) - 1
+        behind = self._received + 1
+        upto = min(next(iter(self._open), behind), next(iter(self._unsafe), behind)) - 1
         if upto == self._reported:
             return None
         refused = sorted(number for number in self._refused if number <= upto)

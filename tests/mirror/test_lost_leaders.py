@@ -132,6 +132,28 @@ def test_a_leader_that_stops_in_order_hands_over(cluster: Cluster) -> None:
     assert got is not None and got.body == b"kept"
 
 
+@pytest.mark.parametrize("carrier", ["gm", "log"])
+def test_what_reaches_a_leader_that_stops_is_sent_to_the_next_one(
+    cluster: Cluster, carrier: str
+) -> None:
+    """It answered publishes without confirms, of which it told its mirrors nothing any more."""
+    definition = {"ha-mode": "all", "ha-replication": carrier}
+    cluster["a"].node.policies.set("/", "ha", "^ha", definition, 0, "queues")
+    mirrored(cluster, "ha")
+    b = cluster["b"].connects()
+    b.opens_channel(1)
+    b.publishes("ha", b"before", delivery_mode=2)
+    cluster.settle()
+    cluster["a"].mirroring.stop_leading()
+    b.publishes("ha", b"while it stops", delivery_mode=2)
+    cluster.settle()
+    cluster.kill("a")
+    cluster.clock.advance(3)
+    assert record(cluster, "ha").leader != "a"
+    bodies = [got.body for _ in range(2) if (got := b.gets("ha", no_ack=True)) is not None]
+    assert bodies == [b"before", b"while it stops"]
+
+
 def test_a_leader_that_stops_without_a_mirror_in_sync_is_waited_for(cluster: Cluster) -> None:
     mirrored_later(cluster)
     assert record(cluster, "later").in_sync == []

@@ -198,3 +198,36 @@ def test_a_new_leader_that_hears_last_of_it_says_what_it_had_as_a_mirror() -> No
     cluster.clock.advance(5)
     for client in clients.values():
         assert [type(frame.method) for frame in client.frames()] == [commands.Basic.Ack]
+
+
+@pytest.mark.parametrize("carrier", ["gm", "log"])
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_publish_without_confirms_outlives_a_leader_that_cannot_pass_it_on(
+    carrier: str, dies: bool
+) -> None:
+    """The leader answered when it had the publish: the publisher's node forgot that, and no mirror
+    had it."""
+    cluster = Cluster("a", "b", "c")
+    definition = {"ha-mode": "nodes", "ha-params": ["a", "b"], "ha-replication": carrier}
+    cluster["a"].node.policies.set("/", "ha", "^ha", definition, 0, "queues")
+    cluster.settle()
+    a, c = cluster["a"].connects(), cluster["c"].connects()
+    for client in (a, c):
+        client.opens_channel(1)
+    declare_mirrored(cluster, a, "ha")
+    c.publishes("ha", b"passed on", delivery_mode=2)
+    cluster.clock.advance(1)
+    if dies:
+        # What it has sent is on its way, and is lost with it.
+        cluster.stall("a", "b")
+    else:
+        cluster.cut("a", "b")
+        cluster.cut_store("a")
+    c.publishes("ha", b"not passed on", delivery_mode=2)
+    cluster.settle()
+    if dies:
+        cluster.kill("a")
+    cluster.clock.advance(5)
+    assert record(cluster, "ha").leader == "b"
+    bodies = [got.body for _ in range(2) if (got := c.gets("ha", no_ack=True)) is not None]
+    assert bodies == [b"passed on", b"not passed on"]
