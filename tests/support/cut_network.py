@@ -10,17 +10,25 @@ to each of them, so that a node that is cut off can still be talked to. Cutting 
 its port from the bridge: what it sends is lost without a word, as when a switch fails, and what
 its processes have open stays open. `block` loses what one of them sends to one other.
 
+The thread that makes the network is in a namespace of its own as well, until it removes it, and so
+are the threads and processes that it starts: the interfaces of the machine stay as they are. A
+browser fails the requests under way (ERR_NETWORK_CHANGED) when these change, and other tests have
+browsers.
+
 Needs root, and leaves nothing behind; what a killed process has left is removed by the next one.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+import fork_server
 
 CLUSTER_NET = "198.18.0"
 CLIENTS_NET = "198.19"
@@ -29,6 +37,9 @@ CLIENTS_NET = "198.19"
 ETCD = "etcd"
 NOWHERE = "02:00:00:00:00:fe"
 """An Ethernet address that no interface has."""
+
+CLONE_NEWNET = 0x40000000
+"""What `unshare` and `setns` are about: the network (sched.h)."""
 
 NAMED = Path("/run/netns")
 PREFIX = "warren-"
@@ -55,6 +66,9 @@ class CutNetwork:
         if shutil.which("ip") is None:
             raise NoNamespaces("`ip` is not installed (Debian: apt-get install iproute2)")
         _remove_left_over()
+        # Made here, it would stay in the namespace of this thread, and so would its children.
+        fork_server.ready()
+        self._outside = _in_a_space_of_its_own()
         self._own = f"{PREFIX}{os.getpid()}-"
         self._hub = f"{self._own}etcd"
         self._interfaces: list[str] = []
@@ -67,6 +81,7 @@ class CutNetwork:
             raise
 
     def _make(self, names: tuple[str, ...]) -> None:
+        _ip("link", "set", "lo", "up")
         self.etcd = self._space(self._hub, f"{CLUSTER_NET}.1", 0)
         _ip("-n", self._hub, "link", "add", "bridge", "type", "bridge")
         _ip("-n", self._hub, "addr", "add", f"{CLUSTER_NET}.1/24", "dev", "bridge")
@@ -134,6 +149,27 @@ class CutNetwork:
                 _ip("netns", "del", space)
         self._interfaces.clear()
         self._spaces.clear()
+        if self._outside is not None:
+            _call("setns", self._outside, CLONE_NEWNET)
+            os.close(self._outside)
+            self._outside = None
+
+
+def _in_a_space_of_its_own() -> int | None:
+    """Move this thread to a new namespace; returns the file of the one it was in."""
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        _call("unshare", CLONE_NEWNET)
+    except NoNamespaces:
+        os.close(before)
+        raise
+    return before
+
+
+def _call(name: str, *arguments: int) -> None:
+    """Call a function of the C library that Python has from 3.12 on."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
+        raise NoNamespaces(f"{name}: {os.strerror(ctypes.get_errno())}")
 
 
 def _port(name: str) -> str:

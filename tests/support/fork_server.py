@@ -156,6 +156,11 @@ class _ForkServer:
 _fork_server = cache(_ForkServer)
 
 
+def ready() -> None:
+    """Start the fork server of this process, if there is none."""
+    _fork_server()
+
+
 # In the fork server
 
 
