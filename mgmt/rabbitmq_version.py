@@ -1,4 +1,4 @@
-"""The release of RabbitMQ whose behaviour Warren has; clients choose features by it."""
+"""The release of RabbitMQ that Warren behaves like; clients choose features by it."""
 
 from typing import Final
 

@@ -248,7 +248,7 @@ class RemoteClient(PublishConfirms):
         self._effects.note_refused(number)
 
     def await_mirrors(self, when_mirrors_have_all: WhenSafe | None) -> None:
-        """Answer the publishes without confirms that came when mirrors have them: until then the
+        """Hold the answers to publishes without confirms until mirrors have these publishes: the
         next leader may have to be sent them. None for a queue without mirrors."""
         first, self._unasked = self._unasked, 0
         if first and when_mirrors_have_all is not None:
