@@ -191,18 +191,20 @@ UNUSUAL: Final = -1
 
 PERSISTENT: Final = 0x100
 PRIORITY: Final = 0xFF
-"""The bits of the priority in the result of `ordinary`; `PERSISTENT` is another bit."""
+EXPIRATION_AT: Final = 9
+EXPIRING: Final = 1 << EXPIRATION_AT
+"""The result of `ordinary` has the bits of the priority and the bit `PERSISTENT`. If there is an
+expiration, its bits from `EXPIRATION_AT` on are one more than the milliseconds."""
 
-_UNUSUAL_FLAGS = _EXPIRATION | _USER_ID | _CONTINUED
 _REPLY_TO_ONLY = len(b"amq.rabbitmq.reply-to")
 
 
-def ordinary(header: bytes, flags: int) -> tuple[int, int]:
-    """Priority and persistence from ordinary properties, and how many octets decide them.
+def ordinary(header: bytes, flags: int, user: bytes) -> tuple[int, int]:
+    """Priority, persistence and expiration from ordinary properties, and how many octets decide
+    them.
 
-    The first number has the bits of `PRIORITY`, and `PERSISTENT` if the message is. It is `UNUSUAL`
-    if `scan` has to be asked: the properties are malformed, or may have an expiration, a user id, a
-    direct reply address, CC or BCC.
+    The first number is `UNUSUAL` if `scan` has to be asked: the properties are malformed, name
+    another user than `user`, or may have a wrong expiration, a direct reply address, CC or BCC.
 
     A header of the same size gets the same answer if its first octets, as many as the second number
     says, are the same but for the body size: publishing does not read the others.
@@ -210,7 +212,7 @@ def ordinary(header: bytes, flags: int) -> tuple[int, int]:
     `flags` is the first flags word. This runs for each publish whose properties differ from those
     of the publish before.
     """
-    if flags & _UNUSUAL_FLAGS:
+    if flags & _CONTINUED:
         return UNUSUAL, 0
     found = 0
     offset = FLAGS_AT + 2
@@ -246,24 +248,44 @@ def ordinary(header: bytes, flags: int) -> tuple[int, int]:
                     return UNUSUAL, 0
                 decided = offset + 1
                 offset = decided + size
+            if flags & _EXPIRATION:
+                start = offset + 1
+                decided = offset = start + header[offset]
+                digits = header[start:offset]
+                if not digits.isdigit() or int(digits) > EXPIRATION_MS_MAX:
+                    return UNUSUAL, 0
+                found |= (int(digits) + 1) << EXPIRATION_AT
             if flags & _MESSAGE_ID:
                 decided = offset + 1
                 offset = decided + header[offset]
             if flags & _TIMESTAMP:
                 offset += 8
             if flags & _AFTER_TIMESTAMP:
-                if flags & _TYPE:
-                    decided = offset + 1
-                    offset = decided + header[offset]
-                if flags & _APP_ID:
-                    decided = offset + 1
-                    offset = decided + header[offset]
-                if flags & _CLUSTER_ID:
-                    decided = offset + 1
-                    offset = decided + header[offset]
+                decided, offset = _after_timestamp(header, flags, offset, user)
     except (IndexError, struct.error):
         return UNUSUAL, 0
     return (found, decided) if offset == len(header) else (UNUSUAL, 0)
+
+
+def _after_timestamp(header: bytes, flags: int, offset: int, user: bytes) -> tuple[int, int]:
+    """For `ordinary`: how many octets decide a header that has the last properties, and where it
+    ends; nowhere if it names another user."""
+    decided = offset
+    if flags & _TYPE:
+        decided = offset + 1
+        offset = decided + header[offset]
+    if flags & _USER_ID:
+        start = offset + 1
+        decided = offset = start + header[offset]
+        if header[start:offset] != user:
+            return 0, -1
+    if flags & _APP_ID:
+        decided = offset + 1
+        offset = decided + header[offset]
+    if flags & _CLUSTER_ID:
+        decided = offset + 1
+        offset = decided + header[offset]
+    return decided, offset
 
 
 def _may_have_copies(header: bytes, start: int, end: int) -> bool:

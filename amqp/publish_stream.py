@@ -17,42 +17,28 @@ messages at a time, which costs less for each.
 All other publishes are left alone, before any part of them is carried out, and go the general way
 (`Connection`, `Channel.publish`), which answers them properly: publishes that are incomplete, not
 allowed, malformed or too large; those with a body of several frames, or an empty one; those with
-headers that route, CC and BCC, user ids, expirations or direct replies; and publishes that are
-traced, or come during an alarm.
+headers that route, CC and BCC, or direct replies; and publishes that are traced, or come during an
+alarm.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 
 from warren.amqp.channel import Channel
 from warren.amqp.channel_owner import ChannelOwner
-from warren.amqp.errors import PUBLISH_IDS
 from warren.amqp.frames import FRAME_END, HEADER, METHOD, OVERHEAD
-from warren.amqp.properties import PERSISTENT, PRIORITY, UNUSUAL, ordinary
-from warren.amqp.publishing import QUEUE_US, QUEUES_AT_ONCE, Route
+from warren.amqp.gathered_publishes import GatheredPublishes
+from warren.amqp.properties import EXPIRATION_AT, EXPIRING, PERSISTENT, PRIORITY, UNUSUAL, ordinary
+from warren.amqp.publishing import QUEUES_AT_ONCE, Route
 from warren.core.access.quotas import VhostQuotas
-from warren.core.errors import BrokerError, ChannelFault
+from warren.core.errors import BrokerError
 from warren.core.messages.message import Envelope
 from warren.core.messages.stock import Stock
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import TURN_US, Unfinished
-
-ALONE_US = 5
-"""The cost of handing over a publish by itself, in the microseconds of
-`core/scheduling/turns.py`."""
-
-GATHERED_MAX = 512
-"""Publishes gathered at most before their queue gets them."""
-
-SHARED_MAX = 256
-RULED_MAX = 32
-OBSERVED_MAX = 64
-"""The same limits for publishes to several queues, for queues that take messages one by one, and
-for publishes that observers want; each is divided by the number of queues. After each batch it is
-checked whether the turn is over."""
 
 DECIDED_MAX = 128
 """Octets of a header that are compared with those of the next one. Headers that are decided by more
@@ -100,46 +86,41 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
         return pos
     known = routes.known()
     quotas = routes.vhost.quotas
+    user = routes.user_octets
     unpack_head, unpack_size = _CONTENT_HEAD.unpack_from, _BODY_SIZE.unpack_from
     frame_room = connection.frame_max - OVERHEAD
-    channel: Channel | None = None
-    route: Route | None = None
+    batch: GatheredPublishes | None = None
     like: _Like | None = None
-    envelopes: list[Envelope] = []
-    bodies: list[bytes] = []
     start, deciding = _NOTHING_BEGINS_SO, b""
     to_body, persistent, priority = 0, False, 0
+    expiration_ms: int | None = None
     while True:
         another = like.key_of(data, pos, end) if like is not None else None
         if another is not None:
-            assert channel is not None and route is not None
             method, routing_key = another
             address = method[_EXCHANGE_AT:-2]
         else:
             recognised = _recognise(connection, data, pos, end, known)
             if recognised is None:
                 break
-            method, its_channel, its_route = recognised
-            if channel is not its_channel or not _same_way(route, its_route):
-                if bodies:
-                    assert channel is not None and route is not None
-                    if not _hand_over(channel, route, envelopes, bodies):
-                        return pos
-                    envelopes, bodies = [], []
-                channel = its_channel
+            method, channel, route = recognised
+            if batch is None or not batch.takes(channel, route):
+                if batch is not None and not batch.hand_over():
+                    return pos
+                batch = GatheredPublishes(channel, route)
                 number, body_heads = channel.number, channel.body_heads
                 body_max = min(frame_room, channel.body_size_max)
-                room = _room(its_route)
-            if quotas is not None and not _has_room(quotas, its_route, end - pos):
+            if quotas is not None and not _has_room(quotas, route, end - pos):
                 break
-            route = its_route
+            batch.route = route
             exchange_name, routing_key = route.exchange_name, route.routing_key
             address = route.address
-            like = (
-                _Like(method, route.by_key, route.queues) if route.by_key and not quotas else None
-            )
+            by_key = None if quotas else route.by_key
+            like = _Like(method, by_key, route.queues) if by_key else None
+        assert batch is not None
         header_at = len(method)
         last_header = b""
+        room, envelopes, bodies = batch.room, batch.envelopes, batch.bodies
         while data.startswith(method, pos):
             at = pos + header_at
             is_like = data.startswith(start, at) and data.startswith(deciding, at + _DECIDING_AT)
@@ -168,10 +149,14 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
                 break
             header = data[at + OVERHEAD - 1 : body_at - OVERHEAD]
             if not is_like:
-                found, decided = ordinary(header, flags)
+                found, decided = ordinary(header, flags, user)
                 if found == UNUSUAL:
                     break
-                persistent, priority = found >= PERSISTENT, found & PRIORITY
+                priority, persistent, expiration_ms = found & PRIORITY, found >= PERSISTENT, None
+                if found >= EXPIRING:
+                    persistent = found & PERSISTENT > 0
+                    expiration_ms = (found >> EXPIRATION_AT) - 1
+                    room = batch.may_expire()
                 if decided <= DECIDED_MAX:
                     start = data[at : at + _BODY_SIZE_AT]
                     deciding = header[_FLAGS_AT:decided]
@@ -184,7 +169,7 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
                     header,
                     persistent,
                     priority,
-                    None,
+                    expiration_ms,
                     (),
                     address,
                 )
@@ -206,15 +191,14 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
                     pos = stop + 1
                 envelopes += [envelope] * (len(bodies) - first)
             if len(bodies) >= room:
-                if not _hand_over(channel, route, envelopes, bodies):
+                if not batch.hand_over():
                     return pos
-                envelopes, bodies = [], []
+                envelopes, bodies = batch.envelopes, batch.bodies
         else:
             continue
         break
-    if bodies:
-        assert channel is not None and route is not None
-        _hand_over(channel, route, envelopes, bodies)
+    if batch is not None:
+        batch.hand_over()
     return pos
 
 
@@ -252,18 +236,6 @@ def _recognise(
     ):
         return None
     return method, channel, route
-
-
-def _same_way(route: Route | None, other: Route) -> bool:
-    """Whether publishes of both routes may be handed over together."""
-    return (
-        route is not None
-        and route.mandatory is other.mandatory
-        and (
-            route.queues is other.queues
-            or (route.exchange, route.queues) == (other.exchange, other.queues)
-        )
-    )
 
 
 class _Like:
@@ -325,90 +297,9 @@ def _until_key(exchange_octets: int) -> Callable[..., tuple[bytes, int, bytes, i
     return struct.Struct(f">3sI{7 + exchange_octets}sB").unpack_from
 
 
-def _hand_over(
-    channel: Channel,
-    route: Route,
-    envelopes: Sequence[Envelope],
-    bodies: Sequence[bytes],
-) -> bool:
-    """Publish gathered messages whose routes lead to the same queues. Returns whether to go on.
-
-    A persistent message for several queues is stored once; for that, the queues have to get it one
-    after the other.
-    """
-    turns, topology = channel.connection.node.turns, channel.vhost.topology
-    generation = topology.generation
-    queues, exchange = route.queues, route.exchange
-    assert queues
-    count = len(bodies)
-    shared = len(queues) > 1
-    transaction = channel.transaction
-    if transaction is not None and not route.is_observed:
-        channel.published += count
-        exchange.published_in += count
-        transaction.publish_many(route, queues, envelopes, bodies)
-        return not turns.over
-    if (
-        count == 1
-        or any([queue.one_by_one for queue in queues])
-        or (shared and any([envelope.persistent for envelope in envelopes]))
-        or transaction is not None
-    ):
-        all_taken = _hand_over_each(channel, route, envelopes, bodies)
-        return all_taken and not turns.over and topology.generation == generation
-    quotas = channel.vhost.quotas
-    if quotas is not None:
-        stock = Stock(count, sum(map(len, bodies)))
-        quotas.add(dict.fromkeys(queues, stock))
-    channel.published += count
-    exchange.published_in += count
-    exchange.published_out += count * len(queues)
-    confirms = channel.confirms
-    first_seq = confirms.number_many(count) if confirms is not None else 0
-    if shared:
-        turns.spend(QUEUE_US * count * len(queues))
-    if route.is_observed:
-        publisher = channel.traced_as()
-        channel.vhost.observation.published_many(publisher, envelopes, bodies, queues)
-    answers = []
-    for queue in queues:
-        queue.published += count
-        answers.append(queue.publish_many(envelopes, bodies, confirms, first_seq))
-    if confirms is not None:
-        confirms.record_many(first_seq, answers)
-    return not turns.over and topology.generation == generation
-
-
-def _hand_over_each(
-    channel: Channel, route: Route, envelopes: Sequence[Envelope], bodies: Sequence[bytes]
-) -> bool:
-    """Publish gathered messages one by one. False if one is refused, which closes the channel."""
-    assert route.queues
-    channel.connection.node.turns.spend(ALONE_US * len(bodies))
-    try:
-        for envelope, body in zip(envelopes, bodies, strict=True):
-            channel.hand_over(route, route.queues, envelope, body)
-    except ChannelFault as error:
-        # Dead letters of the publishes before it have used up a quota.
-        channel.connection.close_channel(channel.number, error, PUBLISH_IDS)
-        return False
-    return True
-
-
 def _has_room(quotas: VhostQuotas, route: Route, octets: int) -> bool:
     """Whether the quotas have room for as many publishes as that many octets may contain. Publishes
     to other queues count once they are handed over."""
     assert route.queues
     most = Stock(octets // PUBLISH_MIN, octets)
     return quotas.has_room(dict.fromkeys(route.queues, most))
-
-
-def _room(route: Route) -> int:
-    """How many publishes of this route are gathered at most."""
-    queues = route.queues
-    assert queues
-    if any([queue.one_by_one for queue in queues]):
-        return max(1, RULED_MAX // len(queues))
-    if route.is_observed:
-        return max(1, OBSERVED_MAX // len(queues))
-    return GATHERED_MAX if len(queues) == 1 else max(1, SHARED_MAX // len(queues))

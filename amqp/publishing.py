@@ -111,6 +111,7 @@ class PublishRoutes:
         "_sources",
         "_topology",
         "_user",
+        "user_octets",
         "vhost",
     )
 
@@ -118,6 +119,7 @@ class PublishRoutes:
         self._node = node
         self.vhost = vhost
         self._user = user
+        self.user_octets = user.name.encode("utf-8", "surrogateescape")
         self._topology = vhost.topology
         self._generation = vhost.topology.generation
         self._routes: dict[bytes, Route] = {}

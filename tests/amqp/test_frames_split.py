@@ -162,6 +162,20 @@ def keys(channel: int, *keys: str, mandatory: bool = False) -> bytes:
     )
 
 
+def expiring(channel: int, *expirations: str, queue: str = "full") -> bytes:
+    """Publishes with these times to live, each with one that has none behind it."""
+    return b"".join(
+        publish_frames(channel, "", queue, b"hello", expiration=expiration)
+        + publish_frames(channel, "", queue, b"hello")
+        for expiration in expirations
+    )
+
+
+def said_by(channel: int, *users: str) -> bytes:
+    """Publishes that say which user they are from."""
+    return b"".join(publish_frames(channel, "", "q", b"hello", user_id=user) for user in users)
+
+
 HALF_PUBLISH = method_frame(1, commands.Basic.Publish, routing_key="z")
 ACKS = b"".join(method_frame(1, commands.Basic.Ack, delivery_tag=tag) for tag in (1, 2, 3))
 
@@ -252,6 +266,17 @@ STREAMS = {
     + keys(2, "orders.b", "nobody", "orders.c", "orders", "", mandatory=True)
     + run(2, 2)
     + keys(2, "orders.d", "orders.e"),
+    "expirations": expiring(1, "60000", "1", "0", "007")
+    + expiring(2, "60000", "0", "60000", queue="q")
+    + expiring(3, "60000", "60000", "0")
+    + method_frame(3, commands.Tx.Commit)
+    + keys(2, "orders.1")
+    + expiring(1, "315360000000", "+5"),
+    "expirations that are refused": expiring(1, "5", "")
+    + expiring(2, "5", "315360000001")
+    + expiring(3, "-1", "5"),
+    "the user's name": said_by(1, "guest", "guest") + said_by(2, "guest"),
+    "another user's name": said_by(2, "guest", "guest", "root", "guest") + said_by(1, ""),
     "heartbeats in a run": run(2, 2) + Frame(8, 0, b"").octets + run(2, 2),
 }
 
@@ -281,6 +306,8 @@ def publish_with(header: bytes) -> bytes:
 NEARLY_ALIKE = {
     "an id and a time": (0xD080, b"\x01t\x01e\x02\x03abc"),
     "priority, correlation id, reply address": (0x1E00, b"\x01\x07\x02id\x02me"),
+    "an expiration, an id": (0x0180, b"\x0560000\x02id"),
+    "type, user, application": (0x0038, b"\x01a\x05guest\x02bc"),
     "type, application": (0x0068, bytes(8) + b"\x01a\x02bc"),
     "headers": (0x2000, b"\x00\x00\x00\x07\x01aS\x00\x00\x00\x00"),
     "headers and a persistent message": (0x3000, b"\x00\x00\x00\x08\x02CDt\x01\x01xt\x01"),

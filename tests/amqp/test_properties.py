@@ -21,7 +21,9 @@ from pamqp import commands, header
 from warren.amqp.content_codec import AmqpContentCodec
 from warren.amqp.field_table import encode_table
 from warren.amqp.properties import (
+    EXPIRATION_AT,
     EXPIRATION_MS_MAX,
+    EXPIRING,
     NO_FACTS,
     PERSISTENT,
     PRIORITY,
@@ -39,6 +41,8 @@ from warren.amqp.properties import (
 )
 from warren.core.field import Field, Table, longstr
 from warren.core.vhosts.reply_to import REPLY_TO
+
+USER = b"guest"
 
 
 def value_of(name: str, encoded: bytes) -> bytes:
@@ -75,8 +79,22 @@ publishable_properties = st.fixed_dictionaries(
         "delivery_mode": st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x03"]),
         "headers": st.one_of(STRATEGIES["table"], tables_with_copies),
         "reply_to": st.one_of(STRATEGIES["shortstr"], st.just(b"\x15amq.rabbitmq.reply-to")),
+        "expiration": st.one_of(
+            STRATEGIES["shortstr"],
+            st.sampled_from(
+                [b"0", b"007", b"60000", b"+5", b"-1", b"315360000001", b"1x", b""]
+            ).map(lambda digits: bytes((len(digits),)) + digits),
+        ),
+        "user_id": st.one_of(
+            STRATEGIES["shortstr"], st.just(bytes((len(USER),)) + USER), st.just(b"\x03gue")
+        ),
     },
 )
+
+
+def is_time_to_live(raw: bytes) -> bool:
+    """Whether it is one that publishing reads without `scan`: a sign is for a closer look."""
+    return raw.isdigit() and int(raw) <= EXPIRATION_MS_MAX
 
 
 @given(publishable_properties, st.integers(0, 3), st.booleans())
@@ -85,7 +103,7 @@ def test_what_is_ordinary_is_what_the_scan_finds(
 ) -> None:
     raw = content_header(properties, more_flags=(0,) if more_flags else ())
     raw = raw[: max(14, len(raw) - cut)]
-    found, _ = ordinary(raw, int.from_bytes(raw[12:14], "big"))
+    found, _ = ordinary(raw, int.from_bytes(raw[12:14], "big"), USER)
     try:
         facts = scan(raw)
     except MalformedProperties:
@@ -95,8 +113,8 @@ def test_what_is_ordinary_is_what_the_scan_finds(
         # Nothing but what may need a closer look takes the longer way.
         assert (
             more_flags
-            or facts.expiration is not None
-            or facts.user_id is not None
+            or (facts.expiration is not None and not is_time_to_live(facts.expiration))
+            or facts.user_id not in (None, USER)
             or (facts.reply_to is not None and len(facts.reply_to) == len(REPLY_TO))
             or facts.delivery_mode not in (None, 1, 2)
             or may_have_copies(raw, facts)
@@ -106,7 +124,10 @@ def test_what_is_ordinary_is_what_the_scan_finds(
     assert found & PRIORITY == (facts.priority or 0)
     assert (found & PERSISTENT > 0) == (facts.delivery_mode == 2)
     assert facts.delivery_mode in (None, 1, 2)
-    assert facts.expiration is None and facts.user_id is None and facts.reply_to != REPLY_TO
+    assert (found >= EXPIRING) == (facts.expiration is not None)
+    if facts.expiration is not None:
+        assert (found >> EXPIRATION_AT) - 1 == parse_expiration(facts.expiration)
+    assert facts.user_id in (None, USER) and facts.reply_to != REPLY_TO
     try:
         assert not headers(raw).keys() & {"CC", "BCC"}
     except MalformedProperties:
@@ -119,7 +140,7 @@ def test_nothing_is_ordinary_that_the_scan_refuses(octets: bytes, flags: int) ->
     try:
         scan(raw)
     except MalformedProperties:
-        assert ordinary(raw, flags) == (UNUSUAL, 0)
+        assert ordinary(raw, flags, USER) == (UNUSUAL, 0)
 
 
 @given(publishable_properties, st.data())
@@ -128,11 +149,11 @@ def test_headers_that_are_the_same_in_what_decides_are_ordinary_alike(
 ) -> None:
     raw = content_header(properties)
     flags = int.from_bytes(raw[12:14], "big")
-    found, decided = ordinary(raw, flags)
+    found, decided = ordinary(raw, flags, USER)
     assume(found != UNUSUAL)
     rest = len(raw) - decided
     other = raw[:decided] + data.draw(st.binary(min_size=rest, max_size=rest))
-    assert ordinary(other, flags) == (found, decided)
+    assert ordinary(other, flags, USER) == (found, decided)
 
 
 @given(encoded_properties)
@@ -238,7 +259,7 @@ def test_what_follows_the_properties_is_refused_and_not_lost_by_an_edit(
     raw = content_header(properties) + rest
     with pytest.raises(MalformedProperties, match="behind its properties"):
         scan(raw)
-    assert ordinary(raw, int.from_bytes(raw[12:14], "big"))[0] == UNUSUAL
+    assert ordinary(raw, int.from_bytes(raw[12:14], "big"), USER)[0] == UNUSUAL
     edited = {**properties, "expiration": b"\x0210"}
     assert replace(raw, expiration=b"10") == content_header(edited) + rest
 
@@ -250,7 +271,7 @@ def test_further_flags_words_are_refused_and_not_lost_by_an_edit(
     raw = content_header(properties, more_flags=(0x8000, 0x0002))
     with pytest.raises(MalformedProperties, match="behind its properties"):
         scan(raw)
-    assert ordinary(raw, int.from_bytes(raw[12:14], "big"))[0] == UNUSUAL
+    assert ordinary(raw, int.from_bytes(raw[12:14], "big"), USER)[0] == UNUSUAL
     edited = {**properties, "expiration": b"\x0210"}
     expected = content_header(edited, more_flags=(0x8000, 0x0002))
     assert replace(raw, expiration=b"10") == expected

@@ -116,6 +116,7 @@ def content_header(
     correlation_id: str | None = None,
     reply_to: str | None = None,
     message_id: str | None = None,
+    user_id: str | None = None,
 ) -> bytes:
     """The payload of a header frame."""
     header = struct.pack(">HHQH", 60, 0, body_size, 0)
@@ -130,6 +131,7 @@ def content_header(
         (0x0200, _short(reply_to)),
         (0x0100, _short(expiration)),
         (0x0080, _short(message_id)),
+        (0x0010, _short(user_id)),
     ):
         if octets is not None:
             flags |= flag

@@ -1,0 +1,140 @@
+"""Publishes that arrived one behind the other for the same queues, which get them together."""
+
+from __future__ import annotations
+
+from warren.amqp.channel import Channel
+from warren.amqp.errors import PUBLISH_IDS
+from warren.amqp.publishing import QUEUE_US, Route
+from warren.core.errors import ChannelFault
+from warren.core.messages.message import Envelope
+from warren.core.messages.stock import Stock
+
+ALONE_US = 5
+"""The cost of handing over a publish by itself, in the microseconds of
+`core/scheduling/turns.py`."""
+
+GATHERED_MAX = 512
+"""Publishes gathered at most before their queue gets them."""
+
+SHARED_MAX = 256
+RULED_MAX = 32
+OBSERVED_MAX = 64
+"""The same limits for publishes to several queues, for those that queues get one by one, and for
+publishes that observers want; each is divided by the number of queues. After each batch it is
+checked whether the turn is over."""
+
+
+class GatheredPublishes:
+    """Publishes of one channel whose routes lead to the same queues.
+
+    They are added to `envelopes` and `bodies`, and handed over when there are as many as `room`;
+    both are new lists afterwards. `route` is that of the last publish.
+    """
+
+    __slots__ = ("_expiring", "bodies", "channel", "envelopes", "room", "route")
+
+    def __init__(self, channel: Channel, route: Route) -> None:
+        self.channel = channel
+        self.route = route
+        self.envelopes: list[Envelope] = []
+        self.bodies: list[bytes] = []
+        # Whether there may be messages with an expiration among them.
+        self._expiring = False
+        self.room = self._find_room()
+
+    def takes(self, channel: Channel, route: Route) -> bool:
+        """Whether publishes of this channel and route may be handed over with these."""
+        mine = self.route
+        return (
+            channel is self.channel
+            and route.mandatory is mine.mandatory
+            and (
+                route.queues is mine.queues
+                or (route.exchange, route.queues) == (mine.exchange, mine.queues)
+            )
+        )
+
+    def may_expire(self) -> int:
+        """Take messages with an expiration, too; returns the `room`. Queues look at each of them
+        by itself."""
+        if not self._expiring:
+            self._expiring = True
+            self.room = self._find_room()
+        return self.room
+
+    def hand_over(self) -> bool:
+        """Publish what was gathered. Returns whether to go on.
+
+        A persistent message for several queues is stored once; for that, the queues have to get it
+        one after the other.
+        """
+        envelopes, bodies = self.envelopes, self.bodies
+        count = len(bodies)
+        if not count:
+            return True
+        self.envelopes, self.bodies = [], []
+        channel, route = self.channel, self.route
+        turns, topology = channel.connection.node.turns, channel.vhost.topology
+        generation = topology.generation
+        queues, exchange = route.queues, route.exchange
+        assert queues
+        shared = len(queues) > 1
+        transaction = channel.transaction
+        if transaction is not None and not route.is_observed and not self._expiring:
+            channel.published += count
+            exchange.published_in += count
+            transaction.publish_many(route, queues, envelopes, bodies)
+            return not turns.over
+        if (
+            count == 1
+            or self._expiring
+            or any([queue.one_by_one for queue in queues])
+            or (shared and any([envelope.persistent for envelope in envelopes]))
+            or transaction is not None
+        ):
+            all_taken = self._hand_over_each(envelopes, bodies)
+            return all_taken and not turns.over and topology.generation == generation
+        quotas = channel.vhost.quotas
+        if quotas is not None:
+            stock = Stock(count, sum(map(len, bodies)))
+            quotas.add(dict.fromkeys(queues, stock))
+        channel.published += count
+        exchange.published_in += count
+        exchange.published_out += count * len(queues)
+        confirms = channel.confirms
+        first_seq = confirms.number_many(count) if confirms is not None else 0
+        if shared:
+            turns.spend(QUEUE_US * count * len(queues))
+        if route.is_observed:
+            publisher = channel.traced_as()
+            channel.vhost.observation.published_many(publisher, envelopes, bodies, queues)
+        answers = []
+        for queue in queues:
+            queue.published += count
+            answers.append(queue.publish_many(envelopes, bodies, confirms, first_seq))
+        if confirms is not None:
+            confirms.record_many(first_seq, answers)
+        return not turns.over and topology.generation == generation
+
+    def _hand_over_each(self, envelopes: list[Envelope], bodies: list[bytes]) -> bool:
+        """Publish one by one. False if one is refused, which closes the channel."""
+        channel, route = self.channel, self.route
+        assert route.queues
+        channel.connection.node.turns.spend(ALONE_US * len(bodies))
+        try:
+            for envelope, body in zip(envelopes, bodies, strict=True):
+                channel.hand_over(route, route.queues, envelope, body)
+        except ChannelFault as error:
+            # Dead letters of the publishes before it have used up a quota.
+            channel.connection.close_channel(channel.number, error, PUBLISH_IDS)
+            return False
+        return True
+
+    def _find_room(self) -> int:
+        queues = self.route.queues
+        assert queues
+        if self._expiring or any([queue.one_by_one for queue in queues]):
+            return max(1, RULED_MAX // len(queues))
+        if self.route.is_observed:
+            return max(1, OBSERVED_MAX // len(queues))
+        return GATHERED_MAX if len(queues) == 1 else max(1, SHARED_MAX // len(queues))
