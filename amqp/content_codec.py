@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 
 from warren.amqp.added_header import AmqpAddedHeader
 from warren.amqp.properties import (
@@ -10,6 +11,7 @@ from warren.amqp.properties import (
     MalformedProperties,
     headers,
     identity,
+    named_headers,
     property_bytes,
     replace,
     sorted_by_key,
@@ -31,6 +33,13 @@ class AmqpContentCodec:
         """The headers; empty if the table is broken, which publishing does not check."""
         try:
             return headers(header)
+        except MalformedProperties:
+            return {}
+
+    def named_headers(self, header: bytes, names: Collection[bytes]) -> Table:
+        """Those of these names; empty if the table is broken."""
+        try:
+            return named_headers(header, names)
         except MalformedProperties:
             return {}
 

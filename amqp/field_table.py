@@ -12,10 +12,10 @@ Every fault, in either direction, is a `TableError`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
-from warren.core.field import Field, Table
+from warren.core.field import Field, Table, to_text
 
 NESTING_MAX = 128
 """The deepest nesting of tables and arrays. Each level costs two frames of Python's stack, of 1000;
@@ -38,6 +38,32 @@ def decode_table(data: bytes, offset: int) -> tuple[Table, int]:
     """The table whose length prefix starts at `offset`, and the offset after it."""
     start, end = _span(data, offset, len(data))
     return _decode_pairs(data, start, end, 1), end
+
+
+def decode_named(data: bytes, offset: int, names: Container[bytes]) -> Table:
+    """Of the table whose length prefix starts at `offset`, the pairs with these names."""
+    at, end = _span(data, offset, len(data))
+    table: Table = {}
+    while at < end:
+        name_end = at + 1 + data[at]
+        if name_end >= end:
+            raise _no_type(at, end)
+        name = data[at + 1 : name_end]
+        letter = data[name_end]
+        if letter == _LONGSTR:
+            start = name_end + 5
+            at = start + int.from_bytes(data[name_end + 1 : start], "big")
+            if name in names:
+                table[to_text(name)] = _new(Field, ("S", data[start:at]))
+        elif name in names:
+            table[to_text(name)], at = _decode_value(data, name_end, end, 1)
+        elif letter in _FIXED_BYTES:
+            at = name_end + 1 + _FIXED_BYTES[letter]
+        else:
+            _, at = _decode_value(data, name_end, end, 1)
+        if at > end:
+            raise TableError(f"the value at byte {name_end} runs past the end at byte {end}")
+    return table
 
 
 def decode_fields(data: bytes) -> Table:
@@ -98,6 +124,7 @@ _FIXED: dict[int, tuple[str, struct.Struct]] = {
         ("t", "t", ">?"),
     )
 }
+_FIXED_BYTES = {letter: code.size for letter, (_, code) in _FIXED.items()}
 _IN_ARRAY = {letter: struct.Struct(f">x{code.format[1:]}") for letter, (_, code) in _FIXED.items()}
 """The types of `_FIXED` with a pad octet in front, which skips the letter of an array's item."""
 
@@ -125,6 +152,10 @@ def _span(data: bytes, offset: int, end: int) -> tuple[int, int]:
     return start, stop
 
 
+def _no_type(offset: int, end: int) -> TableError:
+    return TableError(f"a name at byte {offset} leaves no type before the end at byte {end}")
+
+
 def _past_the_end(start: int, stop: int, end: int) -> TableError:
     return TableError(f"{stop - start} bytes at byte {start} run past the end at byte {end}")
 
@@ -135,7 +166,7 @@ def _decode_pairs(data: bytes, offset: int, end: int, depth: int) -> Table:
         name_start = offset + 1
         name_end = name_start + data[offset]
         if name_end >= end:
-            raise TableError(f"a name at byte {offset} leaves no type before the end at byte {end}")
+            raise _no_type(offset, end)
         name = data[name_start:name_end].decode("utf-8", "surrogateescape")
         start = name_end + 5
         if data[name_end] == _LONGSTR and start <= end:

@@ -8,6 +8,7 @@ from warren.amqp.publishing import QUEUE_US, Route
 from warren.core.errors import ChannelFault
 from warren.core.messages.message import Envelope
 from warren.core.messages.stock import Stock
+from warren.core.queues.queue import Queue
 
 ALONE_US = 5
 """The cost of handing over a publish by itself, in the microseconds of
@@ -25,33 +26,32 @@ checked whether the turn is over."""
 
 
 class GatheredPublishes:
-    """Publishes of one channel whose routes lead to the same queues.
+    """Publishes of one channel to the same queues, which are none until they are known.
 
     They are added to `envelopes` and `bodies`, and handed over when there are as many as `room`;
     both are new lists afterwards. `route` is that of the last publish.
     """
 
-    __slots__ = ("_expiring", "bodies", "channel", "envelopes", "room", "route")
+    __slots__ = ("_expiring", "bodies", "channel", "envelopes", "queues", "room", "route")
 
-    def __init__(self, channel: Channel, route: Route) -> None:
+    def __init__(self, channel: Channel, route: Route, queues: tuple[Queue, ...]) -> None:
         self.channel = channel
         self.route = route
+        self.queues = queues
         self.envelopes: list[Envelope] = []
         self.bodies: list[bytes] = []
         # Whether there may be messages with an expiration among them.
         self._expiring = False
         self.room = self._find_room()
 
-    def takes(self, channel: Channel, route: Route) -> bool:
-        """Whether publishes of this channel and route may be handed over with these."""
+    def takes(self, channel: Channel, route: Route, queues: tuple[Queue, ...]) -> bool:
+        """Whether publishes of this channel and route to these queues may be handed over with
+        these."""
         mine = self.route
         return (
             channel is self.channel
             and route.mandatory is mine.mandatory
-            and (
-                route.queues is mine.queues
-                or (route.exchange, route.queues) == (mine.exchange, mine.queues)
-            )
+            and (queues is self.queues or (route.exchange, queues) == (mine.exchange, self.queues))
         )
 
     def may_expire(self) -> int:
@@ -76,8 +76,7 @@ class GatheredPublishes:
         channel, route = self.channel, self.route
         turns, topology = channel.connection.node.turns, channel.vhost.topology
         generation = topology.generation
-        queues, exchange = route.queues, route.exchange
-        assert queues
+        queues, exchange = self.queues, route.exchange
         shared = len(queues) > 1
         transaction = channel.transaction
         if transaction is not None and not route.is_observed and not self._expiring:
@@ -118,12 +117,11 @@ class GatheredPublishes:
 
     def _hand_over_each(self, envelopes: list[Envelope], bodies: list[bytes]) -> bool:
         """Publish one by one. False if one is refused, which closes the channel."""
-        channel, route = self.channel, self.route
-        assert route.queues
+        channel, route, queues = self.channel, self.route, self.queues
         channel.connection.node.turns.spend(ALONE_US * len(bodies))
         try:
             for envelope, body in zip(envelopes, bodies, strict=True):
-                channel.hand_over(route, route.queues, envelope, body)
+                channel.hand_over(route, queues, envelope, body)
         except ChannelFault as error:
             # Dead letters of the publishes before it have used up a quota.
             channel.connection.close_channel(channel.number, error, PUBLISH_IDS)
@@ -131,10 +129,10 @@ class GatheredPublishes:
         return True
 
     def _find_room(self) -> int:
-        queues = self.route.queues
-        assert queues
-        if self._expiring or any([queue.one_by_one for queue in queues]):
-            return max(1, RULED_MAX // len(queues))
-        if self.route.is_observed:
-            return max(1, OBSERVED_MAX // len(queues))
-        return GATHERED_MAX if len(queues) == 1 else max(1, SHARED_MAX // len(queues))
+        count = len(self.queues)
+        most = GATHERED_MAX if count <= 1 else SHARED_MAX
+        if self._expiring or any([queue.one_by_one for queue in self.queues]):
+            most = RULED_MAX
+        elif self.route.is_observed:
+            most = OBSERVED_MAX
+        return max(1, most // max(1, count))

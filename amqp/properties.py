@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
-from warren.amqp.field_table import TableError, decode_table, encode_table
+from warren.amqp.field_table import TableError, decode_named, decode_table, encode_table
 from warren.core.field import Table
 
 EXPIRATION_MS_MAX = 315_360_000_000
@@ -311,6 +311,17 @@ def headers(header: bytes) -> Table:
         return {}
     try:
         return decode_table(header, span[0])[0]
+    except TableError as error:
+        raise MalformedProperties(f"the headers are no field table: {error}") from error
+
+
+def named_headers(header: bytes, names: Collection[bytes]) -> Table:
+    """Of the headers of a content header that `scan` accepts, those with these names."""
+    start, end = find_headers(header)
+    if start == end or not names:
+        return {}
+    try:
+        return decode_named(header, start, names)
     except TableError as error:
         raise MalformedProperties(f"the headers are no field table: {error}") from error
 

@@ -8,6 +8,7 @@ and it is an ordinary publish, it is recognised by its octets, without decoding 
   queues, so keys of a topic exchange may all be different;
 - the content header is stepped through once for the properties that publishing needs; a header that
   equals the last one in all octets that decide these is not stepped through again;
+- to a headers exchange, the headers that its bindings ask for are decoded, and lead to the queues;
 - then the body is cut out, and the publish is gathered with those before it.
 
 The publishes gathered go to the queues when the next publish has other queues, when no further
@@ -17,7 +18,7 @@ messages at a time, which costs less for each.
 All other publishes are left alone, before any part of them is carried out, and go the general way
 (`Connection`, `Channel.publish`), which answers them properly: publishes that are incomplete, not
 allowed, malformed or too large; those with a body of several frames, or an empty one; those with
-headers that route, CC and BCC, or direct replies; and publishes that are traced, or come during an
+CC, BCC or a direct reply address; and publishes that are traced, or come during an
 alarm.
 """
 
@@ -93,7 +94,7 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
     like: _Like | None = None
     start, deciding = _NOTHING_BEGINS_SO, b""
     to_body, persistent, priority = 0, False, 0
-    expiration_ms: int | None = None
+    lives_ms: int | None = None
     while True:
         another = like.key_of(data, pos, end) if like is not None else None
         if another is not None:
@@ -104,22 +105,22 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
             if recognised is None:
                 break
             method, channel, route = recognised
-            if batch is None or not batch.takes(channel, route):
-                if batch is not None and not batch.hand_over():
-                    return pos
-                batch = GatheredPublishes(channel, route)
-                number, body_heads = channel.number, channel.body_heads
-                body_max = min(frame_room, channel.body_size_max)
+            batch = _batch_for(batch, channel, route, route.queues or ())
+            if batch is None:
+                return pos
             if quotas is not None and not _has_room(quotas, route, end - pos):
                 break
-            batch.route = route
+            number, body_heads = channel.number, channel.body_heads
+            body_max = min(frame_room, channel.body_size_max)
             exchange_name, routing_key = route.exchange_name, route.routing_key
             address = route.address
             by_key = None if quotas else route.by_key
             like = _Like(method, by_key, route.queues) if by_key else None
+            by_headers = route.by_headers
+            if by_headers is not None or lives_ms is not None:
+                start = _NOTHING_BEGINS_SO
         assert batch is not None
-        header_at = len(method)
-        last_header = b""
+        header_at, last_header = len(method), b""
         room, envelopes, bodies = batch.room, batch.envelopes, batch.bodies
         while data.startswith(method, pos):
             at = pos + header_at
@@ -152,10 +153,17 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
                 found, decided = ordinary(header, flags, user)
                 if found == UNUSUAL:
                     break
-                priority, persistent, expiration_ms = found & PRIORITY, found >= PERSISTENT, None
+                if by_headers is not None:
+                    batch = _batch_for(batch, channel, route, by_headers(header))
+                    if batch is None:
+                        return pos
+                    if not 0 < len(batch.queues) <= QUEUES_AT_ONCE:
+                        break
+                    room, envelopes, bodies = batch.room, batch.envelopes, batch.bodies
+                priority, persistent, lives_ms = found & PRIORITY, found >= PERSISTENT, None
                 if found >= EXPIRING:
                     persistent = found & PERSISTENT > 0
-                    expiration_ms = (found >> EXPIRATION_AT) - 1
+                    lives_ms = (found >> EXPIRATION_AT) - 1
                     room = batch.may_expire()
                 if decided <= DECIDED_MAX:
                     start = data[at : at + _BODY_SIZE_AT]
@@ -164,14 +172,7 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
                     start = _NOTHING_BEGINS_SO
             if header != last_header:
                 envelope = Envelope(
-                    exchange_name,
-                    routing_key,
-                    header,
-                    persistent,
-                    priority,
-                    expiration_ms,
-                    (),
-                    address,
+                    exchange_name, routing_key, header, persistent, priority, lives_ms, (), address
                 )
                 last_header = header
                 envelopes.append(envelope)
@@ -229,13 +230,27 @@ def _recognise(
             # The error is raised again by the general way, which answers it or waits.
             return None
     if (
-        not route.queues
+        not (route.queues or (route.by_headers and not connection.routes.vhost.quotas))
         or route.is_reply
         or (route.is_observed and not connection.routes.vhost.observation.takes_batches)
-        or len(route.queues) > QUEUES_AT_ONCE
+        or len(route.queues or ()) > QUEUES_AT_ONCE
     ):
         return None
     return method, channel, route
+
+
+def _batch_for(
+    batch: GatheredPublishes | None, channel: Channel, route: Route, queues: tuple[Queue, ...]
+) -> GatheredPublishes | None:
+    """The batch that gathers publishes of this route for these queues: the one at hand, or a new
+    one after that. None if the turn is over."""
+    if batch is not None:
+        if batch.takes(channel, route, queues):
+            batch.route = route
+            return batch
+        if not batch.hand_over():
+            return None
+    return GatheredPublishes(channel, route, queues)
 
 
 class _Like:

@@ -21,7 +21,7 @@ from warren.amqp.frames import HEAD
 from warren.core.access.access_control import User
 from warren.core.erlang_text import binary_text, octets_text
 from warren.core.errors import AccessRefused, PreconditionFailed, Unsupported
-from warren.core.exchanges.exchange import Exchange, TopicExchange
+from warren.core.exchanges.exchange import Exchange, HeadersExchange, TopicExchange
 from warren.core.exchanges.routing import table_us
 from warren.core.field import KIND_NAMES, to_text
 from warren.core.messages.message import Envelope
@@ -33,6 +33,7 @@ from warren.core.messages.settlement import (
 from warren.core.node import Node
 from warren.core.queues.queue import Queue
 from warren.core.vhosts.dead_letter import carbon_copies
+from warren.core.vhosts.header_targets import HeaderTargets
 from warren.core.vhosts.pattern_targets import PatternTargets
 from warren.core.vhosts.reply_to import REPLY_TO, REPLY_TO_PREFIX
 from warren.core.vhosts.vhost import VirtualHost
@@ -72,7 +73,8 @@ class Route(Struct, frozen=True, eq=False):
     exchange and routing key as methods carry them. `is_observed`: observers may want these
     publishes. `by_key` returns the queues for another routing key of the same exchange, if nothing
     else depends on the key; it exists for topic exchanges only, whose keys may all differ, and may
-    raise `Unfinished`.
+    raise `Unfinished`. `by_headers` returns the queues for a content header, or none where they
+    have to be found in the general way; it exists for headers exchanges only.
     """
 
     exchange: Exchange
@@ -84,6 +86,7 @@ class Route(Struct, frozen=True, eq=False):
     address: bytes
     is_observed: bool
     by_key: Callable[[str], tuple[Queue, ...] | None] | None
+    by_headers: Callable[[bytes], tuple[Queue, ...]] | None
 
 
 class _Source(Struct, frozen=True, eq=False):
@@ -91,6 +94,7 @@ class _Source(Struct, frozen=True, eq=False):
 
     `checks_keys`: each routing key needs a permission of its own. `queues` returns the queues for
     a routing key. `has_many_keys`: only the queues depend on the key, and keys may all differ.
+    `by_headers` is that of its routes.
     """
 
     exchange: Exchange
@@ -98,6 +102,7 @@ class _Source(Struct, frozen=True, eq=False):
     checks_keys: bool
     queues: Callable[[str], tuple[Queue, ...] | None]
     has_many_keys: bool
+    by_headers: Callable[[bytes], tuple[Queue, ...]] | None
 
 
 class PublishRoutes:
@@ -211,10 +216,19 @@ class PublishRoutes:
         # The octets between the reserved short and the bits.
         address = arguments[2:end]
         mandatory = bool(bits & _MANDATORY)
-        is_observed = self.vhost.observation.is_needed and self._is_observed(queues)
-        by_key = source.queues if source.has_many_keys else None
+        observed = self.vhost.observation.is_needed
         return Route(
-            exchange, name, routing_key, mandatory, queues, is_reply, address, is_observed, by_key
+            exchange,
+            name,
+            routing_key,
+            mandatory,
+            queues,
+            is_reply,
+            address,
+            is_observed=observed and self._is_observed(queues),
+            by_key=source.queues if source.has_many_keys else None,
+            # Whether observers want a publish depends on its queues.
+            by_headers=None if observed else source.by_headers,
         )
 
     def _is_observed(self, queues: tuple[Queue, ...] | None) -> bool:
@@ -242,9 +256,15 @@ class PublishRoutes:
             checks_keys = access.has_topic_permission(user, vhost.name, name)
             has_many_keys = not checks_keys
             queues = PatternTargets(exchange, vhost.queues_by_key).queues
+        by_headers: Callable[[bytes], tuple[Queue, ...]] | None = None
+        if isinstance(exchange, HeadersExchange):
+            targets = HeaderTargets(exchange, vhost.queues_for, vhost.codec, self._node.turns)
+            by_headers = targets.queues
         if len(self._sources) >= SOURCES_MAX:
             self._sources.clear()
-        source = self._sources[octets] = _Source(exchange, name, checks_keys, queues, has_many_keys)
+        source = self._sources[octets] = _Source(
+            exchange, name, checks_keys, queues, has_many_keys, by_headers
+        )
         return source
 
     def _with_facts(self, route: Route, header: bytes, facts: properties.Facts) -> Envelope:

@@ -98,6 +98,11 @@ def to_text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
 
 
+def to_octets(name: str) -> bytes:
+    """The bytes that `to_text` made a `str` of."""
+    return name.encode("utf-8", "surrogateescape")
+
+
 def cut_to_short_string(text: str) -> str:
     """The text, or as much of its start as a short string holds."""
     raw = text.encode("utf-8", "surrogateescape")

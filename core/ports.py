@@ -5,7 +5,7 @@ Nothing in `core` opens a file, reads a clock or knows AMQP's byte formats; it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from warren.core.field import Table
@@ -52,6 +52,10 @@ class ContentCodec(Protocol):
 
     def headers(self, header: bytes) -> Table:
         """The `headers` property; empty when there is none."""
+        ...
+
+    def named_headers(self, header: bytes, names: Collection[bytes]) -> Table:
+        """Those of `headers` with these names, which takes a fraction of the time."""
         ...
 
     def property_text(self, header: bytes, name: str) -> bytes | None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from warren.core.errors import PreconditionFailed, unknown_type
 from warren.core.exchanges.recent_history import HISTORY_TYPE
-from warren.core.field import INTEGER_KINDS, Table, long, to_text
+from warren.core.field import INTEGER_KINDS, Table, long, to_octets, to_text
 from warren.core.messages.message import Envelope
 from warren.core.ports import ContentCodec
 
@@ -25,6 +25,9 @@ ROUTING_TYPE: Final = "x-delayed-type"
 """The argument that names the type by whose rules the exchange routes."""
 
 DELAY: Final = "x-delay"
+DELAY_NAMES: Final = (to_octets(DELAY),)
+"""The headers that `delay_ms` looks at."""
+
 DELAY_MS_MAX: Final = (1 << 32) - 1
 
 DELAY_QUEUE_PREFIX: Final = "amq.delayed."

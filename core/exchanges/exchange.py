@@ -24,15 +24,21 @@ from warren.core.exchanges.consistent_hash import (
     hashed_value,
     weight_of,
 )
-from warren.core.exchanges.delay import DELAYED_TYPE, delay_ms, delay_queue_name, routing_type
-from warren.core.exchanges.federation_hops import hop_rule
+from warren.core.exchanges.delay import (
+    DELAY_NAMES,
+    DELAYED_TYPE,
+    delay_ms,
+    delay_queue_name,
+    routing_type,
+)
+from warren.core.exchanges.federation_hops import HOP_NAMES, hop_rule
 from warren.core.exchanges.headers import HeadersRules, check_x_match
 from warren.core.exchanges.recent_history import HISTORY_TYPE, RecentHistory, history_length
 from warren.core.exchanges.topic import TopicTrie
-from warren.core.field import Table
+from warren.core.field import Table, to_octets
 
-Headers: TypeAlias = Callable[[], Table]
-"""Decodes the headers of the message being routed."""
+Headers: TypeAlias = Callable[[Collection[bytes]], Table]
+"""The headers with these names of the message being routed."""
 
 ALTERNATE_EXCHANGE = "alternate-exchange"
 """The argument that names the exchange which gets what this one does not route."""
@@ -200,13 +206,22 @@ class HeadersExchange(Exchange):
     def match_us(self) -> int:
         return self._rules.tried // BINDINGS_PER_US
 
+    @property
+    def names(self) -> Collection[bytes]:
+        """The names of all headers that its bindings ask for; a live view."""
+        return self._rules.names
+
+    def match(self, headers: Table) -> list[Binding]:
+        """The bindings that take a message which has these of the headers with these `names`."""
+        return self._rules.match(headers)
+
     def check_binding(self, binding: Binding) -> None:
         check_x_match(binding.arguments)
 
     def destinations(
         self, routing_key: str, headers: Headers, property_text: PropertyText
     ) -> Collection[Binding]:
-        return self._rules.match(headers())
+        return self.match(headers(self.names))
 
     def _prepare(self) -> None:
         self._rules = HeadersRules()
@@ -237,7 +252,8 @@ class ConsistentHashExchange(Exchange):
 
     def _hashed(self, routing_key: str, headers: Headers, property_text: PropertyText) -> bytes:
         if self._source.header is not None:
-            return hashed_value(headers().get(self._source.header))
+            name = self._source.header
+            return hashed_value(headers((to_octets(name),)).get(name))
         if self._source.property is not None:
             return property_text(self._source.property) or b""
         return routing_key.encode("utf-8", "surrogateescape")
@@ -323,7 +339,7 @@ class FederationUpstreamExchange(Exchange):
     def destinations(
         self, routing_key: str, headers: Headers, property_text: PropertyText
     ) -> Collection[Binding]:
-        return self._bindings if self._rule.lets_pass(headers()) else ()
+        return self._bindings if self._rule.lets_pass(headers(HOP_NAMES)) else ()
 
     def _prepare(self) -> None:
         self._rule = hop_rule(self.arguments)
@@ -374,10 +390,9 @@ class DelayedExchange(Exchange):
     def destinations(
         self, routing_key: str, headers: Headers, property_text: PropertyText
     ) -> Collection[Binding]:
-        table = headers()
-        if delay_ms(table) is not None:
+        if delay_ms(headers(DELAY_NAMES)) is not None:
             return (self._to_delay_queue,)
-        return self._routing.destinations(routing_key, lambda: table, property_text)
+        return self._routing.destinations(routing_key, headers, property_text)
 
     def _prepare(self) -> None:
         self._routing = make_exchange(

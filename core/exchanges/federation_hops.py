@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from warren.core.errors import PreconditionFailed
-from warren.core.field import INTEGER_KINDS, Field, Table, to_text
+from warren.core.field import INTEGER_KINDS, Field, Table, to_octets, to_text
 
 RECEIVED_FROM = "x-received-from"
+HOP_NAMES = (to_octets(RECEIVED_FROM),)
+"""The headers that a `HopRule` looks at."""
+
 CLUSTER_NAME = "cluster-name"
 VHOST = "vhost"
 

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 from warren.core.erlang_text import binary_text, field_text
 from warren.core.errors import PreconditionFailed
 from warren.core.exchanges.binding import Binding
-from warren.core.field import KIND_NAMES, NUMBER_KINDS, Field, Table
+from warren.core.field import KIND_NAMES, NUMBER_KINDS, Field, Table, to_octets
 
 X_MATCH = "x-match"
 
@@ -84,6 +84,11 @@ class HeadersRule:
             for name, wanted in self._conditions
         ]
 
+    @property
+    def names(self) -> list[bytes]:
+        """The names of the headers that the conditions ask for."""
+        return [to_octets(name) for name, _ in self._conditions]
+
     def matches(self, headers: Table) -> bool:
         match_all = self.match_all
         for name, wanted in self._conditions:
@@ -108,6 +113,8 @@ class HeadersRules:
 
     def __init__(self) -> None:
         self.tried = 0
+        # The names that conditions ask for, as they are in a message, and how many do.
+        self.names: dict[bytes, int] = {}
         self._filed: dict[Binding, _Filed] = {}
         self._by_sign: dict[Sign, dict[Binding, None]] = {}
         # Bindings without conditions, which match every message.
@@ -123,6 +130,8 @@ class HeadersRules:
             self._by_sign.setdefault(sign, {})[binding] = None
         if rule.match_all and not signs:
             self._unconditional[binding] = None
+        for name in rule.names:
+            self.names[name] = self.names.get(name, 0) + 1
         self._last_number += 1
         self._filed[binding] = _Filed(rule, self._last_number, signs)
 
@@ -131,6 +140,10 @@ class HeadersRules:
         if filed is None:
             return
         self._unconditional.pop(binding, None)
+        for name in filed.rule.names:
+            self.names[name] -= 1
+            if not self.names[name]:
+                del self.names[name]
         for sign in filed.signs:
             bindings = self._by_sign[sign]
             del bindings[binding]

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Protocol, cast
 
 from warren.core.backing.backing_queue import BackingQueue
-from warren.core.exchanges.delay import delay_ms
+from warren.core.exchanges.delay import DELAY_NAMES, delay_ms
 from warren.core.messages.message import Envelope, Message
 from warren.core.queues.classic_queue import ClassicQueue
 from warren.core.queues.local_queue import LocalQueue
@@ -83,7 +83,7 @@ class DelayQueue(ClassicQueue):
     def _time_to_live_ms(self, envelope: Envelope) -> int | None:
         # A message without a delay is due now; it comes here only if the exchange was another
         # before.
-        return delay_ms(self._codec.headers(envelope.header)) or 1
+        return delay_ms(self._codec.named_headers(envelope.header, DELAY_NAMES)) or 1
 
     # What is due
 

@@ -46,7 +46,7 @@ class PatternTargets:
         if kept is not None:
             return kept[1]
         queues = self._route(self._exchange, routing_key)
-        if _decide_alone(self._exchange, bindings):
+        if decide_alone(self._exchange, bindings):
             size = 1 + len(bindings) + len(queues or ())
             self._size += size
             if self._size > KEPT_MAX:
@@ -56,7 +56,7 @@ class PatternTargets:
         return queues
 
 
-def _decide_alone(exchange: Exchange, bindings: Collection[Binding]) -> bool:
+def decide_alone(exchange: Exchange, bindings: Collection[Binding]) -> bool:
     """Whether the queues follow from these bindings and nothing else."""
     if not bindings:
         return exchange.alternate is None

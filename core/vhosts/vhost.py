@@ -447,7 +447,7 @@ class VirtualHost:
             self.exchanges.get,
             exchange,
             (routing_key,),
-            dict,
+            lambda names: {},
             lambda name: None,
             self._is_addressable,
         )
@@ -468,7 +468,7 @@ class VirtualHost:
             self.exchanges.get,
             exchange,
             routing_keys,
-            lambda: self.codec.headers(header),
+            lambda names: self.codec.named_headers(header, names),
             lambda name: self.codec.property_text(header, name),
             self._is_addressable,
         )

@@ -15,10 +15,11 @@ from warren.amqp.field_table import (
     NESTING_MAX,
     TableError,
     decode_fields,
+    decode_named,
     decode_table,
     encode_table,
 )
-from warren.core.field import Field, Table, longstr
+from warren.core.field import Field, Table, longstr, to_octets
 
 INTEGER_BITS = {
     "b": (8, True),
@@ -82,6 +83,42 @@ def test_a_cut_table_is_an_error_at_every_length(table: Table) -> None:
     for length in range(len(encoded)):
         with pytest.raises(TableError):
             decode_table(encoded[:length], 0)
+
+
+@given(tables, tables, st.binary(max_size=5), st.binary(max_size=5))
+def test_of_a_table_those_with_some_names_are_decoded(
+    asked_for: Table, others: Table, before: bytes, after: bytes
+) -> None:
+    table = {**asked_for, **others}
+    octets = {to_octets(name) for name in asked_for}
+    decoded = decode_named(before + encode_table(table) + after, len(before), octets)
+    assert decoded == {name: table[name] for name in table if name in asked_for}
+
+
+def is_table(data: bytes) -> bool:
+    try:
+        decode_table(data, 0)
+    except TableError:
+        return False
+    return True
+
+
+@given(st.binary(max_size=40), st.integers(-2, 2), st.binary(max_size=9))
+def test_a_table_is_broken_for_some_names_if_it_is_for_all(
+    octets: bytes, longer: int, after: bytes
+) -> None:
+    letters = b"STFAIiDbBsulLfdtxV\x00\x00\x00\x01\x02\x04"
+    likely = bytes(letters[octet % len(letters)] for octet in octets)
+    data = struct.pack(">I", max(0, len(likely) + longer)) + likely + after
+    for names in ((), (b"", b"S", b"\x00")):
+        if is_table(data):
+            table = decode_table(data, 0)[0]
+            assert repr(decode_named(data, 0, names)) == repr(
+                {name: table[name] for name in table if to_octets(name) in names}
+            )
+        else:
+            with pytest.raises(TableError):
+                decode_named(data, 0, names)
 
 
 @given(st.binary(max_size=60))

@@ -24,6 +24,7 @@ from sessions import make_openings, make_pool, random_session
 
 from warren.amqp.frames import PROTOCOL_HEADER
 from warren.amqp.methods import MalformedText
+from warren.core.field import Field, Table, long, longstr
 
 BODY, HEADER, METHOD = 3, 2, 1
 
@@ -46,6 +47,21 @@ OPENING = b"".join(
                 nowait=True,
             )
             for queue, key in (("q", "orders.#"), ("full", "#.full"))
+        ),
+        *(
+            method_frame(
+                1,
+                commands.Queue.Bind,
+                queue=queue,
+                exchange="amq.headers",
+                arguments={"x-match": longstr("any"), name: value},
+                nowait=True,
+            )
+            for queue, name, value in (
+                ("q", "to", longstr("q")),
+                ("full", "to", longstr("full")),
+                ("full", "n", long(1)),
+            )
         ),
         method_frame(2, commands.Confirm.Select),
         method_frame(3, commands.Tx.Select),
@@ -176,6 +192,26 @@ def said_by(channel: int, *users: str) -> bytes:
     return b"".join(publish_frames(channel, "", "q", b"hello", user_id=user) for user in users)
 
 
+def routed_by(channel: int, *tables: Table, key: str = "", mandatory: bool = False) -> bytes:
+    """Publishes to a headers exchange, each with the same headers twice."""
+    return b"".join(
+        publish_frames(
+            channel,
+            "amq.headers",
+            key,
+            b"hello",
+            mandatory=mandatory,
+            headers=table,
+            message_id=name,
+        )
+        for table in tables
+        for name in ("a", "b")
+    )
+
+
+TO_Q, TO_FULL = {"id": longstr("1"), "to": longstr("q")}, {"to": longstr("full"), "x": long(5)}
+TO_BOTH, TO_NONE = {"to": longstr("q"), "n": long(1)}, {"n": long(2)}
+
 HALF_PUBLISH = method_frame(1, commands.Basic.Publish, routing_key="z")
 ACKS = b"".join(method_frame(1, commands.Basic.Ack, delivery_tag=tag) for tag in (1, 2, 3))
 
@@ -277,6 +313,23 @@ STREAMS = {
     + expiring(3, "-1", "5"),
     "the user's name": said_by(1, "guest", "guest") + said_by(2, "guest"),
     "another user's name": said_by(2, "guest", "guest", "root", "guest") + said_by(1, ""),
+    "a headers exchange": routed_by(1, TO_Q, TO_BOTH, TO_Q, TO_FULL, TO_NONE)
+    + routed_by(2, TO_FULL, TO_NONE, TO_BOTH, mandatory=True)
+    + routed_by(2, TO_Q, key="k")
+    + run(2, 2)
+    + routed_by(2, TO_BOTH, {"CC": Field("A", [longstr("k")]), **TO_Q}, {}, TO_Q, key="k")
+    + publish_frames(2, "amq.headers", "k", b"hello", message_id="a", mandatory=True)
+    + routed_by(3, TO_Q, TO_NONE, TO_BOTH)
+    + method_frame(3, commands.Tx.Commit),
+    "a binding of a headers exchange that goes": routed_by(2, TO_BOTH, TO_BOTH)
+    + method_frame(
+        1,
+        commands.Queue.Unbind,
+        queue="full",
+        exchange="amq.headers",
+        arguments={"x-match": longstr("any"), "n": long(1)},
+    )
+    + routed_by(2, TO_BOTH, TO_FULL),
     "heartbeats in a run": run(2, 2) + Frame(8, 0, b"").octets + run(2, 2),
 }
 

@@ -38,6 +38,27 @@ def test_mandatory_publishes_among_others_in_a_transaction_are_returned() -> Non
     client.receives(commands.Tx.CommitOk)
 
 
+def test_each_message_of_a_read_lives_as_long_as_its_own_expiration_says() -> None:
+    """Also where a header is like the one before, and for another queue."""
+    broker = Broker()
+    client = broker.connects()
+    client.opens_channel(1)
+    for queue in ("a", "b"):
+        client.declares(queue)
+    client.sends_octets(
+        b"".join(
+            publish_frames(1, "", queue, b"x", expiration=expiration, message_id=f"{number}")
+            for queue, expiration in (("a", "5000"), ("b", "5000"), ("b", None), ("a", "20000"))
+            for number in range(3)
+        )
+    )
+    assert [client.counts(queue)[0] for queue in ("a", "b")] == [6, 6]
+    broker.clock.advance(6)
+    assert [client.counts(queue)[0] for queue in ("a", "b")] == [3, 3]
+    broker.clock.advance(15)
+    assert [client.counts(queue)[0] for queue in ("a", "b")] == [0, 3]
+
+
 def test_a_quota_that_dead_letters_use_up_closes_the_channel_whose_publish_is_refused() -> None:
     """Three queues send each message on to the fourth, so a publish to all of them adds four."""
     broker = Broker()

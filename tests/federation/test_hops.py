@@ -56,8 +56,10 @@ def test_helper_exchange_asks_the_headers() -> None:
     binding = Binding("h", "queue", "q", "", {})
     helper.add(binding)
     assert not helper.by_key_only
-    assert list(helper.destinations("k", lambda: passed(ELSEWHERE), lambda name: None)) == [binding]
-    assert list(helper.destinations("k", lambda: passed(HERE), lambda name: None)) == []
+    assert list(helper.destinations("k", lambda names: passed(ELSEWHERE), lambda name: None)) == [
+        binding
+    ]
+    assert list(helper.destinations("k", lambda names: passed(HERE), lambda name: None)) == []
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x-max-hops": longstr("2")}])

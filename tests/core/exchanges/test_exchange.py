@@ -36,7 +36,11 @@ def taken(
     headers: Table | None = None,
     properties: dict[str, bytes] | None = None,
 ) -> list[str]:
-    found = made.destinations(key, lambda: headers or {}, (properties or {}).get)
+    found = made.destinations(
+        key,
+        lambda names: {n: f for n, f in (headers or {}).items() if n.encode() in names},
+        (properties or {}).get,
+    )
     return [each.destination for each in found]
 
 

@@ -211,12 +211,15 @@ def test_what_is_filed_matches_as_if_every_binding_were_tried(
     for headers in published:
         expected = [one for one in left if HeadersRule(one.arguments).matches(headers)]
         assert rules.match(headers) == expected
+        asked_for = {name: value for name, value in headers.items() if name.encode() in rules.names}
+        assert rules.match(asked_for) == expected
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("warren.core.exchanges.headers.FEW", 0)
             assert rules.match(headers) == expected
     for binding in left:
         rules.remove(binding)
     assert not rules._by_sign and not rules._filed and not rules._unconditional
+    assert not rules.names
 
 
 def test_of_many_bindings_only_those_are_tried_that_a_header_speaks_for() -> None:

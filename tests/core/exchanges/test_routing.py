@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import partial
 from random import Random
 
@@ -37,9 +37,9 @@ class Topology:
         self.exchanges[source].add(Binding(source, "exchange", destination, key, {}))
 
     def publish(self, exchange: str, *routing_keys: str, headers: Table | None = None) -> Routed:
-        def read_headers() -> Table:
+        def read_headers(names: Container[bytes]) -> Table:
             self.headers_read += 1
-            return headers or {}
+            return {n: field for n, field in (headers or {}).items() if n.encode() in names}
 
         return route(
             self.exchanges.get,
