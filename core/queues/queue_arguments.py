@@ -34,7 +34,6 @@ FLOAT_KINDS = frozenset("fd")
 NEVER_REACHED = 1 << 63
 """Stands for a delivery limit that is text: RabbitMQ accepts it and never reaches it."""
 
-AT_MOST_ONCE = "at-most-once"
 AT_LEAST_ONCE = "at-least-once"
 
 Check: TypeAlias = Callable[[Field, Table], str | None]
