@@ -43,7 +43,7 @@ LONG_FILES: dict[str, int] = {
     "core/vhosts/vhost.py": 647,
     "mirror/remote/remote_queue.py": 691,
     "mirror/replication/leader.py": 642,
-    "mirror/replication/led_queue.py": 705,
+    "mirror/replication/led_queue.py": 703,
     "persist/layout/format.py": 621,
     "spark_export/decode/decode.py": 603,
     "warren/cluster.py": 635,
