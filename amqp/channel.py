@@ -46,7 +46,7 @@ from warren.amqp.verdict import Verdict
 from warren.core.access.access_control import Kind, Permission
 from warren.core.access.audit import audit
 from warren.core.errors import BrokerError, PreconditionFailed
-from warren.core.messages.message import NOBODY, Envelope, HeldQueue, Holder, Message
+from warren.core.messages.message import NO_HOLDER, Envelope, HeldQueue, Holder, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import Settlement
@@ -567,7 +567,7 @@ class Channel:
             if verdict is Verdict.REQUEUE or verdict is Verdict.ABANDON:
                 # A ready message must not keep the connection alive that held it before.
                 for message in of_queue:
-                    message.holder = NOBODY
+                    message.holder = NO_HOLDER
                 (queue.requeue if verdict is Verdict.REQUEUE else queue.abandoned)(of_queue)
                 continue
             if verdict is ACK:

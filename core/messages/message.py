@@ -65,7 +65,7 @@ class Holder(Protocol):
         ...
 
 
-NOBODY: Final = cast("Holder", None)
+NO_HOLDER: Final = cast("Holder", None)
 """The holder of ready messages."""
 
 
@@ -100,7 +100,7 @@ class Message(Struct, eq=False, gc=False):
 
     `position` is its place in that queue for ever: requeueing puts it back there. `expires_at` is a
     time of the node's clock, or None. `holder` is the consumer or basic.get that has not settled
-    the message yet, or `NOBODY`. Code that keeps a message for long must expect its body to be
+    the message yet, or `NO_HOLDER`. Code that keeps a message for long must expect its body to be
     paged out, and call `BackingQueue.load` before it uses the body.
 
     The garbage collector does not look at messages, of which there may be millions. So objects that
@@ -112,7 +112,7 @@ class Message(Struct, eq=False, gc=False):
     position: int
     expires_at: float | None = None
     redelivered: bool = False
-    holder: Holder = NOBODY
+    holder: Holder = NO_HOLDER
     paged_bytes: int = 0
 
     @property

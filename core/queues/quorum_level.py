@@ -40,7 +40,7 @@ from warren.core.backing.handing_over import HasStore
 from warren.core.backing.peeking import first_positions, list_positions, peek
 from warren.core.backing.queue_store import QueueStore
 from warren.core.backing.taking import in_order, without_holder
-from warren.core.messages.message import NOBODY, Envelope, Message
+from warren.core.messages.message import NO_HOLDER, Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.queues.redelivery import CountingQueue
 
@@ -273,7 +273,7 @@ class QuorumLevel:
         """Put a copy in the place of each returned message that a channel still has from the time
         when this node led the queue before: the verdicts on these count no more."""
         back = self._back
-        held = [message for message in back.values() if message.holder is not NOBODY]
+        held = [message for message in back.values() if message.holder is not NO_HOLDER]
         back.update({one.position: without_holder(one) for one in held})
         self._first = deque([back[message.position] for message in self._first])
         self._last = deque(

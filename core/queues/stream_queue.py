@@ -407,7 +407,7 @@ class StreamingQueue(LocalQueue):
         for consumer in self.consumers:
             consumer.goes_on_at = self.goes_on_at(consumer)
         self._stop_trim_timer()
-        self.log.on_committed = _nobody
+        self.log.on_committed = _no_callback
         self._cursors.clear()
         self._before_end.clear()
         self._waiting_for_more.clear()
@@ -428,5 +428,5 @@ class StreamingQueue(LocalQueue):
         super().stop()
 
 
-def _nobody() -> None:
+def _no_callback() -> None:
     """Stands for the callback when the queue has moved."""

@@ -28,7 +28,7 @@ from warren.core.queues.local_queues import LocalQueues
 from warren.core.queues.queue import DeclaredQueue, Queue
 from warren.core.vhosts.applied_policies import AppliedPolicies
 from warren.core.vhosts.contents import Contents
-from warren.core.vhosts.exclusive_queues import NOBODY
+from warren.core.vhosts.exclusive_queues import NO_OWNER
 from warren.core.vhosts.histories import Histories
 from warren.core.vhosts.observation import Observation
 from warren.core.vhosts.queue_making import Makings, made_queue
@@ -229,7 +229,7 @@ class Following:
         if isinstance(queue, LocalQueue):
             self._local_queues.add(queue)
             queue.keep_limits()
-        if owner is NOBODY:
+        if owner is NO_OWNER:
             self._vhost.has_no_owner(queue)
 
     def _made_queue(self, name: str, record: QueueRecord) -> Queue:

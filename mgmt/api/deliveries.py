@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from warren.core.definitions.records import QueueRecord
-from warren.core.messages.message import NOBODY, HeldQueue, Message
+from warren.core.messages.message import NO_HOLDER, HeldQueue, Message
 from warren.core.node import Holding, Node
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.stream_queue import StreamingQueue
@@ -204,7 +204,7 @@ class DeliverySurvey:
             for message in chunk:
                 holder = message.holder
                 # A message that was settled meanwhile may have no holder any more.
-                asked = None if holder is NOBODY else by_queue.get(holder.queue)
+                asked = None if holder is NO_HOLDER else by_queue.get(holder.queue)
                 if asked is not None:
                     asked.note(message)
 

@@ -539,7 +539,7 @@ class RemoteQueue(Queue):
             return
         if received is None:
             # It is not known which publishes the leaders before had.
-            self._publishes.refuse_what_was_sent()
+            self._publishes.refuse_sent()
         else:
             self.answered(PublishedReport(received, refused))
         self._publishes.gather_all(self.leader, self.epoch)

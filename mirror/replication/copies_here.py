@@ -447,7 +447,7 @@ class CopiesHere:
             return
         elif copy.mirror.from_disk is not None and record.epoch != copy.mirror.epoch:
             self.drop_copy(copy, "another node leads, or leads on", keep=True)
-        elif self._is_known_to_nobody(copy, record):
+        elif self._is_unknown_to_leaders(copy, record):
             self.drop_copy(copy, "who asked for it leads no more", keep=True)
         elif self._is_to_come_over(copy, record):
             copy.promoting = False
@@ -462,7 +462,7 @@ class CopiesHere:
             # Batches of this leader may have come before the definition did.
             copy.mirror.report_again()
 
-    def _is_known_to_nobody(self, copy: CopyHere, record: QueueRecord) -> bool:
+    def _is_unknown_to_leaders(self, copy: CopyHere, record: QueueRecord) -> bool:
         """Whether the leader that asked for this copy was lost before the definition named it.
 
         The next leader does not know where it is stored, so it can neither name it nor tell it to

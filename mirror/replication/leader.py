@@ -166,7 +166,7 @@ class Leader:
         finally:
             self._is_sent_again = self._is_from_afar = False
 
-    def nobody_asks(self, level: int, position: int, batch: int, count: int = 1) -> None:
+    def without_confirms(self, level: int, position: int, batch: int, count: int = 1) -> None:
         """Note that the publishers of these messages wait for no confirm."""
         if not self._is_sent_again:
             self.unasked.published(batch, level, position, count)
@@ -360,7 +360,7 @@ class Leader:
             # A mirror that is elected has everything that is confirmed.
             self._note_hand_outs(upto)
 
-    def waits_for_nobody(self) -> None:
+    def confirm_alone(self) -> None:
         """There are no mirrors any more: confirms wait for the leader's own store only."""
         self._awaited.mirrors_have(self._batch, self._batch)
 

@@ -56,7 +56,7 @@ class InstructionLog(Protocol):
         """The same for messages at positions from `first` on, none of which expires."""
         ...
 
-    def nobody_asks(self, level: int, position: int, batch: int, count: int = 1) -> None:
+    def without_confirms(self, level: int, position: int, batch: int, count: int = 1) -> None:
         """Note that the publishers of messages from this position on wait for no confirm."""
         ...
 
@@ -181,7 +181,7 @@ class LeaderLevel(OneByOne, Followed):
             journal.run(Op.AGAIN, self.level, position)
         batch = journal.publish(self.level, position, envelope, body, expires_at, False)
         if confirms is None:
-            journal.nobody_asks(self.level, position, batch)
+            journal.without_confirms(self.level, position, batch)
         else:
             local = inner.defers_confirms if envelope.persistent else inner.defers_transient
             confirms, publish_seq = journal.confirm(confirms, publish_seq, local, batch)
@@ -201,7 +201,7 @@ class LeaderLevel(OneByOne, Followed):
             self.hand_outs.announce(position + 1)
         batch = journal.publish(self.level, position, envelope, body, expires_at, True)
         if confirms is None:
-            journal.nobody_asks(self.level, position, batch)
+            journal.without_confirms(self.level, position, batch)
         else:
             local = inner.defers_confirms if envelope.persistent else inner.defers_transient
             confirms, publish_seq = journal.confirm(confirms, publish_seq, local, batch)
@@ -263,7 +263,7 @@ class LeaderLevel(OneByOne, Followed):
         first = inner.next_position
         batch = journal.publish_many(self.level, first, envelopes, bodies, delivered)
         if confirms is None:
-            journal.nobody_asks(self.level, first, batch, len(bodies))
+            journal.without_confirms(self.level, first, batch, len(bodies))
             return None, 0
         local = inner.defers_confirms if envelopes[0].persistent else inner.defers_transient
         return journal.confirm(confirms, first_seq, local, batch, len(bodies))
@@ -425,9 +425,9 @@ class LeaderLevel(OneByOne, Followed):
         has."""
         self.hand_outs.noted = 0
         self.hand_outs.begin_anew(self.inner.delivered_below)
-        self.doubt_what_is_there()
+        self.doubt_backlog()
 
-    def doubt_what_is_there(self) -> None:
+    def doubt_backlog(self) -> None:
         """A majority may lack messages that this node has from before it led: hand out none of
         these until a majority has all. A level that announces hand-outs does so anyway."""
 

@@ -269,7 +269,7 @@ class Leadership:
             led.leader.add_mirror(mirror)
         led.record_changed(record)
         for level in led.leader.levels:
-            level.doubt_what_is_there()
+            level.doubt_backlog()
         if record.mirrors:
             self.fence(led)
             led.returned = ReturnedLeader(
@@ -402,7 +402,7 @@ class Leadership:
         self._carriers[led.carrier].delete_group(queue.queue_id)
         _replace_levels(queue, [level.unwrapped() for level in led.leader.levels])
         # No other node has to hear of a message before it is confirmed or handed out.
-        led.leader.waits_for_nobody()
+        led.leader.confirm_alone()
         led.leader.let_go()
         queue.set_lacks_copies(False)
         queue.hand_out()
@@ -428,10 +428,10 @@ class Leadership:
             # Not at once: the queue object deletes its messages before that.
             self._clock.call_soon(lambda: _part(queue, led))
         else:
-            self._keep_what_was_led(led)
+            self._keep_former_copy(led)
             _part(queue, led)
 
-    def _keep_what_was_led(self, led: LedQueue) -> None:
+    def _keep_former_copy(self, led: LedQueue) -> None:
         """Make a former copy of the queue: another node leads now, and may want a mirror here."""
         for level in led.leader.levels:
             level.inner.requeue(list(level.pending.values()))
