@@ -49,7 +49,7 @@ LOOK_AGAIN_S: Final = 3600.0
 """The longest time between two checks of the age of the first piece, as clocks may be set."""
 
 BARE: Final = Envelope("", "", b"", True, 0, None)
-"""In place of the body of a message that a client has got; the stream has it."""
+"""In place of the envelope of a message that a client has got: the stream has the message."""
 
 
 def _with_header(envelope: Envelope, header: bytes) -> Envelope:
