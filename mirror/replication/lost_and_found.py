@@ -1,18 +1,18 @@
 """Puts messages that only a superseded leader has into the queue `lost+found` of the virtual host.
 
-A leader that was cut off took messages that the next leader never got. And where the policy allows
-that a mirror leads which was not in sync, it lacks much of what the former leader had. When the
-former leader is back, it asks the present one which messages are lacking, and puts these where
-people find them, instead of deleting them with its copy. They can be sent on from there, by hand or
-with a shovel, once a person has seen whether they are still wanted.
+A leader that was cut off has taken messages that the next leader never got. If the policy lets a
+mirror lead that was not in sync, that mirror lacks many messages of the former leader. When the
+former leader is back, it asks the present one which messages are lacking, and puts these into
+`lost+found` instead of deleting them with its copy. A person decides whether they are still wanted,
+and sends them on from there, by hand or with a shovel.
 
 Other copies that were once whole do the same: that of an earlier leader, or of a mirror that was in
-sync. But they may have much that was consumed since, so they wait `LATE_S` for the last leader that
-had everything, unless all nodes that had copies are there or forgotten. The present leader lets one
-node search at a time, and knows up to where everything has been found.
+sync. But they may have many messages that were consumed since, so they wait `LATE_S` for the last
+leader that had everything, unless all nodes that had copies are up or forgotten. The present leader
+lets one node search at a time, and knows up to which position everything has been found.
 
-Messages that come anyway are not put there: nodes of remote publishers send again what was not
-answered, and publishers that asked for confirms have been refused them.
+Messages that arrive in another way are not put there: other nodes send publishes without an answer
+again, and publishes with confirms were refused.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ HEADER: Final = "x-lost-and-found"
 """A table: the queue and the node of a message, when it was put there, and its `expiration`."""
 
 WHAT_IS_LACKING = "mirror.what_is_lacking"
-"""A node asks the leader which messages of its former copy are lacking."""
+"""A node asks the leader which messages of its former copy the queue lacks."""
 
 COUNT_MAX = 128
 BYTES_MAX = 64 << 10

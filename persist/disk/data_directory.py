@@ -1,6 +1,6 @@
-"""The directory a node keeps everything in: whose it is, which format, and that it is ours alone.
+"""The data directory of a node: its identity, its format, and the lock for one process.
 
-Two files stand in it besides what the stores put there:
+It has two files besides those of the stores:
 
 - `identity.json`: `{"format": 1, "node_id": "<32 hex digits>"}`. The identity of a node is here
   and not in the name of its host, so a data directory can move.
@@ -27,8 +27,8 @@ FORMAT_VERSION = 1
 IDENTITY_FILE = "identity.json"
 LOCK_FILE = "lock"
 PROCESSES = "processes"
-"""Where the processes of a broker, but for the first one, have their data directories, and all of
-them their shared definitions."""
+"""The directory that has the data directories of all processes of a broker except the first, and
+their shared definitions."""
 UNFINISHED_IDENTITY = f"{IDENTITY_FILE}.new"
 # Names that a directory may hold and still count as empty: our own lock and a first start that did
 # not get further, and what mkfs leaves in the root of a file system.
