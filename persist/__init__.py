@@ -1,4 +1,4 @@
-"""The only code that touches the disk: definitions, messages, and what is written beside them.
+"""Everything that a node keeps on disk: definitions, messages, and small files beside them.
 
 Theory. Definitions are decided in memory and written to LMDB behind that, transaction by
 transaction. Messages are written to a log once, by one thread with one sync for all queues; the

@@ -304,10 +304,10 @@ class StreamLog(PublishConfirms):
         yet."""
         return self._store.arrived_at(position)
 
-    # What is too much
+    # Trimming
 
     def trim(self, limits: StreamLimits, wall_time: float) -> Trim:
-        """Do a bit of what the limits ask for: count, look, or remove one piece."""
+        """Do one step of trimming: count messages, check ages, or remove one piece."""
         if limits.octets_max is not None:
             counted = self._counted or NOTHING._replace(position=self.first)
             if counted.position < self.committed:

@@ -268,7 +268,7 @@ class Policies:
         return self._set(vhost, operator).ordered()
 
     def cost_us(self, vhost: str) -> int:
-        """What it costs to find what applies to an object, as `core/scheduling/turns.py` counts."""
+        """The cost of finding the policies of an object, as `core/scheduling/turns.py` counts."""
         tried = len(self._set(vhost, False)) + len(self._set(vhost, True))
         return APPLY_US + tried // TRIED_PER_US
 

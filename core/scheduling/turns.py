@@ -69,7 +69,7 @@ class Turns:
         self._schedule()
 
     def soon_for_client(self, step: Callable[[], None]) -> None:
-        """Go on with what a client has sent, in one of the next turns."""
+        """Go on with the requests of a client, in one of the next turns."""
         self._clients.append(step)
         self._schedule()
 

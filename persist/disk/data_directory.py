@@ -137,7 +137,7 @@ class DataDirectory:
         return bool(set(os.listdir(self.path)) - ours)
 
     def begin_anew(self, keep: Collection[str] = ()) -> None:
-        """Delete all but the lock and what is to be kept, and be another node from now on.
+        """Delete all but the lock and the files to keep, and be another node from now on.
 
         The old identity goes last: after a crash on the way it can be done again.
         """
@@ -223,7 +223,7 @@ def sync_directory(path: Path) -> None:
 
 
 def write_durably(path: Path, data: bytes, unfinished: Path | None = None) -> None:
-    """Put a file in place of what is there, whole or not at all. Raises OSError.
+    """Replace a file, as a whole or not at all. Raises OSError.
 
     Others may do the same at once, unless `unfinished` says what it is called till then.
     """

@@ -172,7 +172,7 @@ class QueueIndex(StreamReading):
         self._journal.note_many(self, mark, total, confirms)
 
     def first_mark(self) -> int | None:
-        """The mark of the first message that is to be written."""
+        """The mark of the first noted message; None if there is none."""
         for noted in self._unwritten.values():
             return noted[4]
         return None
@@ -542,7 +542,7 @@ class QueueIndex(StreamReading):
     def _read_entries(self, entries: list[IndexEntry]) -> tuple[list[Message], int, int]:
         """The messages of these entries; how many were lost, and the octets of their bodies.
 
-        What is lost leaves the index.
+        Lost messages leave the index.
         """
         self.read_count += len(entries)
         messages, lost = self._reader.read(entries, self.redelivered_below)
