@@ -46,7 +46,7 @@ from warren.amqp.verdict import Verdict
 from warren.core.access.access_control import Kind, Permission
 from warren.core.access.audit import audit
 from warren.core.errors import BrokerError, PreconditionFailed
-from warren.core.messages.message import NOBODY, Envelope, HeldQueue, Holder, Message
+from warren.core.messages.message import NO_HOLDER, Envelope, HeldQueue, Holder, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import Settlement
@@ -113,14 +113,13 @@ class Channel:
         "_body",
         "_body_left",
         "_body_size",
-        "_header",
         "_held_cancels",
         "_lowest_unacked",
-        "_size_max",
         "_sources_max",
         "_under_way",
         "acked",
         "body_heads",
+        "body_size_max",
         "confirms",
         "connection",
         "consumers",
@@ -131,6 +130,7 @@ class Channel:
         "got_no_ack",
         "got_nothing",
         "has_streams",
+        "header",
         "header_heads",
         "last_delivery_tag",
         "last_queue",
@@ -154,11 +154,13 @@ class Channel:
         # Content on its way in
         self.expects = METHOD
         self.publish_method = b""
-        self._header = b""
+        # The content header of the publish that is arriving.
+        self.header = b""
         self._body_size = 0
         self._body_left = 0
         self._body = bytearray()
-        self._size_max = min(connection.settings.max_message_size, MESSAGE_SIZE_CAP)
+        # The largest body accepted, in octets.
+        self.body_size_max = min(connection.settings.max_message_size, MESSAGE_SIZE_CAP)
         # The heads of its content frames, each with the end of the frame before.
         self.header_heads = FrameHeads(HEADER_FRAME, number, before=END)
         self.body_heads = FrameHeads(BODY_FRAME, number, before=END)
@@ -265,7 +267,7 @@ class Channel:
             raise self._unexpected_content()
         if len(header) < 14 or header[:4] != CLASS_AND_WEIGHT:
             raise refused_header(header)
-        self._header = header
+        self.header = header
         self._body_size = self._body_left = int.from_bytes(header[4:12], "big")
         if self._body_left:
             self.expects = BODY
@@ -280,7 +282,7 @@ class Channel:
         if self._body_left > 0:
             self.connection.node.turns.spend(FRAME_US)
             # A message that is too large is refused when it is complete, but not kept until then.
-            if payload and self._body_size <= self._size_max:
+            if payload and self._body_size <= self.body_size_max:
                 self._body += payload
             return
         if self._body_left < 0:
@@ -290,14 +292,9 @@ class Channel:
             # The body stays a bytearray: copying a hundred megabytes takes tens of milliseconds.
             self._body += payload
             payload, self._body = cast(bytes, self._body), bytearray()
-        if self._body_size > self._size_max:
+        if self._body_size > self.body_size_max:
             raise self._too_large(self._body_size)
-        self.publish(self.publish_method, self._header, payload)
-
-    @property
-    def header(self) -> bytes:
-        """The content header of the publish that is arriving."""
-        return self._header
+        self.publish(self.publish_method, self.header, payload)
 
     def leads_to(self, header: bytes) -> Sequence[Queue]:
         """The queues of the publish with this content header, which is still arriving; none if the
@@ -315,14 +312,9 @@ class Channel:
             return UnexpectedFrame("expected method frame, got non method frame instead", NO_IDS)
         return self.unexpected_method()
 
-    @property
-    def body_size_max(self) -> int:
-        """The largest body accepted, in octets."""
-        return self._size_max
-
     def publish(self, method: bytes, header: bytes, body: bytes) -> None:
         """Publish a message: its method frame, the payload of its content header, and its body."""
-        if len(body) > self._size_max:
+        if len(body) > self.body_size_max:
             raise self._too_large(len(body))
         try:
             addressed = self._addressed(method, header)
@@ -394,9 +386,9 @@ class Channel:
             confirms.record(publish_seq, answers)
 
     def _too_large(self, size: int) -> PreconditionFailed:
-        configured = "configured " if self._size_max < MESSAGE_SIZE_CAP else ""
+        configured = "configured " if self.body_size_max < MESSAGE_SIZE_CAP else ""
         return PreconditionFailed(
-            f"message size {size} is larger than {configured}max size {self._size_max}"
+            f"message size {size} is larger than {configured}max size {self.body_size_max}"
         )
 
     def unroutable(self, route: Route, envelope: Envelope, body: bytes) -> None:
@@ -575,7 +567,7 @@ class Channel:
             if verdict is Verdict.REQUEUE or verdict is Verdict.ABANDON:
                 # A ready message must not keep the connection alive that held it before.
                 for message in of_queue:
-                    message.holder = NOBODY
+                    message.holder = NO_HOLDER
                 (queue.requeue if verdict is Verdict.REQUEUE else queue.abandoned)(of_queue)
                 continue
             if verdict is ACK:

@@ -26,6 +26,7 @@ from pamqp import commands
 
 from warren.amqp.blocking import PAUSE, Blocking
 from warren.amqp.channel import Channel, Content
+from warren.amqp.channel_methods import serve
 from warren.amqp.connection_methods import HANDLERS
 from warren.amqp.errors import (
     NO_IDS,
@@ -59,7 +60,6 @@ from warren.amqp.frames import (
     frame,
 )
 from warren.amqp.guarded_clock import GuardedClock
-from warren.amqp.handlers import serve
 from warren.amqp.handshake import (
     FAILURE_DELAY_S,
     Authentication,

@@ -84,7 +84,7 @@ class Authentication:
         self.mechanism = mechanism
         self._node = node
         self._peer = peer
-        self._exchange = sasl.Exchange(mechanism)
+        self._dialogue = sasl.Dialogue(mechanism)
 
     def respond(self, response: Any) -> User | sasl.Challenge:
         """The user, or the next challenge to the client.
@@ -94,7 +94,7 @@ class Authentication:
         """
         peer = self._peer
         try:
-            step = self._exchange.respond(response, peer.certificate_name)
+            step = self._dialogue.respond(response, peer.certificate_name)
             if isinstance(step, sasl.Challenge):
                 return step
             return peer.admitted or self._node.log_in(

@@ -39,7 +39,7 @@ def offered(mechanisms: tuple[str, ...], tls: bool) -> tuple[str, ...]:
     return tuple(name for name in mechanisms if tls or name not in TLS_ONLY)
 
 
-class Exchange:
+class Dialogue:
     """One authentication in progress."""
 
     __slots__ = ("_user", "mechanism")

@@ -1,4 +1,4 @@
-"""What can go wrong, as the broker means it; `amqp/errors.py` gives each its reply code.
+"""The errors of the broker, by their meaning; `amqp/errors.py` gives each its reply code.
 
     BrokerError
     ├── ChannelFault              closes the channel

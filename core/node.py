@@ -1,8 +1,8 @@
 """One node: everything its connections share, and what happens to all of them at once.
 
-Answerable for virtual hosts coming and going, counting connections and channels against limits,
-and for carrying changes of definitions (policies, permissions, users) to what is live. It is
-built, with its clock, store and monitors, by `warren/node.py`.
+Answerable for making and ending virtual hosts, for limits on connections and channels, and for
+telling virtual hosts and connections of changed definitions (policies, permissions, users).
+`warren/node.py` builds it, and its clock, store and monitors.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Client(Protocol):
     @property
     def channel_count(self) -> int: ...
 
-    def holdings(self) -> Iterable[Holding]:
+    def holdings(self) -> Iterable[HoldingChannel]:
         """Its channels."""
         ...
 
@@ -71,17 +71,17 @@ class Client(Protocol):
     def growth_changed(self) -> None: ...
 
 
-class Holding(Protocol):
-    """A channel, as far as it has messages."""
+class HoldingChannel(Protocol):
+    """A channel, as far as the node asks for its messages."""
 
     def unsettled(self) -> Sequence[Message]:
-        """The messages it has got and no queue has heard a verdict of."""
+        """The messages that it got, and of which their queues have heard no verdict yet."""
         ...
 
 
 class HeldAfar(NamedTuple):
-    """What the clients of another node have got from a queue, by the number of the delivery. At
-    that node the number is the position of the message."""
+    """The messages of a queue that clients of another node hold, by the number of the delivery. At
+    that node this number is the position of the message."""
 
     node: str
     messages: Mapping[int, Message]
@@ -125,17 +125,17 @@ class Node:
         self.local_queues = LocalQueues()
         self._placement = placement or OneNode()
         self.clients: dict[Client, None] = {}
-        # Channels that have ended, and have not given back yet what they had.
-        self.giving_back: dict[Holding, None] = {}
-        # Callbacks that tell what clients of other nodes have got from a queue.
+        # Channels that have ended and have not given back all their messages yet.
+        self.giving_back: dict[HoldingChannel, None] = {}
+        # Callbacks that return the messages of a queue that clients of other nodes hold.
         self.other_clients: list[Callable[[LocalQueue], Iterable[HeldAfar]]] = []
         self.counts = NodeCounts()
         self._throttle = LoginThrottle()
         self.started_at = clock.wall_time()
-        # Set by tests of clients: what is to be confirmed waits.
+        # Set by tests of clients: no confirm is sent.
         self.holds_confirms = False
         self._clients_numbered = 0
-        # The encoded first frame to every client, by the login mechanisms it offers.
+        # The frame of connection.start, by the login mechanisms that it offers.
         self.greetings: dict[tuple[str, ...], bytes] = {}
         self._random = random
         self._new_backing_queue = new_backing_queue
@@ -166,7 +166,7 @@ class Node:
     # Virtual hosts
 
     def add_vhost(self, name: str, record: VirtualHostRecord | None = None) -> Commit:
-        """Make a virtual host, or change the record of one."""
+        """Make a virtual host, or change its record."""
         return self.metadata.transact([Write(("vhost", name), record or VirtualHostRecord())])
 
     async def end_vhost(self, name: str) -> None:
@@ -187,27 +187,26 @@ class Node:
 
     @property
     def all_buried(self) -> bool:
-        """Whether no dead letter is on its way."""
+        """Whether no dead letter is on its way to a queue."""
         return all(vhost.burials.idle for vhost in self.vhosts.values())
 
     def hold_burials(self) -> None:
-        """Bury nothing any more: the node is about to stop, and buries the rest after its next
-        start."""
+        """Publish no more dead letters: the node is about to stop, and publishes the rest after its
+        next start."""
         for vhost in self.vhosts.values():
             vhost.burials.hold()
 
     def stop_following(self) -> None:
-        """Follow definitions no more: the node is about to stop, and sees changes at its next
-        start.
+        """Ignore changes of definitions: the node is about to stop, and its next start sees them.
 
-        Else it could be given the lead of queues for which its storage is closed.
+        Otherwise it could be given the lead of queues when its storage is closed already.
         """
         self._stop_watching()
         for vhost in self.vhosts.values():
             vhost.stop_following()
 
     def stop(self) -> None:
-        """Stop all virtual hosts: the node stops, and has no clients any more."""
+        """Stop all virtual hosts; the node has no clients any more."""
         for vhost in self.vhosts.values():
             vhost.stop()
 
@@ -235,7 +234,7 @@ class Node:
             self._record_lives(vhost)
 
     def _record_lives(self, vhost: VirtualHost) -> None:
-        """Record what the rules of the virtual host select, as they are now."""
+        """Record the lives of messages that the virtual host's present rules select."""
         rules = [parse(rule.name, rule.value) for rule in self.parameters.all(TRACE, vhost.name)]
         life = vhost.observation.life
         watched = life.watched if life is not None else ()
@@ -243,7 +242,7 @@ class Node:
         vhost.observation.record_lives(life)
 
     def resume_traces(self, traced: Iterable[Traced]) -> None:
-        """Go on following what was followed before a restart, oldest first."""
+        """Follow on what was followed before a restart; `traced` begins with the oldest message."""
         watched: dict[str, dict[str, None]] = {}
         for one in traced:
             if one.id:
@@ -312,7 +311,7 @@ class Node:
     ) -> User:
         """Return the user with this password; None stands for a login by certificate.
 
-        Raises `LoginRefused`; `LoginThrottled` where the address has failed too often.
+        Raises `LoginRefused`, and `LoginThrottled` if the address has failed too often.
         """
         logins = self.counts.logins.setdefault(protocol, LoginCounts())
         try:
@@ -348,7 +347,7 @@ class Node:
     def login_refused(self, peer: str, refusal: LoginRefused) -> None:
         """Log that a login failed, over AMQP or HTTP; the peer is not told the reason."""
         if isinstance(refusal, LoginThrottled):
-            # There can be thousands a second, and the log has said that they are refused.
+            # There can be thousands a second; `logins_throttled` has been logged.
             return
         log_event(
             log,
@@ -383,7 +382,7 @@ class Node:
         return vhost
 
     def check_channel_limit(self, user: User) -> None:
-        """Raise `NotAllowed` when the user may have no further channel."""
+        """Raise `NotAllowed` if the user has as many channels as allowed."""
         limits = self.access.user_limits(user.name)
         if limits:
             opened = sum(client.channel_count for client in self._clients_of(user))
@@ -395,14 +394,13 @@ class Node:
         self.vhost_limits.elsewhere.channels(client, 1)
 
     def channel_closed(self, client: Client) -> None:
-        """Count a channel that has ended: what its client had not acknowledged is back in its
-        queues."""
+        """Count a channel that has ended, and has given its unacknowledged messages back."""
         self.counts.channels_closed += 1
         self.vhost_limits.elsewhere.channels(client, -1)
 
     def unacked_of(self, queue: LocalQueue) -> list[Message]:
-        """The pending messages of a queue: out for acknowledgement, wherever the channels are, dead
-        and not buried yet, returned and waiting, or taken out by an operator."""
+        """The pending messages of a queue: those that clients hold, at any node; dead ones whose
+        dead letters are not safe yet; returned ones that wait; those that operators took out."""
         found = self.held_by_queue(queue)
         holdings = [channel for client in self.clients for channel in client.holdings()]
         for channel in (*holdings, *self.giving_back):
@@ -412,16 +410,16 @@ class Node:
         return found
 
     def held_by_queue(self, queue: LocalQueue) -> list[Message]:
-        """The pending messages of a queue that no client has."""
+        """The pending messages of a queue that no client holds."""
         vhost = self.vhosts.get(queue.vhost_name)
         found = [*queue.waiting_messages()]
-        # `in_hand` makes an object where there is none, so only queues that need one are asked.
+        # `in_hand` makes an object if the queue has none, so it is asked only if it has messages.
         if queue.set_aside[0] > len(found):
             found += queue.in_hand
         return found + (list(vhost.burials.of_queue(queue)) if vhost is not None else [])
 
     def held_afar(self, queue: LocalQueue) -> Iterable[HeldAfar]:
-        """What clients of other nodes have got from the queue and not settled."""
+        """The messages of the queue that clients of other nodes hold."""
         return [held for others in self.other_clients for held in others(queue)]
 
     def connection_ended(self, client: Client) -> None:
@@ -434,7 +432,7 @@ class Node:
         log_event(log, logging.WARNING, "heartbeats_missed", peer=peer, heartbeat_s=heartbeat_s)
 
     def close_all(self, reason: str) -> None:
-        """Close every connection, as an operator wants."""
+        """Close every connection, for an operator."""
         self._close_clients(lambda client: True, reason)
 
     def server_properties(self) -> Table:
@@ -507,7 +505,8 @@ class Node:
 
 
 def default_server_properties(version: str, platform: str) -> Table:
-    """Product and version are RabbitMQ's: clients choose features by them."""
+    """The server properties of a node. Product and version are RabbitMQ's, because clients choose
+    features by them."""
     return {
         "product": longstr("RabbitMQ"),
         "version": longstr("3.10.8"),

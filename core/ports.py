@@ -1,6 +1,6 @@
-"""The outside as `core` sees it: clock, definitions store, content codec.
+"""Interfaces of what `core` gets from outside: the clock, the store of definitions, the codec.
 
-Nothing in `core` opens a file, reads a clock or knows AMQP's byte formats; it is handed these.
+Nothing in `core` opens a file, reads a clock or knows AMQP's byte formats.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from warren.core.field import Table
 
 Key: TypeAlias = tuple[str, ...]
-"""Path of a definition: its kind first, then what identifies it: ("queue", vhost, name)."""
+"""The path of a definition: its kind, then what identifies it, as in ("queue", vhost, name)."""
 
 
 class Timer(Protocol):
@@ -34,7 +34,7 @@ class Clock(Protocol):
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer: ...
 
     def call_soon(self, callback: Callable[[], None]) -> object:
-        """Run the callback once what is ready now has been served."""
+        """Run the callback in the next turn of the loop."""
         ...
 
 
@@ -42,8 +42,8 @@ class AddedHeader(Protocol):
     """Puts one more header, a number of 64 bits with a sign, into content headers."""
 
     def add(self, header: bytes, number: int) -> bytes:
-        """The header with one more among its headers, behind the others, or in the place of the one
-        of that name."""
+        """The content header with one more header: behind the others, or in place of that of the
+        same name."""
         ...
 
 
@@ -79,7 +79,7 @@ class ContentCodec(Protocol):
         ...
 
     def added_header(self, name: str) -> AddedHeader:
-        """Return an object that puts one more header of this name into many content headers."""
+        """Return an object that adds a header of this name to many content headers."""
         ...
 
     def message_name(self, header: bytes) -> str | None:
@@ -88,7 +88,7 @@ class ContentCodec(Protocol):
         ...
 
     def trace_context(self, header: bytes) -> tuple[str, str]:
-        """The headers `traceparent` and `tracestate` of W3C Trace Context; empty where there is
+        """The headers `traceparent` and `tracestate` of W3C Trace Context; empty texts if there are
         none."""
         ...
 
@@ -100,8 +100,8 @@ class ContentCodec(Protocol):
 class Write(NamedTuple):
     """One change of a definition: a record to put under the key, or None to delete it.
 
-    What is `transient` is gone when the node has stopped; a definition stays what it was first
-    written as. A cluster goes by the definitions themselves (`mirror/members/leftovers.py`).
+    A `transient` definition ends with the node; the first write of a key decides whether it is one.
+    A cluster judges by the definitions themselves (`mirror/members/leftovers.py`).
     """
 
     key: Key
@@ -110,7 +110,7 @@ class Write(NamedTuple):
 
 
 class Precondition(NamedTuple):
-    """The version the key must have for a transaction to go through; 0: it must not exist."""
+    """The version that the key must have for a transaction to succeed; 0: it must not exist."""
 
     key: Key
     version: int
@@ -119,8 +119,8 @@ class Precondition(NamedTuple):
 class Stored(NamedTuple):
     """A definition as the store has it. Its version rises with each write of that key.
 
-    On a single node versions count from 1, and anew when the key was deleted. In a cluster no two
-    definitions that a key ever had have the same one.
+    On a single node versions count from 1, and from 1 again when the key was deleted. In a cluster
+    a key never has the same version twice.
     """
 
     key: Key
@@ -129,22 +129,22 @@ class Stored(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """A definition that is damaged, or not to be understood, where it is kept; for people."""
+    """A stored definition that is damaged or cannot be understood, as text for people."""
 
     key: str
     reason: str
 
 
 class Commit(Protocol):
-    """A transaction on its way to where it survives.
+    """A transaction of definitions that is being stored.
 
-    On a single node it is visible at once and done when it is on disk. In a cluster the other
-    nodes decide with it: it becomes visible and done together, or is refused.
+    On a single node it is visible at once, and done when it is on disk. In a cluster it becomes
+    visible and done together, or is refused because another node was faster.
     """
 
     @property
     def done(self) -> bool:
-        """Durable, or refused."""
+        """Whether it is durable, or refused."""
         ...
 
     @property
@@ -154,7 +154,7 @@ class Commit(Protocol):
 
     @property
     def refused(self) -> bool:
-        """Whether another node changed first what it builds on, so that nothing was written."""
+        """Whether nothing was written, because another node had changed its preconditions."""
         ...
 
     def then(self, callback: Callable[[], None]) -> None:
@@ -169,14 +169,14 @@ class Conflict(Exception):
 class MetadataStore(Protocol):
     """Typed definitions with versions, written in transactions.
 
-    The store of a single node applies a transaction to what `get` and `records` return at once,
-    and completes its `Commit` when the change survives a crash. That of a cluster sends it to
-    the store all nodes share and applies it, like the transactions of the others, in the order
-    in which that store took them. Commits complete in order. A failing disk or an unreachable
-    store never completes a commit: the change is kept and tried again, and the log says so.
+    The store of a single node applies a transaction at once, so that `get` and `records` show it,
+    and completes its `Commit` when the change survives a crash. The store of a cluster sends it to
+    the store that all nodes share. It applies the transactions of all nodes in the order in which
+    the shared store took them. Commits complete in order. A failing disk or an unreachable store
+    never completes a commit: the change is kept and tried again, and the log says so.
 
-    A definition that cannot be read is passed over, and is in `unreadable` until it is written
-    anew; by its key where it is kept.
+    A definition that cannot be read is passed over. Until it is written anew it is in `unreadable`,
+    by its key in the file or in etcd.
     """
 
     unreadable: dict[bytes, Unreadable]
@@ -188,13 +188,13 @@ class MetadataStore(Protocol):
         ...
 
     def keys(self, prefix: Key) -> list[Key]:
-        """A copy of the keys under a prefix that names a kind, in order; quick, however many."""
+        """A copy of the keys under a prefix that names a kind, in order; fast even if many."""
         ...
 
     def transact(
         self, writes: Sequence[Write], preconditions: Sequence[Precondition] = ()
     ) -> Commit:
-        """Write all or nothing. Raises `Conflict` when a precondition does not hold."""
+        """Write all or nothing. Raises `Conflict` if a precondition does not hold."""
         ...
 
     def uncommitted(self) -> Commit | None:
@@ -204,9 +204,9 @@ class MetadataStore(Protocol):
     def watch(
         self, prefix: Key, callback: Callable[[Key, object | None], None]
     ) -> Callable[[], None]:
-        """Report each change under the prefix as it is applied; call the result to stop."""
+        """Report each change under the prefix when it is applied; call the result to stop that."""
         ...
 
     def close(self) -> int:
-        """Commit what is pending and release the store; how many transactions could not be."""
+        """Commit pending transactions and release the store; returns how many were lost."""
         ...

@@ -1,4 +1,4 @@
-"""The only code that touches the disk: definitions, messages, and what is written beside them.
+"""Everything that a node keeps on disk: definitions, messages, and small files beside them.
 
 Theory. Definitions are decided in memory and written to LMDB behind that, transaction by
 transaction. Messages are written to a log once, by one thread with one sync for all queues; the
@@ -8,10 +8,10 @@ reads them, and what the log says since then. `docs/storage-format.md` has every
 | room | for |
 |---|---|
 | `storage` | the message storage of a node, put together; begin here |
-| `log` | what all queues write, with one sync for all of them |
+| `log` | the one log of all queues, written with one sync for all |
 | `index` | where each queue's messages are |
-| `recovery` | what a node finds when it starts |
-| `layout` | what the files look like, down to every byte |
+| `recovery` | reading all that when a node starts |
+| `layout` | the format of the files, down to every byte |
 | `definitions` | exchanges, queues, users and the rest, in LMDB and in a second copy |
 | `snapshots` | files kept for readers beside the node |
 | `inspection` | reading a directory from outside, and looking for damage |

@@ -18,7 +18,6 @@ from warren.client.protocol import CHANNELS_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MI
 from warren.core.definitions.validation import string, term
 
 PORTS = {"amqp": 5672, "amqps": 5671}
-PORT_MAX = 65_535
 HEARTBEAT_S = 10
 CONNECTION_TIMEOUT_MS = 60_000
 DEFAULT_TUNING = Tuning(HEARTBEAT_S)

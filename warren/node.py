@@ -1,7 +1,7 @@
-"""Builds a running node from a configuration: this is the only module that knows all parts.
+"""Builds, runs and stops a node, as its configuration says.
 
-Everything is wired here and in no other place: clock, definitions store, access, alarms and their
-monitors, the node, its listeners.
+`node_parts.py` makes the parts: definitions, access, alarms and their monitors, listeners. This
+module joins them. Only these two modules, and `cluster.py` for clusters, know the parts of a node.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Who may log in, who may do what, and how many of it.
+"""Logins, permissions, limits and quotas.
 
 Theory. A user has a password hash, tags, and for each virtual host three patterns of permissions
-(configure, write, read) and those of topics. `AccessControl` answers every such question, for AMQP
-and HTTP alike. Limits and quotas are numbers of a virtual host or a user; what would exceed one is
-refused, and the refusal names the limit. Nothing here knows a connection.
+(configure, write, read) and those of topics. `AccessControl` answers who may log in and who may do
+what, for AMQP and HTTP alike. Limits and quotas are numbers of a virtual host or a user; a request
+that would exceed one is refused, and the refusal names the limit. Nothing here knows a connection.
 
 Begin with `access_control`. `limits` count connections, channels and queues, `quotas` messages and
 octets; `login_throttle` slows down guessing; `audit` is the log of who deleted what.

@@ -1,4 +1,4 @@
-"""Who may log in, and who may do what: users, passwords, tags, permissions.
+"""Users, passwords, tags and permissions: who may log in, and do which things.
 
 Answerable for the rules of amqp_semantics.md sections 1.3 and 2.3 and for the texts a refused
 client reads; not for SASL, nor for what HTTP makes of tags. Everything that is set is written to

@@ -1,4 +1,4 @@
-"""Who deleted, purged or administered what: the logger `warren.audit`, at info.
+"""The audit log: who deleted, purged or administered which object (logger `warren.audit`, at info).
 
 One line for each deletion and purge and each change of policies, parameters, users, permissions
 and virtual hosts, whichever way it came; declarations are not among them. The line is written when

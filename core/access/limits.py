@@ -1,4 +1,4 @@
-"""Limits of virtual hosts and users: what may be set, what is set, and the refusal when reached.
+"""Limits of virtual hosts and users: setting and reading them, and refusals when they are reached.
 
 A limit of 0 allows none, a negative one any number (policies_and_parameters.md sections 3 and 4).
 Limits of a virtual host are the runtime parameter `limits` of component `vhost-limits`; those of

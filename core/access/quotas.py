@@ -1,15 +1,15 @@
-"""How many messages and octets queues may hold together, and the refusal above that.
+"""Quotas: how many messages and octets queues may hold together.
 
 Quotas are limits in RabbitMQ's style (`core/access/limits.py`): of a virtual host, `max-messages`
 and `max-bytes` for all its queues and `max-queue-messages` and `max-queue-bytes` for each of them;
 of a user, `max-messages` and `max-bytes` for all queues the user has declared. A publish that would
-exceed one is refused with a text that names the limit. What the broker itself moves is never
-refused: a dead letter counts where it goes, and is not lost for it.
+exceed one is refused with a text that names the limit. Messages that the broker itself
+moves are never refused: a dead letter counts in its new queue, and is not lost because of a quota.
 
-What queues hold is not counted message by message, which would cost every publisher. A count is
-made when the last one and what was published since then would exceed the limit, and again not
-before `COUNTING_SHARE` of the time has passed: for a thousand queues after 10 ms. Messages that are
-ready or out count, and the octets of those that are ready.
+Messages are not counted one by one, which would cost every publisher. A count is made when the last
+count and the publishes since then would exceed the limit. Counting takes at most `COUNTING_SHARE`
+of the time: a thousand queues are counted every 10 ms at most. Ready and pending messages count,
+and the octets of ready ones.
 
 In a cluster each node counts the queues it leads, and tells the others every second.
 """
@@ -27,18 +27,19 @@ from warren.core.ports import Clock
 from warren.core.scheduling.turns import Turns
 
 COUNT_S = 0.3e-6
-"""Seconds that it takes to count one queue."""
+"""The time that counting one queue takes."""
 
 COUNTED_AT_ONCE = 500
 COUNTED_US = 150
-"""The same in slices, as `core/scheduling/turns.py` counts it."""
+"""Queues counted between two checks whether the turn is over, and the cost of these, in the
+microseconds of `core/scheduling/turns.py`."""
 
 COUNTING_SHARE = 0.03
-"""The part of the time that one quota may take for counting."""
+"""The share of the time that counting for one quota may take."""
 
 
 class Counted(Protocol):
-    """A queue, as far as this module looks at it."""
+    """The part of a queue that quotas use."""
 
     @property
     def is_here(self) -> bool:
@@ -52,10 +53,10 @@ class Counted(Protocol):
 
     @property
     def declared_by(self) -> str:
-        """The name of a user; empty where it is not known."""
+        """The name of a user; empty if it is not known."""
 
     def stock(self) -> Stock:
-        """What the queue holds, where this node leads it."""
+        """What the queue holds, if this node leads it."""
 
 
 Q = TypeVar("Q", bound=Counted)
@@ -90,7 +91,7 @@ class Ceiling:
 class Quota:
     """A limit on what some queues may hold together.
 
-    `name` is the same on every node: whose quota it is. `queues` gives those it counts.
+    `name`, the same at every node, says whose quota it is. `queues` returns those that it counts.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Quota:
         self.queues = queues
         self._elsewhere = elsewhere
         self._clock = clock
-        # What the queues held when last counted, with what was published since; None before that.
+        # The last count and the publishes since then; None before the first count.
         self._held: Stock | None = None
         self._count_from = 0.0
 
@@ -126,7 +127,7 @@ class Quota:
             self._held = self._held.plus(more)
 
     def count(self) -> None:
-        """Count what the queues hold that are led here."""
+        """Count the messages of the queues that this node leads."""
         queues = 0
         messages = octets = 0
         for queue in self.queues():
@@ -146,8 +147,8 @@ class Quota:
 class VhostQuotas:
     """The quotas that publishes in a virtual host may meet.
 
-    `whole` is that of the virtual host, `each` what every queue may hold, `users` the quotas of
-    users by their names.
+    `whole` is the quota of the virtual host, `each` the limits of every single queue, `users` the
+    quotas of users by their names.
     """
 
     def __init__(
@@ -163,12 +164,11 @@ class VhostQuotas:
         self._elsewhere = elsewhere
 
     def has_room(self, wanted: Mapping[Q, Stock]) -> bool:
-        """Whether the quotas have room for what is `wanted` to be published to each of these
-        queues."""
+        """Whether the quotas have room for publishes of this size to each of these queues."""
         return self._reached(wanted) is None
 
     def take(self, wanted: Mapping[Q, Stock]) -> None:
-        """Count a publish. Raises `PreconditionFailed`, naming the limit, if it is too much."""
+        """Count a publish. Raises `PreconditionFailed`, naming the limit, if there is no room."""
         reached = self._reached(wanted)
         if reached is not None:
             queue, limit = reached
@@ -198,8 +198,8 @@ class VhostQuotas:
         return queue.stock() if queue.is_here else self._elsewhere(name_of(queue))
 
     def _shares(self, wanted: Mapping[Q, Stock]) -> Iterator[tuple[Quota, Stock]]:
-        """Yield each quota with what it would have to hold in addition. There are none for a
-        publish that reaches no queue."""
+        """Yield each quota with its part of these publishes; none for a publish that reaches no
+        queue."""
         if self.whole is not None and wanted:
             yield self.whole, reduce(Stock.plus, wanted.values(), NOTHING)
         if self._users:
@@ -231,8 +231,8 @@ class Quotas:
         self._of_queues: dict[str, Ceiling] = {}
 
     def set_user_limits(self, user: str, limits: Mapping[str, int]) -> None:
-        """Set the limits of a user, who may have none. Afterwards `of_vhost` may have another
-        answer for every virtual host."""
+        """Set the limits of a user, or remove them if there are none. The caller then asks
+        `of_vhost` again for every virtual host."""
         self.of_users.pop(user, None)
         ceiling = Ceiling(limits, *USER_QUOTAS)
         if ceiling:
@@ -240,8 +240,8 @@ class Quotas:
             self.of_users[user] = self._quota(f"user '{user}'", ceiling, queues)
 
     def of_vhost(self, vhost: str, limits: Mapping[str, int]) -> VhostQuotas | None:
-        """Make the quotas that publishes in the virtual host, which has these limits, have to keep;
-        None if there are none."""
+        """Make the quotas for publishes in a virtual host with these limits; None if there are
+        none."""
         self.forget_vhost(vhost)
         ceiling = Ceiling(limits, *VHOST_QUOTAS)
         each = Ceiling(limits, *QUEUE_QUOTAS)
@@ -262,8 +262,8 @@ class Quotas:
         self._of_queues.pop(vhost, None)
 
     async def held_here(self, turns: Turns) -> dict[str, Stock]:
-        """Return what the queues led here hold, by the names of quotas, counted in turns. Single
-        queues that have a limit are named if they hold half of it or more."""
+        """Count in turns what the queues that this node leads hold, by the names of quotas. A queue
+        with a limit of its own is included if it holds half of it or more."""
         held: dict[str, Stock] = {}
         for quota in [*self._of_vhosts.values(), *self.of_users.values()]:
             held[quota.name] = NOTHING
@@ -277,8 +277,8 @@ class Quotas:
         return {name: stock for name, stock in held.items() if stock != NOTHING}
 
     def told(self, node: str, held: Mapping[str, Stock]) -> None:
-        """Note what queues led at another node hold, by the names of quotas; nothing when it is
-        gone."""
+        """Note what the queues that another node leads hold, by the names of quotas; nothing when
+        the node is gone."""
         if held:
             self._told[node] = held
         else:
@@ -302,7 +302,7 @@ class Quotas:
 
 
 async def _in_turns(queues: Iterable[Q], turns: Turns) -> AsyncIterator[Q]:
-    """Go through the queues that are led here, as many in a turn as it has room for."""
+    """Go through the queues that this node leads, in turns."""
     for number, queue in enumerate(list(queues)):
         if queue.is_here:
             yield queue

@@ -1,4 +1,4 @@
-"""What keeps the messages of a queue.
+"""Backing queues, which keep the messages of queues in memory or in a store.
 
 Theory. A queue decides who gets a message; its *backing queue* keeps it until then, and until it
 is acknowledged. `backing_queue` is the interface: messages are published, fetched, acknowledged
@@ -10,9 +10,9 @@ and requeued under positions that only grow. The implementations can be stacked:
 | `variable_queue` | in memory while there is room, otherwise on disk (`queue_store`) |
 | `priority_queue` | made of one backing queue for each priority |
 | `due_queue` | whose messages come out when they are due |
-| `windowed_queue` | with a second one beside it, for the ids of messages it has had |
-| `stream_log` | that keeps what was read (`stream_store`), within `stream_limits` |
-| `retained_log` | that keeps what was acknowledged in another one (`handing_over`) |
+| `windowed_queue` | with a second one beside it, for the ids of messages that came before |
+| `stream_log` | that keeps messages after they are read (`stream_store`, `stream_limits`) |
+| `retained_log` | for messages that were acknowledged in another one (`handing_over`) |
 
 `variable_queue` has `ready_messages`, which are in memory, in a `disk_range` or among the
 `returned_messages`; `page_out` moves their bodies. `paging` decides how much all queues together

@@ -1,15 +1,14 @@
-"""The interface between a queue and what holds its messages.
+"""The interface between a queue and its backing queue, which keeps the messages.
 
-A queue decides who gets a message, when it expires and what happens to it then; its backing
-queue keeps the messages in order, in memory or on disk, and knows which are out for
-acknowledgement. A message is *ready* from `publish` to `fetch`, *pending* from `fetch` or
-`publish_delivered` to `ack` or `requeue`.
+A queue decides who gets a message, when it expires and what happens to it then. Its backing queue
+keeps the messages in order, in memory or on disk. A message is *ready* from `publish` to `fetch`,
+and *pending* from `fetch` or `publish_delivered` to `ack` or `requeue`.
 
-`MemoryQueue` holds everything in memory. `VariableQueue` moves messages to a disk and back; a
-durable one sets `defers_confirms` and settles persistent publishes later. Messages that a disk
-has lost are ready until a fetch finds that out, so a fetch may return None, or fewer messages
-than `length` promised, and `length` is right afterwards. If it is not 0 then, the messages may
-not be handed out yet (`Queue.withhold`).
+A `MemoryQueue` has everything in memory. A `VariableQueue` moves messages to a disk and back; a
+durable one sets `defers_confirms` and settles persistent publishes later. Messages that the disk
+has lost count as ready until a fetch finds that out. So a fetch may return None, or fewer messages
+than `length` promised, and `length` is right afterwards. If it is not 0 then, the messages must not
+be handed out yet (`LocalQueue.withhold`).
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, S
 
 
 class BackingSpec(NamedTuple):
-    """The queue that a backing queue is to be made for.
+    """What a backing queue has to be made for.
 
-    `queue_id` names the queue on disk, and is another one when a queue of its name is declared
-    anew. It is a multiple of `LEVELS`: each level of a priority queue has a number of its own.
-    `beside`: what is published belongs to the message before it, whose queue is another one, and is
-    to be on disk with it or not at all.
-    `retained`: it is for messages that leave another queue of the node by being acknowledged.
+    `queue_id` names the queue on disk; another queue of the same name has another one. It is a
+    multiple of `LEVELS`: each level of a priority queue has a number of its own. `beside`: each
+    message belongs to one of another backing queue that was published just before, and must be on
+    disk with that or not at all. `retained`: it is for messages that were acknowledged in another
+    queue of the node.
     """
 
     queue_id: int
@@ -48,16 +47,16 @@ class BackingSpec(NamedTuple):
 
 QUEUE_BYTES = 1500
 MESSAGE_BYTES = 200
-"""What an empty queue takes of memory, and what a message in memory takes besides its body."""
+"""The memory of an empty queue, and of a message besides its body, in octets."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackingQueueStatus:
     """What management shows as `backing_queue_status`, under RabbitMQ's names, and a bit more.
 
-    `delta` is (start, count, end). What RabbitMQ has in q2 and q3 counts as delta. A
-    `target_ram_count` of None is infinity. `ram_bytes` are the bodies of the ready messages but
-    those in delta, `stored_count` the messages, ready or not, that the disk has.
+    `delta` is (start, count, end). Messages that RabbitMQ has in q2 and q3 count as delta. A
+    `target_ram_count` of None is infinity. `ram_bytes` are the bodies of all ready messages except
+    those in delta, `stored_count` is the number of messages, ready or not, that are on disk.
     """
 
     mode: str = "default"
@@ -91,21 +90,21 @@ LEVELS = 256
 """Levels a priority queue can have (amqp_semantics.md section 10)."""
 
 RETAINED_LEVEL = LEVELS - 1
-"""The level in which a queue keeps acknowledged messages; one that has so many priorities that it
-needs this level itself keeps none."""
+"""The level for retained messages. A queue with so many priorities that it needs this level itself
+retains none."""
 
 
 class Peeked(NamedTuple):
-    """Ready messages that were looked at: all there are below `next_position`, from some start."""
+    """Ready messages that were looked at: all those from some start to `next_position`."""
 
     messages: list[Message]
     next_position: int
 
 
 class Listed(NamedTuple):
-    """Positions of ready messages: all there are below `next_position`, from some start.
+    """Positions of ready messages: all those from some start to `next_position`.
 
-    `safe`: each of them is to be found again after a restart.
+    `safe`: a restart would find each of them again.
     """
 
     positions: list[int]
@@ -114,24 +113,26 @@ class Listed(NamedTuple):
 
 
 class BackingQueue(Protocol):
+    """Keeps the messages of one queue, or of one level of it."""
+
     @property
     def length(self) -> int:
-        """Ready messages. A plain attribute: it is read for every publish."""
+        """The number of ready messages; a plain attribute, because every publish reads it."""
         ...
 
     @property
     def defers_confirms(self) -> bool:
-        """Whether a persistent publish with a `confirms` is settled later, by `confirms.settle`."""
+        """Whether a persistent publish with `confirms` is settled later, by `confirms.settle`."""
         ...
 
     @property
     def defers_transient(self) -> bool:
-        """Whether every publish with a `confirms` is settled later, persistent or not."""
+        """Whether every publish with `confirms` is settled later, persistent or not."""
         ...
 
     @property
     def expiring(self) -> bool:
-        """Whether a message that was there from the start may expire."""
+        """Whether one of the messages found at the start may expire."""
         ...
 
     @property
@@ -141,17 +142,17 @@ class BackingQueue(Protocol):
 
     @property
     def published(self) -> int:
-        """Messages it was given since it was made."""
+        """The number of messages published since this object was made."""
         ...
 
     @property
     def next_position(self) -> int:
-        """The position the next message will have."""
+        """The position that the next message will have."""
         ...
 
     @property
     def undelivered_from(self) -> int:
-        """Messages before this position were delivered once, or are gone; later ones were not."""
+        """Messages before this position were delivered once or are gone; later ones were not."""
         ...
 
     def status(self, now: float) -> BackingQueueStatus:
@@ -177,9 +178,9 @@ class BackingQueue(Protocol):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Message:
-        """Take a message that a consumer gets at once: pending without ever being ready.
+        """Keep a message that a consumer gets at once: it is pending without having been ready.
 
-        Only legal while no message is ready.
+        Allowed only while no message is ready.
         """
         ...
 
@@ -224,19 +225,19 @@ class BackingQueue(Protocol):
         ...
 
     def next_expiry(self) -> float | None:
-        """The earliest expiry among the messages `fetch_expired` would look at first."""
+        """The earliest expiry among the messages that `fetch_expired` would look at first."""
         ...
 
     def load(self, messages: Iterable[Message]) -> list[Message]:
-        """Give pending messages their bodies back where those were paged out.
+        """Read the bodies of pending messages back that were paged out.
 
-        Returns them without those whose bodies are lost. The bodies stay until other work gets
-        its turn.
+        Returns the messages, without those whose bodies are lost. The bodies stay in memory until
+        the turn is over.
         """
         ...
 
     def ack(self, messages: Collection[Message]) -> None:
-        """Forget pending messages."""
+        """Remove pending messages."""
         ...
 
     def requeue(self, messages: Iterable[Message]) -> None:
@@ -248,15 +249,15 @@ class BackingQueue(Protocol):
         ...
 
     def set_mode(self, mode: str) -> None:
-        """Keep as much in memory as there is room for (`default`), or nothing (`lazy`)."""
+        """Keep as many messages in memory as there is room for (`default`), or none (`lazy`)."""
         ...
 
     def stop(self) -> None:
-        """The node stops; nothing may be called any more."""
+        """The node stops; no further call may follow."""
         ...
 
     def delete(self) -> None:
-        """The queue is gone: forget everything, ready and pending."""
+        """The queue is deleted: forget all messages, ready and pending."""
         ...
 
 
@@ -330,20 +331,20 @@ class MirroredLevel(BackingQueue, Protocol):
     expiring: bool
 
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
-        """Look at ready messages from a position on, in order, at one at least if there is any.
+        """Look at ready messages from a position on, in order; at least at one if there is one.
 
-        They stay as they are, and so must the messages that are returned.
+        They stay ready, and the caller must not change them.
         """
         ...
 
     def list_positions(self, start: int, end: int, count_max: int) -> Listed:
-        """The positions of the first ready messages in [start, end), without looking at them."""
+        """The positions of the first ready messages in [start, end), without reading them."""
         ...
 
     def take(self, positions: Sequence[int]) -> list[Message]:
-        """Make ready messages pending wherever in the queue they stand, and return them in order.
+        """Make the ready messages at these positions pending, and return them in order.
 
-        Positions at which no message is ready are passed over. `requeue` puts the messages back in
+        Positions without a ready message are passed over. `requeue` puts the messages back in
         their places.
         """
         ...
@@ -354,11 +355,12 @@ class MirroredLevel(BackingQueue, Protocol):
 
     @property
     def delivered_below(self) -> int:
-        """Messages before this position count as delivered once, or are gone."""
+        """Messages before this position count as delivered once, or are gone: those before
+        `undelivered_from`, and those that an earlier run or leader may have delivered."""
         ...
 
     def count_as_delivered(self, below: int) -> None:
-        """From now on every message before this position counts as delivered once."""
+        """Count every message before this position as delivered once."""
         ...
 
 

@@ -172,7 +172,7 @@ class DiskRange:
         return [message for message in messages if message.position not in self._taken]
 
     def check(self) -> None:
-        """Assert what holds between two calls of the queue."""
+        """Assert the invariants that hold between two calls of the queue."""
         if self.count:
             assert 0 < self.count <= self.end - self.start
         else:

@@ -59,7 +59,7 @@ class Pageable(Protocol):
         ...
 
     def reduce(self, budget: int) -> int:
-        """Page out some of the excess; returns what that cost.
+        """Page out some of the excess; returns the cost.
 
         A message costs 1, and 1 more for each KiB of a body that has to be written. The last
         one may overdraw the budget.

@@ -1,4 +1,4 @@
-"""Messages that are published again, because it is not known what became of them.
+"""Messages that are published again, because their first publish got no answer.
 
 A leader that is gone may have had them, and consumers may have got them from it. So they come as
 redelivered: not only to a consumer that takes one at once, but also later, out of the backing

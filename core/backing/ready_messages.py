@@ -325,7 +325,7 @@ class ReadyMessages:
             self._unpaged_bytes = 0
 
     def page_out(self, count_max: int, budget: int) -> int:
-        """Page out messages, those that are delivered last first. Returns what that cost."""
+        """Page out messages, beginning with those delivered last. Returns the cost."""
         wanted = self.in_memory - count_max
         spent = self._page_q1(count_max, budget)
         if spent < budget:

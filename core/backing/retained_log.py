@@ -250,10 +250,10 @@ class RetainedLog(StreamLog):
         self._first = self._counted = None
         self.forget_chunks()
 
-    # What is too much
+    # Trimming
 
     def trim(self, limits: StreamLimits, wall_time: float) -> Trim:
-        """Do a bit of what the limits ask for: count, or remove messages from the front."""
+        """Do one step of trimming: count messages, or remove some from the front."""
         counted = self._counted or NOTHING._replace(position=self.first)
         if counted.position < self.committed:
             self._counted = counted = self._further_to(counted, self.committed)

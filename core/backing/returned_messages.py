@@ -125,6 +125,6 @@ class ReturnedMessages:
         return heap
 
     def check(self) -> None:
-        """Assert what holds between two calls of the queue."""
+        """Assert the invariants that hold between two calls of the queue."""
         assert self.whole == sum(message.body is not PAGED_OUT for _, message in self.heap)
         assert all(position == message.position for position, message in self.heap)

@@ -12,7 +12,7 @@ SEGMENT_BYTES = 500_000_000
 class StreamLimits:
     """What a stream keeps: so many octets, for so long. Either may be None, for no limit.
 
-    What is too much goes in whole pieces of `segment_bytes`, from the front.
+    Messages beyond the limits go in whole pieces of `segment_bytes`, from the front.
     """
 
     octets_max: int | None = None

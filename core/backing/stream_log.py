@@ -91,7 +91,7 @@ class StreamLog(PublishConfirms):
         self.ready_bytes = recovered.body_bytes
         self.expiring = self.is_in_doubt = False
         self.tail = StreamTail()
-        self.on_committed: Callable[[], None] = _nobody
+        self.on_committed: Callable[[], None] = _no_callback
         self._first: int | None = None
         self._published = 0
         # The messages that are not committed, in order.
@@ -304,10 +304,10 @@ class StreamLog(PublishConfirms):
         yet."""
         return self._store.arrived_at(position)
 
-    # What is too much
+    # Trimming
 
     def trim(self, limits: StreamLimits, wall_time: float) -> Trim:
-        """Do a bit of what the limits ask for: count, look, or remove one piece."""
+        """Do one step of trimming: count messages, check ages, or remove one piece."""
         if limits.octets_max is not None:
             counted = self._counted or NOTHING._replace(position=self.first)
             if counted.position < self.committed:
@@ -477,7 +477,7 @@ class StreamLog(PublishConfirms):
         self._store.close(self.next_position)
 
     def delete(self) -> None:
-        self.on_committed = _nobody
+        self.on_committed = _no_callback
         self.forget_chunks()
         self.tail.forget()
         self._uncommitted.clear()
@@ -485,7 +485,7 @@ class StreamLog(PublishConfirms):
         self.length = self.ready_bytes = 0
 
 
-def _nobody() -> None:
+def _no_callback() -> None:
     """Stands for the callback while no consumer reads."""
 
 

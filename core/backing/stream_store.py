@@ -1,4 +1,4 @@
-"""The interface between a stream and what keeps its messages, and a store in memory.
+"""The interface between a stream and the store of its messages, and a store in memory.
 
 Messages have the positions 0, 1, 2 and so on, which are their offsets in the stream. They leave
 only in ranges, from the front.

@@ -41,7 +41,7 @@ class StreamTail:
         return len(self._messages)
 
     def add(self, messages: Sequence[Message]) -> None:
-        """Keep what was just committed, or nothing if no reader is near."""
+        """Keep the messages just committed if a reader is near."""
         if not self.is_awaited and not self._was_read:
             self.forget()
             return

@@ -9,7 +9,7 @@ from heapq import heapify
 import msgspec
 
 from warren.core.backing.peeking import find
-from warren.core.messages.message import NOBODY, Message
+from warren.core.messages.message import NO_HOLDER, Message
 
 SPAN = 1024
 """Messages that are lifted from a run at once. A deque is turned to reach its middle, which costs
@@ -65,14 +65,14 @@ def parted(heap: Iterable[tuple[int, Message]]) -> list[tuple[int, Message]]:
     """Return a heap with copies in the place of messages that channels still have: the verdicts on
     those count no more."""
     return [
-        (position, message if message.holder is NOBODY else without_holder(message))
+        (position, message if message.holder is NO_HOLDER else without_holder(message))
         for position, message in heap
     ]
 
 
 def without_holder(message: Message) -> Message:
     """Return a copy of a message that no channel has."""
-    return msgspec.structs.replace(message, holder=NOBODY)
+    return msgspec.structs.replace(message, holder=NO_HOLDER)
 
 
 def in_order(messages: Iterable[Message]) -> list[Message]:

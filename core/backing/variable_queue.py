@@ -1,18 +1,17 @@
 """A backing queue that moves messages to a disk when memory is short, and back.
 
 Answerable for which messages of a queue are in memory; not for the order of the ready ones
-(`ReadyMessages`), nor for how the disk keeps them (the `QueueStore`), nor for how much memory
-there is (the `Pager`). Pending messages keep their objects, and lose their bodies when memory is
-short.
+(`ReadyMessages`), how the disk keeps them (the `QueueStore`), or how much memory there is (the
+`Pager`). Pending messages stay in memory as objects, but lose their bodies when memory is short.
 
-Persistent messages of a durable queue are written to the store when they arrive, and paging them
-out costs nothing; others are written when they are paged out.
+Persistent messages of a durable queue are written to the store when they arrive, so paging them out
+costs nothing. Other messages are written when they are paged out.
 
 Messages may be taken from the middle (`take`). They are pending, stay in the store, and are passed
-over when the disk range is read; each is put back where it stood.
+over when the disk range is read; a requeue puts each back in its place.
 
-A lazy queue has a target of nothing: a publish goes to q1, which is paged out when it has grown
-to a small batch, or at the next tick of the pager (storage_internals.md section c).
+A lazy queue aims at keeping no message in memory: a publish goes to q1, which is paged out when it
+has grown to a small batch, or at the next tick of the pager (storage_internals.md section c).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ DEFAULT_MODE = "default"
 LAZY_MODE = "lazy"
 
 REDUCE_INTERVAL = 1000
-"""Publishes between two looks at whether a queue has outgrown its target."""
+"""Publishes between two checks whether a queue has more in memory than its target."""
 
 DEFAULT_SIZES = BatchSizes()
 
@@ -83,7 +82,7 @@ class VariableQueue:
     ) -> None:
         recovered = store.recovered()
         self._store = store
-        # Empty but in queues that count returns.
+        # Delivery counts by position; empty in queues that do not count returns.
         self._counts = store.delivery_counts
         self._pager = pager
         self._durable = store.durable
@@ -94,17 +93,17 @@ class VariableQueue:
         self.ready_bytes = recovered.body_bytes
         self._first_position = self._next_position = store.first_position()
         self._initial_count = recovered.count
-        # Pending messages that were taken from the middle, by position.
+        # The pending messages that were taken from the middle, by position.
         self._taken: dict[int, Message] = {}
         self._ready = ReadyMessages(store, recovered, self._taken, sizes)
-        # Whether anything of this queue may ever have been in the store.
+        # Whether the store may have had a message of this queue.
         self._stored = recovered.count > 0
-        # Totals; with the length and positions they give all others.
+        # Totals, from which all others follow with the length and the positions.
         self._acked = 0
         self._returned_again = 0
         self._gone = 0
-        # While the queue is with the pager, the pending messages whose bodies are in memory, the
-        # youngest last. Before that it has too few to be worth keeping book of.
+        # Once the queue has joined the pager: the pending messages whose bodies are in memory, the
+        # youngest last. Before that they are too few to be worth paging out.
         self._pending: dict[Message, None] = {}
         self._joined = False
         self._target_count: int | None = None
@@ -115,7 +114,7 @@ class VariableQueue:
 
     @property
     def store(self) -> QueueStore:
-        """Where its messages are, for a backing queue of another kind that takes its place."""
+        """The store of its messages, for a backing queue of another kind that takes its place."""
         return self._store
 
     # Publishing
@@ -196,7 +195,7 @@ class VariableQueue:
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> list[Message]:
-        """Give messages their positions, and to the store those that it has to keep."""
+        """Give messages their positions, and hand the persistent ones to the store."""
         first = self._next_position
         self._next_position = end = first + len(bodies)
         messages = list(map(Message, envelopes, bodies, range(first, end)))
@@ -309,7 +308,7 @@ class VariableQueue:
             self._join_pager_if_large()
 
     def part_from_holders(self) -> None:
-        """Put copies in the place of ready messages that channels still have from another time."""
+        """Replace ready messages by copies if channels still hold them from before."""
         self._ready.returned.part_from_holders()
 
     def _forget_pending(self, messages: Iterable[Message]) -> None:
@@ -358,7 +357,7 @@ class VariableQueue:
             returned = self._ready.returned
             if returned.heap:
                 self._store.remove(Purged(returned.take_all()))
-            # Messages that were never delivered stand behind all pending ones but those taken.
+            # Messages that were never delivered are behind all pending ones, except those taken.
             start = self.undelivered_from
             for position in sorted(self._taken):
                 if position >= start:
@@ -383,7 +382,7 @@ class VariableQueue:
         self._store.delete()
 
     def stop(self) -> None:
-        """The node stops; nothing may be called any more."""
+        """The node stops; no further call may follow."""
         self._leave_pager()
         self._store.close(self.delivered_below)
 
@@ -418,7 +417,7 @@ class VariableQueue:
     def counts_changed(self, positions: Iterable[int]) -> None:
         self._store.counts_changed(positions)
 
-    # For copies at other nodes
+    # For mirrors
 
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
         """As the interface says; returned messages whose bodies are lost are passed over."""
@@ -454,7 +453,7 @@ class VariableQueue:
         return LAZY_MODE if self._lazy else DEFAULT_MODE
 
     def set_mode(self, mode: str) -> None:
-        """`default` or `lazy`. What is in memory is paged out bit by bit, and read when needed."""
+        """`default` or `lazy`. When a queue becomes lazy, its messages are paged out bit by bit."""
         lazy = mode == LAZY_MODE
         if lazy == self._lazy:
             return
@@ -472,18 +471,18 @@ class VariableQueue:
 
     @property
     def in_memory(self) -> int:
-        """Messages whose bodies are in memory, as far as they could be paged out."""
+        """The number of messages whose bodies are in memory and can be paged out."""
         return self._ready.in_memory + len(self._pending)
 
     @property
     def _pending_count(self) -> int:
-        """All pending messages, wherever their bodies are."""
+        """The number of pending messages, wherever their bodies are."""
         published = self._next_position - self._first_position
         return self._initial_count + published - self._gone - self._acked - self.length
 
     @property
     def target_count(self) -> int | None:
-        """How many messages may be in memory; None is without limit."""
+        """The number of messages that may be in memory; None is without limit."""
         return 0 if self._lazy else self._target_count
 
     @property
@@ -514,7 +513,7 @@ class VariableQueue:
         return True
 
     def _look(self, body_bytes: int) -> None:
-        """Look at the size: every so many publishes, and at every publish to a lazy queue."""
+        """Check the size, every `REDUCE_INTERVAL` publishes; in a lazy queue at each publish."""
         if self._lazy:
             self._stored = True
             self._ready.lazy_publishes(body_bytes)

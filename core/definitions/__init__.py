@@ -1,4 +1,4 @@
-"""What is stored about queues, exchanges, bindings, users, permissions, policies and parameters.
+"""Definitions: the stored records of queues, exchanges, bindings, users, policies and the rest.
 
 Theory. Each kind of definition is a record (`records`) under a path. A store of definitions keeps
 all of them in a table in memory, from which every read is answered (`definition_table`), and

@@ -1,4 +1,4 @@
-"""The definitions of a node in memory: what every metadata store answers its reads from.
+"""The definitions of a node in memory: every metadata store answers its reads from this table.
 
 Answerable for versions, preconditions, the order of keys and the telling of watchers; not for
 durability, which a store adds by saying in `_persist` what becomes of the changes of a
@@ -118,7 +118,7 @@ class DefinitionTable:
         raise NotImplementedError
 
     def _load(self, stored: Iterable[Stored]) -> None:
-        """Fill an empty table with what survived; watchers are not told."""
+        """Fill an empty table with stored definitions; watchers are not told."""
         assert not self._stored
         for item in stored:
             self._stored[item.key] = item

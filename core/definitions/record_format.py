@@ -27,7 +27,7 @@ UNREADABLE = (
     LookupError,
     RecursionError,
 )
-"""The errors of reading octets that are not what was written."""
+"""The errors of reading damaged octets."""
 
 NESTING_MAX = 300
 """Levels of a record as MessagePack: AMQP's tables take 128, each of which is two here. What walks
@@ -89,7 +89,7 @@ def _check_nesting(plain: Any) -> None:
 
 
 def record_from(kind: str, escaped: bool, plain: Any) -> object:
-    """The record of what `encode_with_record` wrote last. Raises one of `UNREADABLE`."""
+    """The record in the last two values of `encode_with_record`. Raises one of `UNREADABLE`."""
     if escaped:
         plain = _each_string(plain, _unescape)
     return msgspec.convert(plain, RECORD_TYPES[kind])

@@ -1,4 +1,4 @@
-"""Refusals of what an operator sets, and the way they show the value that was wrong.
+"""Refusals of settings of operators, and the form in which they show the wrong value.
 
 RabbitMQ's texts show values as Erlang terms, and scripts match on them; `term` writes JSON values
 that way. The caller adds what stands around a text (`Validation failed`, an HTTP status).
@@ -16,7 +16,7 @@ INTEGER_MAX = (1 << 63) - 1
 
 
 class ValidationFailed(BrokerError):
-    """A policy, parameter, limit, user or permission is not what it must be."""
+    """A policy, parameter, limit, user or permission is not valid."""
 
 
 class NotThere(BrokerError):

@@ -41,13 +41,13 @@ Headers: TypeAlias = Callable[[Collection[bytes]], Table]
 """The headers with these names of the message being routed."""
 
 ALTERNATE_EXCHANGE = "alternate-exchange"
-"""The argument that names the exchange which gets what this one does not route."""
+"""The argument that names the alternate exchange, which gets messages not routed here."""
 
 BINDINGS_PER_US = 4
-"""Headers bindings that are tried in a microsecond."""
+"""Bindings of headers exchanges that are tried in a microsecond."""
 
 PropertyText: TypeAlias = Callable[[str], bytes | None]
-"""A property of the message being routed, as `ContentCodec.property_text` gives it."""
+"""Returns a property of the message being routed, as `ContentCodec.property_text` does."""
 
 
 class Exchange:
@@ -66,7 +66,7 @@ class Exchange:
 
     @property
     def match_us(self) -> int:
-        """The cost of the last look for `destinations`, where that grows with the bindings."""
+        """The cost of the last call of `destinations`, if it grows with the number of bindings."""
         return 0
 
     every_key: bool = False
@@ -104,10 +104,10 @@ class Exchange:
         return self._bindings.keys()
 
     def check_binding(self, binding: Binding) -> None:
-        """Raise `PreconditionFailed` if the type cannot take this binding; ask before `add`."""
+        """Raise `PreconditionFailed` if the type cannot have this binding; call it before `add`."""
 
     def add(self, binding: Binding) -> bool:
-        """Take a binding that was checked; False if it was there already."""
+        """Add a checked binding; False if it existed already."""
         assert binding.source == self.name
         if binding in self._bindings:
             return False
@@ -116,7 +116,7 @@ class Exchange:
         return True
 
     def remove(self, binding: Binding) -> bool:
-        """Forget a binding; False if it was not there."""
+        """Remove a binding; False if it did not exist."""
         if binding not in self._bindings:
             return False
         del self._bindings[binding]
@@ -126,12 +126,12 @@ class Exchange:
     def destinations(
         self, routing_key: str, headers: Headers, property_text: PropertyText
     ) -> Collection[Binding]:
-        """The bindings that take a message, in an order that depends on nothing but the history
-        of bindings. Several may name one destination."""
+        """The bindings that take a message, in an order that depends only on the history of
+        bindings. Several may name one destination."""
         raise NotImplementedError
 
     def _prepare(self) -> None:
-        """Create what the type keeps besides the bindings."""
+        """Create the state that the type keeps besides the bindings."""
 
     def _index(self, binding: Binding) -> None:
         """Make a new binding known to `destinations`."""
@@ -271,7 +271,7 @@ class ConsistentHashExchange(Exchange):
 
 
 class RandomExchange(Exchange):
-    """Takes one binding by chance, each as likely as any other."""
+    """Takes one binding by chance, each with the same probability."""
 
     type = "x-random"
     by_key_only = False
@@ -431,7 +431,7 @@ EXCHANGE_TYPES: Mapping[str, type[Exchange]] = {
 
 
 INTERNAL_USER = "rmq-internal"
-"""The user who declares what the broker makes by itself."""
+"""The user who declares objects that the broker makes by itself."""
 
 
 def make_exchange(
@@ -444,8 +444,8 @@ def make_exchange(
     arguments: Table | None = None,
     random: Random,
 ) -> Exchange:
-    """An exchange of the type named. Raises `CommandInvalid` when there is no such type, and
-    `PreconditionFailed` when the type cannot take the arguments."""
+    """An exchange of the named type. Raises `CommandInvalid` if there is no such type, and
+    `PreconditionFailed` if the type does not have these arguments."""
     made = EXCHANGE_TYPES.get(kind)
     if made is None:
         raise unknown_type(kind)

@@ -32,11 +32,11 @@ class Removal:
         self._cascade()
 
     def of_queue(self, name: str) -> None:
-        """Gather the bindings that lead to this queue, and what goes with them."""
+        """Gather the bindings that lead to this queue, and the exchanges that end with them."""
         self.of_bindings(self._bindings_to("queue", name))
 
     def of_exchange(self, exchange: Exchange) -> None:
-        """Gather this exchange, the bindings at either side of it, and what goes with them."""
+        """Gather this exchange, the bindings from it and to it, and all that ends with them."""
         self._doomed.append(exchange)
         self._cascade()
 

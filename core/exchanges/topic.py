@@ -38,7 +38,7 @@ WALKS_MAX = 4096
 BCC too, are needed at once."""
 
 KEPT_MAX = 1_000_000
-"""Sets, nodes and bindings that are kept of what words lead to; beyond that it begins anew."""
+"""Sets, nodes and bindings that are kept of walks; beyond that the cache begins anew."""
 
 
 class _Node:

@@ -1,4 +1,4 @@
-"""What travels, and what is counted and said about it.
+"""Messages: their parts, the answers to publishes, and counts and observers of messages.
 
 Theory. A publish makes one `Envelope` (exchange, key, content header), shared by one `Message` for
 each queue it goes to. A queue answers a publish with a `settlement`: taken, refused, or not known

@@ -1,4 +1,4 @@
-"""What travels: an envelope shared by all copies of a publish, and one message per queue.
+"""Envelopes and messages: one envelope for all copies of a publish, one message for each queue.
 
 An `Envelope` is everything about a publish except its body. A publisher that repeats exchange,
 routing key, properties and body size shares one envelope between all its messages, so reading
@@ -17,7 +17,7 @@ from typing import Final, Protocol, cast
 from msgspec import Struct
 
 PAGED_OUT: Final = b"paged out"
-"""Stands in a message for a body that only the store of its queue has; compare it with `is`."""
+"""In place of a body that only the store of the queue has; compare it with `is`."""
 
 
 class HeldQueue(Protocol):
@@ -65,18 +65,18 @@ class Holder(Protocol):
         ...
 
 
-NOBODY: Final = cast("Holder", None)
-"""Holds what is ready."""
+NO_HOLDER: Final = cast("Holder", None)
+"""The holder of ready messages."""
 
 
 class Envelope(Struct, eq=False, gc=False):
-    """Everything about a publish but its body. It stays as it was made.
+    """Everything about a publish except its body. An envelope is never changed.
 
     `header` is the payload of the content header frame: class, weight, body size (u64), flags
-    word and property bytes. It is for exactly one body size. `copies` are the further routing keys
-    of the CC and BCC headers; BCC is no longer in `header`. `address` are exchange and routing
-    key as they stand in methods, if they were met there. `stored` is for the storage: the envelope
-    as it is written, and the checksum of that.
+    word and property bytes; so it is for exactly one body size. `copies` are the further routing
+    keys in the headers CC and BCC; BCC is no longer in `header`. `address` has the octets of
+    exchange and routing key as methods carry them; empty if they did not come in a method. `stored`
+    is for the storage: the envelope as it is written, and the checksum of that.
     """
 
     exchange: str
@@ -91,20 +91,20 @@ class Envelope(Struct, eq=False, gc=False):
 
     @property
     def routing_keys(self) -> tuple[str, ...]:
-        """All keys the message is routed by."""
+        """All keys by which the message is routed."""
         return (self.routing_key, *self.copies)
 
 
 class Message(Struct, eq=False, gc=False):
     """A message in one queue.
 
-    `position` is its place in that queue for ever: requeueing puts it back there.
-    `expires_at` is on the clock of the node, or None. `holder` is who got it and has not settled
-    it yet, or `NOBODY`. Code that keeps a message for long must expect its body to be paged out,
-    and `BackingQueue.load` it before use.
+    `position` is its place in that queue for ever: requeueing puts it back there. `expires_at` is a
+    time of the node's clock, or None. `holder` is the consumer or basic.get that has not settled
+    the message yet, or `NO_HOLDER`. Code that keeps a message for long must expect its body to be
+    paged out, and call `BackingQueue.load` before it uses the body.
 
-    The collector does not look at messages, of which there may be millions: objects that end let
-    go of the messages they hold, so that no cycle is left.
+    The garbage collector does not look at messages, of which there may be millions. So objects that
+    end must let go of their messages: a cycle would never be freed.
     """
 
     envelope: Envelope
@@ -112,24 +112,24 @@ class Message(Struct, eq=False, gc=False):
     position: int
     expires_at: float | None = None
     redelivered: bool = False
-    holder: Holder = NOBODY
+    holder: Holder = NO_HOLDER
     paged_bytes: int = 0
 
     @property
     def body_bytes(self) -> int:
-        """The size of the body, wherever it is."""
+        """The size of the body, whether it is in memory or not."""
         body = self.body
         return self.paged_bytes if body is PAGED_OUT else len(body)
 
     def page_out(self) -> None:
-        """Let go of the body, which a store has."""
+        """Drop the body, which a store has."""
         assert self.body is not PAGED_OUT, self.position
         self.paged_bytes = len(self.body)
         self.body = PAGED_OUT
 
 
 def mark_delivered(messages: Reversible[Message], start: int, below: int) -> None:
-    """Have those with positions in [start, below) come as redelivered; they are in order."""
+    """Mark those with positions in [start, below) as redelivered; `messages` are in order."""
     for message in reversed(messages):
         if message.position < start:
             return

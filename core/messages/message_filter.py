@@ -58,7 +58,7 @@ MATCHED_CHARACTERS = 1024
 
 
 class MessageState(StrEnum):
-    """What a message in a queue is waiting for."""
+    """The state of a message in a queue."""
 
     READY = "ready"
     UNACKED = "unacked"

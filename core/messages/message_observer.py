@@ -138,7 +138,7 @@ class MessageObserver:
         """A message is moved or copied to these queues, or deleted, because an operator said so."""
 
     def emptied(self, queue: TracedQueue, deleted: bool) -> None:
-        """The queue was purged, or deleted with what was in it."""
+        """The queue was purged, or deleted with its messages."""
 
     def mirrored(self, queue: str, envelope: Envelope) -> None:
         """A queue that another node leads has a copy here, which got this message."""

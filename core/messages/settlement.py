@@ -1,7 +1,8 @@
-"""What becomes of a published message, as a queue answers its publisher.
+"""How a queue answers a publish, and how it says later that a message is safe.
 
-`SETTLED`: the queue has taken it, and nothing more will be said. `PENDING`: the queue will call
-`PublishConfirms.settle` once the message is safe. `REJECTED`: the queue is full and refused it.
+`SETTLED`: the queue has taken the message, and says nothing more. `PENDING`: the queue will call
+`PublishConfirms.settle` when the message is safe, or `refuse`. `REJECTED`: the queue refuses it,
+because it is full or has too few copies.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ class PublishConfirms(Protocol):
         ...
 
 
-Waiting: TypeAlias = tuple[PublishConfirms, int, int]
-"""A waiter for publishes, the number of the first publish, and how many there are."""
+WaitingRow: TypeAlias = tuple[PublishConfirms, int, int]
+"""Publishes with consecutive numbers that wait: their waiter, the first number, and how many."""
 
 
-def in_rows(waiting: Iterable[tuple[PublishConfirms | None, int]]) -> list[Waiting]:
+def in_rows(waiting: Iterable[tuple[PublishConfirms | None, int]]) -> list[WaitingRow]:
     """Put neighbours together that have the same waiter and numbers in a row. Publishes without a
     waiter are left out."""
-    rows: list[Waiting] = []
+    rows: list[WaitingRow] = []
     waiter: PublishConfirms | None = None
     first = end = 0
     for confirms, publish_seq in waiting:
@@ -69,7 +70,7 @@ def in_rows(waiting: Iterable[tuple[PublishConfirms | None, int]]) -> list[Waiti
     return rows
 
 
-def settle_all(waiting: Iterable[Waiting]) -> None:
+def settle_all(waiting: Iterable[WaitingRow]) -> None:
     for confirms, first_seq, count in waiting:
         if count == 1:
             confirms.settle(first_seq)

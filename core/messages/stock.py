@@ -1,4 +1,4 @@
-"""What a queue holds, or several together."""
+"""The messages and octets that one or more queues hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves of messages inside the broker: what a message leaves waits for where it goes.
+"""Moves of messages inside the broker: the old queue keeps a message until the new ones have it.
 
 A dead letter is published to its new queues, and only when all of them have it safe may it leave
 the old one: the removal becomes durable in a later batch of the log than the publish. So a crash
@@ -23,7 +23,7 @@ AGAIN_S = 1.0
 
 
 PUBLISH_US = 5
-"""What a publish costs, as `core/scheduling/turns.py` counts it."""
+"""The cost of a publish, in the microseconds of `core/scheduling/turns.py`."""
 
 QUEUES_AT_ONCE = 200
 """A message for more queues is published in turns."""

@@ -1,4 +1,4 @@
-"""Regular expressions that users made up, searched within bounds.
+"""Regular expressions of users, searched within bounds.
 
 Theory. Patterns of policies and permissions are written for PCRE and come from users, so neither
 compiling nor searching one may hold up the node. `pattern` translates and compiles, `matcher`

@@ -1,4 +1,4 @@
-"""Policies and parameters: what operators set for many objects at once.
+"""Policies and parameters: settings of operators for many objects at once.
 
 Theory. A policy applies to the queues and exchanges of its virtual host whose names its pattern
 matches. If several policies match one object, the one with the highest priority applies. Operator

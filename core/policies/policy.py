@@ -1,19 +1,20 @@
-"""Policies: which one an object gets, and what queue and exchange make of it.
+"""Policies: choosing those of an object, and working out its settings from them.
 
 Answerable for policies_and_parameters.md sections 1.1 and 1.3, and for keeping policies in the
-metadata store. What a live queue does when its settings change is the queue's.
+metadata store. A queue itself follows a change of its settings.
 
 An object has at most one policy and one operator policy: the one with the highest priority of
 those that match; among equals the one whose name was set first. The definitions of several
-policies are never merged. Of a policy and an operator policy the smaller value counts, for an
-operator can only limit. Of that and the arguments of the declaration the smaller counts where
-section 1.3 says so, else the argument.
+policies are never merged. Of a policy and an operator policy the smaller value counts, as an
+operator can only limit. Of that and the argument of the declaration, the smaller counts if section
+1.3 says so, otherwise the argument.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -42,16 +43,17 @@ from warren.core.queues.stream_arguments import period_s
 
 APPLY_US = 25
 TRIED_PER_US = 2
-"""What it costs to apply policies to a queue, and how many are tried in a microsecond."""
+"""The cost of applying policies to a queue, in the microseconds of `core/scheduling/turns.py`, and
+the number of policies tried in one of them."""
 
 PATTERNS_MAX = 65_536
-"""Characters that the patterns of a virtual host's policies have together; as many for operator
-policies. It bounds what they cost while a node starts, and the memory they take compiled."""
+"""The most characters in all patterns of a virtual host's policies, and as many in those of its
+operator policies. It bounds the time that they take when a node starts, and their memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The policies that apply to one object: the names and the definition HTTP shows."""
+    """The policies that apply to one object: their names, and the definition that HTTP shows."""
 
     policy: str | None
     operator_policy: str | None
@@ -59,7 +61,7 @@ class Applied:
 
 
 def merged_definition(user_policy: Policy | None, operator_policy: Policy | None) -> dict[str, Any]:
-    """Step 1 of section 1.3: all keys of both, the smaller value where both have one."""
+    """Step 1 of section 1.3: all keys of both, and the smaller value of keys that both have."""
     merged = dict(user_policy.definition) if user_policy is not None else {}
     if operator_policy is not None:
         for key, limit in operator_policy.definition.items():
@@ -71,19 +73,23 @@ def merged_definition(user_policy: Policy | None, operator_policy: Policy | None
 
 
 LONGEST_MS = 100 * 365 * 86_400_000
-"""A time of a policy counts as a hundred years at most: the log has 64 bits for a moment."""
+"""A time in a policy counts as a hundred years at most: the log has 64 bits for a time."""
 
 
 def _bounded(time_ms: int | None) -> int | None:
     return None if time_ms is None else min(time_ms, LONGEST_MS)
 
 
-def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueSettings:
-    """Step 2 of section 1.3 for queues: their arguments, and the merged definition."""
+def _smaller(definition: Mapping[str, Any], argument: float | None, key: str) -> Any:
+    """The smaller one of an argument and the value of a policy; None if there is neither."""
+    given = [limit for limit in (argument, definition.get(key)) if limit is not None]
+    return min(given, default=None)
 
-    def smaller(argument: float | None, key: str) -> Any:
-        given = [limit for limit in (argument, definition.get(key)) if limit is not None]
-        return min(given, default=None)
+
+def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueSettings:
+    """Step 2 of section 1.3 for queues: combine their arguments with the merged definition."""
+
+    smaller = partial(_smaller, definition)
 
     def own(argument: Any, key: str, default: Any = None) -> Any:
         return definition.get(key, default) if argument is None else argument
@@ -116,9 +122,7 @@ def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any])
 def _quorum_settings(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueSettings:
     """The settings of a quorum queue (quorum_queues.md section 2)."""
 
-    def smaller(argument: float | None, key: str) -> Any:
-        given = [limit for limit in (argument, definition.get(key)) if limit is not None]
-        return min(given, default=None)
+    smaller = partial(_smaller, definition)
 
     def of_policy(argument: Any, key: str) -> Any:
         return definition.get(key, argument)
@@ -172,8 +176,7 @@ def _stream_settings(declared: QueueArguments, definition: Mapping[str, Any]) ->
 
 
 def _place_of(leader_locator: str | None) -> str:
-    """The locator of classic queues that means the same. All but the default are alike, and the
-    node's own locator is for classic queues."""
+    """The locator of classic queues with the same meaning. All except the default mean the same."""
     return "client-local" if leader_locator in (None, "client-local") else "min-masters"
 
 
@@ -208,10 +211,10 @@ class Policies:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        # By kind of policy and virtual host, once they are needed.
+        # By kind of policy and virtual host; made when first needed.
         self._sets: dict[tuple[str, str], PolicySet] = {}
         self._watchers: list[Callable[[str], None]] = []
-        # Changes the settings of a queue once more, by its virtual host and name: for tests.
+        # For tests: changes the settings of a queue, given its virtual host and name.
         self.override: Override | None = None
         self._patterns = StoredPatterns(compile_pattern)
         for operator in (False, True):
@@ -230,7 +233,7 @@ class Policies:
     ) -> Commit:
         """Make or replace a policy. Raises `ValidationFailed` or `NoSuchVhost`.
 
-        When the policy is there already, nothing changes and watchers are not told.
+        If the same policy exists already, nothing changes, and watchers are not told.
         """
         record = validated(pattern, definition, priority, apply_to, operator=operator)
         expect_vhost(self._store, vhost)
@@ -265,7 +268,7 @@ class Policies:
         return self._set(vhost, operator).ordered()
 
     def cost_us(self, vhost: str) -> int:
-        """What it costs to find what applies to an object, as `core/scheduling/turns.py` counts."""
+        """The cost of finding the policies of an object, as `core/scheduling/turns.py` counts."""
         tried = len(self._set(vhost, False)) + len(self._set(vhost, True))
         return APPLY_US + tried // TRIED_PER_US
 

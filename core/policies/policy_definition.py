@@ -1,4 +1,4 @@
-"""What may stand in the definition of a policy, and the text that refuses what may not.
+"""The keys and values that the definition of a policy may have, and the texts of refusals.
 
 Answerable for the keys of policies_and_parameters.md section 1.2. A policy with a key of another
 type of queues does not match a queue at all (`NOT_FOR`). Values are JSON's: `"5"` is no length.

@@ -37,7 +37,7 @@ def is_retention(value: object) -> bool:
 
 
 def _age_s(value: object) -> int | None:
-    """Seconds; None for what is no age."""
+    """The seconds of an age; None if the value is not an age."""
     seconds = period_s(value) if isinstance(value, str) else value
     if not isinstance(seconds, int) or isinstance(seconds, bool):
         return None
@@ -45,7 +45,7 @@ def _age_s(value: object) -> int | None:
 
 
 def retention_limits(value: Any, max_priority: int | None) -> StreamLimits | None:
-    """Return what a queue with so many priorities keeps by a valid value; None for nothing."""
+    """The limits of a valid value for a queue with so many priorities; None if it keeps nothing."""
     if value is None or (max_priority or 0) >= RETAINED_LEVEL:
         return None
     age = value.get(MAX_AGE)

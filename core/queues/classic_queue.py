@@ -1,13 +1,13 @@
 """A classic queue: which consumer gets a message, and what becomes of messages that no consumer
 gets.
 
-Answerable for publishing, delivery, acknowledgement, expiry and length limits of one queue. Not
-for keeping messages (the backing queue), for routing, for permissions, or for what a consumer
-does with what it is handed. What a queue of any type does is in `local_queue.py`.
+Answerable for publishing, delivery, acknowledgement, expiry and length limits of one queue; not
+for keeping messages (the backing queue), for routing, for permissions, or for what a consumer does
+with a message. What a queue of any type does is in `local_queue.py`.
 
-The rules are those of amqp_semantics.md section 4. `publish` is the hottest call of the broker:
-what few queues need is behind `_rules`, a flag that is false for a queue without time limits,
-length limits and tracing.
+The rules are those of amqp_semantics.md section 4. `publish` is the hottest call of the broker: all
+that few queues need is behind the flag `_rules`, which is false for a queue without time limits,
+length limits, tracing, retention and the like (`_find_rules`).
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ EXPIRY_SLICE = 1000
 """Expired messages dropped before other work gets a turn; a millisecond or two."""
 
 GET_EXPIRY_SLICE = 20_000
-"""Expired messages a basic.get looks past at once, before it says that there are none."""
+"""Expired messages that a basic.get drops before it answers that there is none."""
 
 DROP_SLICE = 1000
 """Messages dropped for a length limit before other work gets a turn."""
 
 DROP_US = 2
-"""What it costs to drop a message that expired, or is too much, as `core/scheduling/turns.py`
-counts it."""
+"""The cost of dropping a message for its expiry or a length limit, in the microseconds of
+`core/scheduling/turns.py`."""
 
 
 class ClassicQueue(LocalQueue):
-    """A classic queue that this node has; queues of other types that hand each message to one
-    consumer derive from it."""
+    """A classic queue that this node leads. Other types whose messages go to one consumer each
+    derive from it."""
 
     __slots__ = (
         "_expiry",
@@ -72,7 +72,7 @@ class ClassicQueue(LocalQueue):
         self._sent_late = 0
         # Counts the messages that come back.
         self.redelivery: Redelivery | None = None
-        # When the first message expires; None until one can.
+        # The time at which the first message expires; None until one can expire.
         self._expiry: Deadline | None = None
         self._has_expiring = backing.expiring
         self._rules = self._strict = False
@@ -82,7 +82,7 @@ class ClassicQueue(LocalQueue):
 
     @property
     def set_aside(self) -> tuple[int, int]:
-        """Count returned messages, too, that wait before they are ready again."""
+        """Also counts returned messages that wait before they are ready again."""
         count, octets = super().set_aside
         redelivery = self.redelivery
         if redelivery is None:
@@ -98,7 +98,7 @@ class ClassicQueue(LocalQueue):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether `publish_many` is not for it: there are rules."""
+        """Whether rules of the queue look at each message, so that `publish_many` is not for it."""
         return self._strict
 
     # Publishing
@@ -161,7 +161,7 @@ class ClassicQueue(LocalQueue):
                 self.retention.ack(messages)
                 return answers_of(backing, envelopes, confirms)
             return () if confirms is None else (SETTLED,) * count
-        # Take one message at least, or this would never end.
+        # At least one message, or this would never end.
         room = max(1, consumer.capacity())
         if room < count:
             first = self.publish_many(envelopes[:room], bodies[:room], confirms, first_seq)
@@ -319,7 +319,7 @@ class ClassicQueue(LocalQueue):
         return message
 
     def envelope_got(self, message: Message, no_ack: bool) -> Envelope:
-        """The envelope that a client is shown of a message that `get` has returned."""
+        """The envelope that a client is sent with a message that `get` has returned."""
         if self.redelivery is None or no_ack:
             return message.envelope
         return self.redelivery.shown(self.backing, message)
@@ -407,10 +407,10 @@ class ClassicQueue(LocalQueue):
         return count
 
     def stats(self) -> MessageStats:
-        """Deliveries are worked out from what they led to.
+        """Deliveries are not counted; their number follows from what became of them.
 
-        A publish that was neither kept nor turned away went straight to a consumer that
-        acknowledges nothing.
+        A publish that was neither kept nor turned away went at once to a consumer without
+        acknowledgements.
         """
         sent_at_once = self.published - self.backing.published - self._turned_away
         return MessageStats(
@@ -438,7 +438,7 @@ class ClassicQueue(LocalQueue):
         self._find_rules()
 
     def _follow_returns(self) -> None:
-        """Count what comes back from now on, or no more once nothing waits."""
+        """Begin to count returned messages; or stop that, once no returned message waits."""
         counts = self.settings.counts_returns and self.is_here
         if self.redelivery is not None:
             self.redelivery.ends = not counts
@@ -448,7 +448,7 @@ class ClassicQueue(LocalQueue):
 
     def _find_rules(self) -> None:
         settings = self.settings
-        # Whether the queue has something to do for each message by itself.
+        # Whether the queue must look at each message by itself.
         self._strict = (
             settings.message_ttl_ms is not None
             or settings.has_length_limit
@@ -518,9 +518,9 @@ class ClassicQueue(LocalQueue):
         return self.redelivery.shown(self.backing, message)
 
     def _hand_over_many(self, consumer: Consumer, limit: int) -> int:
-        """Give the only consumer what it can take, up to a limit. Returns how many it took."""
+        """Hand the only consumer up to `limit` messages. Returns how many it took."""
         backing = self.backing
-        # By the average size, so that large bodies do not make a slice long.
+        # Fewer messages if they are large on average, so that a slice stays short.
         by_size = 1 + DELIVERY_SLICE_BYTES * backing.length // (backing.ready_bytes + 1)
         messages = backing.fetch_many(min(limit, by_size, consumer.capacity()))
         self.unacked += len(messages)
@@ -534,7 +534,7 @@ class ClassicQueue(LocalQueue):
     # Deaths
 
     def _bury(self, dead: list[Message], reason: DeathReason) -> None:
-        """Bury these pending messages: they leave at once, or when their dead letters are safe."""
+        """Remove these dead, pending messages: at once, or when their dead letters are safe."""
         if self._trace is not None:
             self._trace.died(self, [message.envelope for message in dead], reason)
         if self.settings.dead_letter_exchange is None:
@@ -551,7 +551,7 @@ class ClassicQueue(LocalQueue):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
-        """A publish died here and was never kept. Its publisher gets the answer when the dead
+        """A publish died before the queue kept it: its publisher gets this answer when the dead
         letter is safe."""
         if self._trace is not None:
             self._trace.died(self, (envelope,), reason)
@@ -568,13 +568,13 @@ class ClassicQueue(LocalQueue):
         return self.settings.exceeded(backing.length + 1, backing.ready_bytes + body_size)
 
     def _keep_rules(self) -> None:
-        """Drop what has expired, or is too much."""
+        """Drop messages that have expired, or exceed the length limit."""
         if self._has_expiring:
             self._drop_expired(EXPIRY_SLICE)
         self._drop_excess()
 
     def _drop_excess(self) -> None:
-        """Drop from the head until within the limits, a slice at a time."""
+        """Drop messages from the head until the limits are kept, a slice at a time."""
         settings = self.settings
         if settings.overflow != "drop-head" or self._held is not None:
             return
@@ -592,7 +592,7 @@ class ClassicQueue(LocalQueue):
         if self._over_limit():
             self._resume_soon()
         if self._has_expiring:
-            # Another message is the head now.
+            # The new head may have expired.
             self._drop_expired(EXPIRY_SLICE)
 
     def _over_limit(self) -> bool:
@@ -602,9 +602,9 @@ class ClassicQueue(LocalQueue):
     # Expiry
 
     def _drop_expired(self, limit: int) -> bool:
-        """Drop up to `limit` expired messages. False when there may be more.
+        """Drop up to `limit` expired messages. Returns False if there may be more.
 
-        While the queue is held nothing expires; `release` looks again.
+        While the queue is held, nothing expires; `release` looks again.
         """
         if self._held is not None:
             return True

@@ -21,10 +21,10 @@ from warren.core.scheduling.waiting import Event
 
 
 class Blocked:
-    """Why a consumer gets nothing at the moment: bits of one number.
+    """The reasons why a consumer gets nothing at the moment, as bits of one number.
 
-    Plain integers: arithmetic with the members of an enumeration takes twenty times as long, and
-    is done for every acknowledgement.
+    They are plain integers: arithmetic with members of an enumeration takes twenty times as long,
+    and every acknowledgement does it.
     """
 
     PREFETCH: Final = 1
@@ -53,8 +53,8 @@ class ConsumedQueue(HeldQueue, Protocol):
     def active_consumer(self) -> Consumer | None: ...
 
     def remove_consumer(self, consumer: Consumer) -> Event | None:
-        """Unsubscribe. Returns what happens when an auto-delete queue of another node, whose last
-        consumer that may have been, is gone or known to stay."""
+        """Unsubscribe. If this may have been the last consumer of an auto-delete queue of another
+        node, returns the event that the queue is gone or known to stay."""
         ...
 
     def remove_consumers(self, consumers: Collection[Consumer]) -> Event | None:
@@ -67,7 +67,7 @@ class ConsumedQueue(HeldQueue, Protocol):
 
 
 class Consumer(ABC):
-    """One subscription to one queue. Subclasses say how the client gets its messages.
+    """One subscription to one queue. Subclasses send the messages to the client.
 
     `prefetch` is the largest number of unacknowledged messages, `NO_LIMIT` for none;
     `asked_prefetch` is what the client asked for, 0 for no limit. `goes_on_at`: the offset at which
@@ -77,7 +77,7 @@ class Consumer(ABC):
     limited = True
 
     is_local = True
-    """Whether its channel is of this node."""
+    """Whether its channel is at this node."""
 
     __slots__ = (
         "arguments",
@@ -134,7 +134,7 @@ class Consumer(ABC):
 
     @abstractmethod
     def capacity(self) -> int:
-        """How many messages it can take before something blocks it; at least one in the ring."""
+        """How many messages it can take before it is blocked; at least one if it is in the ring."""
 
     @abstractmethod
     def traced_as(self) -> TracedClient:
@@ -142,13 +142,13 @@ class Consumer(ABC):
 
     @abstractmethod
     def cancelled(self) -> None:
-        """The queue is gone, and this subscription with it."""
+        """The queue was deleted, and this subscription with it."""
 
     @abstractmethod
     def move_to(self, queue: ConsumedQueue) -> None:
-        """The queue is another object now, which knows nothing of what was handed over before.
+        """Another object stands for the queue now; it knows nothing of earlier deliveries.
 
-        Verdicts on that go to the old one still, which ignores them.
+        Verdicts on those still go to the old object, which ignores them.
         """
 
     @property
@@ -164,7 +164,7 @@ class Consumer(ABC):
         self.blocked |= reason
 
     def unblock(self, reason: int) -> bool:
-        """Lift one reason. True when that brought the consumer back into the ring."""
+        """Lift one reason. True if that brought the consumer back into the ring."""
         if not self.blocked & reason:
             return False
         self.blocked &= ~reason

@@ -33,10 +33,10 @@ from warren.core.scheduling.waiting import run
 DEATHS: Final = "x-death"
 
 RECALL_US = 2
-"""What it costs to read an id, as `core/scheduling/turns.py` counts it."""
+"""The cost of reading an id, in the microseconds of `core/scheduling/turns.py`."""
 
 EARLY_US = 5
-"""What it costs to take a message that had to wait."""
+"""The cost of taking a message that had to wait."""
 
 
 class Early(NamedTuple):
@@ -62,7 +62,7 @@ class Unsafe:
 
 
 class DeduplicatingQueue(ClassicQueue, PublishConfirms):
-    """Its backing queue is a `WindowedQueue`. `duplicates` counts what it dropped."""
+    """Its backing queue is a `WindowedQueue`. `duplicates` counts the messages dropped."""
 
     __slots__ = (
         "_codec",

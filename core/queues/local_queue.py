@@ -1,9 +1,12 @@
-"""A queue that this node has, of whatever type: its consumers, its life, and its way to another
-leader.
+"""A queue of any type that this node leads: its consumers, its life, and its way to another leader.
 
-Answerable for what all types of queue have in common where their messages are. Not for how
-messages are published, delivered and dropped (`classic_queue.py`, `stream_queue.py`), for keeping
-them (the backing queue), for routing, or for permissions.
+Answerable for everything that all types of queue do at their leader. Not for how messages are
+published, delivered and dropped (`classic_queue.py`, `stream_queue.py`), for keeping them (the
+backing queue), for routing, or for permissions.
+
+Three things can stop a queue for a moment. It is *held* while it is handed over to another leader:
+publishes wait, and nothing is delivered. It is *withheld* while ready messages must not be handed
+out yet. It is *still* while many messages come back in several turns. `_find_rules` notes which.
 """
 
 from __future__ import annotations
@@ -33,20 +36,20 @@ from warren.core.scheduling.deadline import Deadline
 from warren.core.scheduling.waiting import Event
 
 RESUME_US = 500
-"""What it costs to go on delivering."""
+"""The cost of going on with a delivery, in the microseconds of `core/scheduling/turns.py`."""
 
 
 class LocalQueue(Queue):
-    """A queue that this node has: in a cluster, one that it leads."""
+    """A queue that this node leads; without a cluster, any queue."""
 
     is_here = True
 
     _vhost: LocalQueueOwner[Queue, LocalQueue]
 
     __slots__ = (
+        "_available",
         "_held",
         "_in_hand",
-        "_let_go",
         "_resume_scheduled",
         "_still",
         "_turned_away",
@@ -77,19 +80,19 @@ class LocalQueue(Queue):
         self._turned_away = 0
         self.ways_out = WaysOut()
         self.lacks_copies = False
-        # None until an operator takes messages out, or asks which are out.
+        # None until an operator takes messages out, or asks which ones are out.
         self._in_hand: MessagesInHand | None = None
-        # Keeps acknowledged messages, once it did; `retention` is the same object while it does.
+        # Has the acknowledged messages that were retained. `retention` is the same object while the
+        # queue retains further ones, and else None.
         self.retained: Retention | None = None
         self.retention: Retention | None = None
         # Messages that are published while the queue is being handed over to another node.
         self._held: list[Unanswered] | None = None
         # The number of reasons for which the queue delivers nothing for a moment.
         self._still = 0
-        # Happens when the queue stays here, or another object has taken the place of this one; or
-        # when messages may be handed out that could not be before.
-        self._let_go: Event | None = None
-        # When the queue is deleted for want of use; None until it has `expires`.
+        # While the queue is held or withheld: the event that this is over.
+        self._available: Event | None = None
+        # The time at which the queue is deleted if it stays unused; None until it has `expires`.
         self._unused: Deadline | None = None
         self._resume_scheduled = False
         self._take_settings(settings)
@@ -99,7 +102,7 @@ class LocalQueue(Queue):
         return self.backing.length
 
     def stock(self) -> Stock:
-        """How much it holds: messages, wherever they are, and octets of ready ones."""
+        """What it holds: ready and pending messages, and the octets of ready ones."""
         return Stock(len(self) + self.unacked + self.set_aside[0], self.backing.ready_bytes)
 
     @property
@@ -127,7 +130,7 @@ class LocalQueue(Queue):
 
     @property
     def _takes_nothing(self) -> bool:
-        """Whether it takes no publishes for a moment."""
+        """Whether the queue takes no publishes at present."""
         return self._held is not None or self.lacks_copies
 
     def _put_off(
@@ -158,7 +161,7 @@ class LocalQueue(Queue):
 
     @property
     def consumer_total(self) -> int:
-        """The number of consumers, as clients and operators are told it."""
+        """The number of consumers that clients and operators are told."""
         return self.subscriptions.total
 
     @property
@@ -170,9 +173,9 @@ class LocalQueue(Queue):
         return Subscriptions()
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Subscribe. Raises `AccessRefused` when there is an exclusive consumer.
+        """Add a consumer. Raises `AccessRefused` if there is an exclusive one.
 
-        The consumer is blocked until the caller's `deliver`, so that its reply can go out first.
+        It is blocked until the caller calls `deliver`, so that the reply can go out first.
         """
         single_active = self.settings.single_active_consumer
         if not self.subscriptions.admits(consumer, single_active=single_active):
@@ -181,8 +184,8 @@ class LocalQueue(Queue):
         self.subscriptions.add(consumer, single_active=single_active)
 
     def not_taken(self, messages: Iterable[Message]) -> None:
-        """These messages, which are about to be put back, never reached the consumers that hold
-        them. Nothing to do, but for streams, which take no messages back."""
+        """These messages are about to be put back and never reached the consumers that hold them.
+        Only streams, which take no messages back, have something to do."""
 
     def remove_consumer(self, consumer: Consumer) -> Event | None:
         """Unsubscribe. Its unacknowledged messages stay with the channel."""
@@ -209,8 +212,8 @@ class LocalQueue(Queue):
     def get(self, no_ack: bool, client: TracedClient) -> Message | None:
         """Fetch one message for basic.get; it is unacknowledged unless `no_ack`.
 
-        None while the queue is empty, or `is_withheld`. Raises `Unsupported` when nothing can be
-        got from queues of this type.
+        None if the queue is empty or `is_withheld`. Raises `Unsupported` if clients cannot get
+        messages from queues of this type.
         """
 
     def _resume_soon(self) -> None:
@@ -225,7 +228,7 @@ class LocalQueue(Queue):
             self._go_on()
 
     def _go_on(self) -> None:
-        """Do what was left for another turn."""
+        """Go on with work that was left for another turn."""
         self.deliver()
 
     # For operators
@@ -273,7 +276,7 @@ class LocalQueue(Queue):
         if not self.deleted:
             self.backing.ack(messages)
 
-    # What keeps messages here for a moment
+    # Held, withheld, still
 
     def pause_delivery(self) -> None:
         self._still += 1
@@ -292,9 +295,8 @@ class LocalQueue(Queue):
             self._find_rules()
 
     def withhold(self) -> None:
-        """Messages that are ready may not be handed out yet, and fetches give none, until
-        `hand_out`: other nodes are to hear of it first."""
-        self._let_go = self._let_go or Event()
+        """Hand out no ready messages until `hand_out`: other nodes have to hear of it first."""
+        self._available = self._available or Event()
 
     def hand_out(self) -> None:
         """Hand messages out again: the other nodes have heard of them."""
@@ -305,19 +307,19 @@ class LocalQueue(Queue):
     @property
     def is_withheld(self) -> bool:
         """Whether a `basic.get` has to wait, because the queue is held or its messages are."""
-        return self._let_go is not None
+        return self._available is not None
 
-    async def let_go(self) -> None:
-        """Return when the queue is neither being handed over nor withheld any more."""
-        if self._let_go is not None:
-            await self._let_go
+    async def until_available(self) -> None:
+        """Wait until the queue is neither held nor withheld."""
+        if self._available is not None:
+            await self._available
 
     def _hold_is_over(self) -> None:
-        let_go, self._let_go = self._let_go, None
-        if let_go is not None:
-            let_go.happen()
+        available, self._available = self._available, None
+        if available is not None:
+            available.happen()
 
-    # The same, wherever the queue is
+    # Operations that a queue of another node has, too
 
     async def subscribe(self, consumer: Consumer) -> None:
         """`add_consumer`."""
@@ -328,10 +330,9 @@ class LocalQueue(Queue):
         return self.backing.length, self.consumer_total
 
     async def get_one(self, no_ack: bool, client: TracedClient) -> Fetched:
-        """`get`, when the queue is not withheld; where it is handed over, from what stands for it
-        then.
+        """`get`, when the queue is available; if another node has taken the lead, from that one.
 
-        Raises `NotFound` when it is deleted meanwhile.
+        Raises `NotFound` if the queue is deleted meanwhile.
         """
         if not self.is_withheld:
             message = self.get(no_ack, client)
@@ -340,17 +341,17 @@ class LocalQueue(Queue):
         return await (await self._after_hand_over()).get_one(no_ack, client)
 
     async def empty(self) -> int:
-        """`purge`; where the queue is handed over, of what stands for it then.
+        """`purge`, when the queue is not held; if another node has taken the lead, at that one.
 
-        Raises `NotFound` when it is deleted meanwhile.
+        Raises `NotFound` if the queue is deleted meanwhile.
         """
         if self.is_held:
             return await (await self._after_hand_over()).empty()
         return self.purge()
 
     async def _after_hand_over(self) -> Queue:
-        """Return the object that stands for the queue when it has been handed over, or stays."""
-        await self.let_go()
+        """Return the object that stands for the queue after the hand-over, which may fail."""
+        await self.until_available()
         current = self._vhost.current(self)
         if current is None or current.deleted:
             raise no_queue(self.name, self._vhost.name)
@@ -366,14 +367,14 @@ class LocalQueue(Queue):
     # Life
 
     def check_deletable(self, *, if_unused: bool, if_empty: bool) -> None:
-        """Raise `PreconditionFailed` when a conditional delete must not go through."""
+        """Raise `PreconditionFailed` if a condition of a deletion does not hold."""
         if if_empty and (self.backing.length or self.set_aside[0]):
             raise PreconditionFailed(f"{self.described} not empty")
         if if_unused:
             self.check_unused()
 
     def check_unused(self) -> None:
-        """Raise `PreconditionFailed` when the queue has consumers."""
+        """Raise `PreconditionFailed` if the queue has consumers."""
         if self.consumers:
             raise PreconditionFailed(f"{self.described} in use")
 
@@ -426,16 +427,17 @@ class LocalQueue(Queue):
             self._unused.cancel()
 
     def _stop_timers(self) -> None:
-        """Have nothing expire or wait here any more: the queue ends, or moves."""
+        """Stop all timers: the queue ends, or moves."""
         self._stop_expires()
         self._unused = None
         self._in_hand = self._in_hand or None  # Empty, it would only keep this object alive.
 
     @abstractmethod
     def keep_limits(self) -> None:
-        """Drop what is too much: after a restart, or at another node, limits may be others.
+        """Drop messages beyond the limits, which may have changed during a restart or a move.
 
-        Not done by the constructor: watchers of the queue are to see it before it drops anything.
+        The constructor leaves this to its caller: the queue must drop nothing before others know
+        it.
         """
 
     def apply_settings(self, settings: QueueSettings) -> None:
@@ -458,7 +460,7 @@ class LocalQueue(Queue):
         """Note what each publish and delivery has to check: settings or the state changed."""
 
     def _catch_up(self) -> None:
-        """Do what was due while the queue was held."""
+        """Do the work that became due while the queue was held."""
 
     # Moving to another leader
 
@@ -466,23 +468,23 @@ class LocalQueue(Queue):
         return here
 
     def hold(self) -> None:
-        """Keep everything as it is, for a moment, so that another node can take over.
+        """Keep everything as it is, so that another node can take the lead.
 
-        What is published is held back, and nothing is delivered, nor does anything expire. Verdicts
-        may get lost: what they are about is delivered again then.
+        Publishes wait, nothing is delivered, and nothing expires. Verdicts that come meanwhile may
+        get lost; their messages are then delivered again.
         """
         assert self._held is None
         if self.retention is not None:
             self.retention.catch_up()
         self._held = []
-        self._let_go = self._let_go or Event()
+        self._available = self._available or Event()
         self._find_rules()
         for consumer in self.consumers:
             consumer.block(Blocked.MOVING)
 
     def all_buried(self) -> Event:
-        """Return an event for when the dead letters of this queue are safe; but while operators
-        have taken messages out, for when these are settled: the caller then asks again."""
+        """Return the event that all dead letters of this queue are safe. While operators have
+        messages of it, this is the event that these are settled; the caller then asks again."""
         if self._in_hand:
             return self._in_hand.all_settled()
         return self._vhost.burials.all_buried(self)

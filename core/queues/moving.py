@@ -67,7 +67,7 @@ class MovingQueue(ConsumedQueue, Protocol):
 
 
 def publish_held(queue: MovingQueue, held: Iterable[Unanswered]) -> None:
-    """Publish what was held back while the queue was to move, and answer the publishers."""
+    """Publish the messages that waited while the queue was held, and answer the publishers."""
     for publish in held:
         confirms, publish_seq = publish.confirms, publish.publish_seq
         send = queue.publish_again if publish.may_be_delivered else queue.publish

@@ -1,4 +1,4 @@
-"""Where queues are: what a virtual host asks when it makes one or meets the definition of one."""
+"""Where queues are: the questions of a virtual host about the nodes of a queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warren.core.queues.queue_owner import QueueOwner
 
 class Placement(Protocol):
     def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
-        """The node that is to have a queue which a client of this node declares."""
+        """The node that gets a queue which a client of this node declares."""
         ...
 
     def members_of_new(
@@ -54,7 +54,7 @@ class Placement(Protocol):
         ...
 
     async def placed(self, queue: Queue) -> None:
-        """Return when a new queue has the mirrors it is to have, or has waited for long enough."""
+        """Wait until a new queue has the mirrors that its policy demands, or for long enough."""
         ...
 
 

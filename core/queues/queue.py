@@ -1,8 +1,8 @@
-"""A queue as the clients of this node use it, whichever node has it.
+"""A queue as the clients of this node use it, whichever node leads it.
 
-`LocalQueue` is one that this node has, with its messages. In a cluster `RemoteQueue`
-(`mirror/remote/remote_queue.py`) stands for one that another node has. Answerable for what both
-have: the name and the arguments, the consumers of this node, and who may use the queue.
+A `LocalQueue` is led by this node, and has the messages. In a cluster, a `RemoteQueue`
+(`mirror/remote/remote_queue.py`) stands for a queue that another node leads. This module has what
+both have: the name and the arguments, the consumers of this node, and who may use the queue.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from warren.core.scheduling.waiting import Event
 
 
 class Fetched(NamedTuple):
-    """The message that basic.get got, how many are still ready, and the queue that is to hear the
-    verdict."""
+    """The message that basic.get got, the number of messages still ready, and the queue that must
+    hear the verdict."""
 
     message: Message | None
     left: int
@@ -37,7 +37,7 @@ class Fetched(NamedTuple):
 
 
 class DeclaredQueue(NamedTuple):
-    """What a queue is made of: its definition, and the connection that it belongs to, if any."""
+    """The definition of a queue, and the connection that owns it if it is exclusive."""
 
     name: str
     record: QueueRecord
@@ -46,13 +46,13 @@ class DeclaredQueue(NamedTuple):
 
 
 class Queue(ABC):
-    """One queue. `exclusive_owner` is the connection it belongs to, if it is exclusive.
+    """One queue. `exclusive_owner` is the connection that owns it, if it is exclusive.
 
-    The coroutines wait for the node that has the queue, where that is another one.
+    The coroutines wait for the node that leads the queue, if that is another one.
     """
 
     is_here: bool
-    """Whether this node has the queue: then it is a `LocalQueue`."""
+    """Whether this node leads the queue; then this is a `LocalQueue`."""
 
     __slots__ = (
         "_trace",
@@ -83,7 +83,7 @@ class Queue(ABC):
     """The consumers that can be served."""
 
     consumers: list[Consumer]
-    """In the order in which they subscribed."""
+    """All consumers, in the order in which they subscribed."""
 
     def __init__(
         self,
@@ -100,12 +100,12 @@ class Queue(ABC):
         self.arguments = declared.arguments
         self.settings = settings
         self.deleted = False
-        # How many messages were ready when it was deleted.
+        # The number of messages that were ready when it was deleted.
         self.left_ready = 0
         # Whether another node may take the place of its leader.
         self.mirrored = False
         self.declared_by = ""
-        # Counted since this object is here.
+        # Counts since this object was made.
         self.published = self.redelivered = self.acked = self.given_back = 0
         self.got = self.got_no_ack = self.got_nothing = 0
         self._trace: MessageObserver | None = None
@@ -125,7 +125,7 @@ class Queue(ABC):
 
     @property
     def described(self) -> str:
-        """The queue as texts of errors name it."""
+        """The queue as error texts name it."""
         return f"queue '{self.name}' in vhost '{self._vhost.name}'"
 
     @property
@@ -133,33 +133,33 @@ class Queue(ABC):
         return self.settings.type is STREAM
 
     def goes_on_at(self, consumer: Consumer) -> int | None:
-        """The offset of what a reader of a stream gets next; None where there are no offsets."""
+        """The offset of the next message for this reader of a stream; None in other queues."""
         return None
 
     @property
     def survives(self) -> bool:
-        """Whether it is there after a restart: an exclusive queue ends with its connection."""
+        """Whether the queue survives a restart; an exclusive one ends with its connection."""
         return self.durable and self.exclusive_owner is None
 
     @property
     def observer(self) -> MessageObserver | None:
-        """The observer of what clients publish to it."""
+        """The observer of messages that clients publish to it; None if there is none."""
         return self._vhost.observer
 
     def trace_with(self, observer: MessageObserver | None) -> None:
-        """Report what becomes of its messages from now on; None stops it."""
+        """Report to this observer what happens to its messages; None stops that."""
         self._trace = observer
 
     def stock(self) -> Stock:
-        """How much it holds, as far as this node knows: messages, wherever they are, and octets of
-        ready ones."""
+        """What the queue holds, as far as this node knows: ready and pending messages, and the
+        octets of ready ones."""
         return Stock(len(self), 0)
 
     # Access
 
     def check_access(self, connection: object) -> None:
-        """Raise `ResourceLocked` when the queue belongs to another connection, and `AccessRefused`
-        when it is a delay queue."""
+        """Raise `ResourceLocked` if another connection owns the queue, and `AccessRefused` if it is
+        a delay queue."""
         if self.settings.delays is not None:
             raise AccessRefused(
                 f"{self.described} belongs to exchange '{self.settings.delays}' and cannot be used"
@@ -176,11 +176,12 @@ class Queue(ABC):
     @property
     @abstractmethod
     def one_by_one(self) -> bool:
-        """Whether each message is to be looked at by itself, and so not given to `publish_many`."""
+        """Whether the queue must look at each message by itself, so that `publish_many` is not for
+        it."""
 
     @property
     def refuses_when_full(self) -> bool:
-        """Whether it has a length limit above which it refuses messages."""
+        """Whether the queue refuses messages when it has reached a length limit."""
         return self.settings.overflow != "drop-head" and self.settings.has_length_limit
 
     @abstractmethod
@@ -193,7 +194,7 @@ class Queue(ABC):
     ) -> Settlement:
         """Hand the message to a waiting consumer, or keep it. The caller counts it (`published`).
 
-        `PENDING` is answered only when `confirms` is given: it will be told `publish_seq`.
+        Answers `PENDING` only if `confirms` is given, which is later told `publish_seq`.
         """
 
     @abstractmethod
@@ -204,9 +205,10 @@ class Queue(ABC):
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> Sequence[Settlement]:
-        """`publish` each of these messages, none of which has an expiration, unless the queue takes
-        them `one_by_one`. They are numbered from `first_seq` on; without `confirms` nothing is
-        answered.
+        """`publish` each of these messages, which are numbered from `first_seq` on. Without
+        `confirms` the answer is empty.
+
+        None of the messages may have an expiration, and the queue must not be `one_by_one`.
         """
 
     @abstractmethod
@@ -217,29 +219,31 @@ class Queue(ABC):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
-        """`publish` a message that another leader may have delivered: it comes as redelivered."""
+        """`publish` a message that another leader may have delivered already: it counts as
+        redelivered."""
 
     # Consuming
 
     @abstractmethod
     async def subscribe(self, consumer: Consumer) -> None:
-        """Add a consumer, which is blocked until the caller's `deliver`, so that its reply can go
-        out first. Raises `AccessRefused` when another one holds the queue for itself."""
+        """Add a consumer. It is blocked until the caller calls `deliver`, so that the reply to its
+        client can go out first. Raises `AccessRefused` if the queue has an exclusive consumer."""
 
     @abstractmethod
     def remove_consumer(self, consumer: Consumer) -> Event | None:
         """Unsubscribe. Its unacknowledged messages stay with the channel.
 
-        The event happens when the queue is gone, where another node deletes it for that reason.
+        Returns an event if another node deletes the queue for that reason; it happens when the
+        queue is gone.
         """
 
     @abstractmethod
     def remove_consumers(self, consumers: Collection[Consumer]) -> Event | None:
-        """`remove_consumer` for many, which costs less than one by one."""
+        """`remove_consumer` for many, at less cost than one by one."""
 
     @property
     def active_consumer(self) -> Consumer | None:
-        """The single active consumer, in a queue of this node that has one."""
+        """The single active consumer, if this node leads the queue and it has one."""
         return None
 
     @property
@@ -255,22 +259,22 @@ class Queue(ABC):
     def pause_delivery(self) -> None:
         """Deliver nothing until `resume_delivery`.
 
-        Many messages come back, in several turns; what is behind them must not overtake them.
+        Many messages will come back, in several turns; later ones must not overtake them.
         """
 
     @abstractmethod
     def resume_delivery(self) -> None:
-        """End a pause: the messages that came back are there."""
+        """End a pause: all messages have come back."""
 
     @abstractmethod
     async def get_one(self, no_ack: bool, client: TracedClient) -> Fetched:
         """Fetch one message for basic.get; it is unacknowledged unless `no_ack`.
 
-        Raises `NotFound` when the queue is deleted meanwhile.
+        Raises `NotFound` if the queue is deleted meanwhile.
         """
 
     def envelope_got(self, message: Message, no_ack: bool) -> Envelope:
-        """The envelope that a client is shown of a message that it got."""
+        """The envelope that a client is sent with a message that it got."""
         return message.envelope
 
     def _send(self, consumer: Consumer, envelope: Envelope, body: bytes, redelivered: bool) -> None:
@@ -283,17 +287,16 @@ class Queue(ABC):
 
     @abstractmethod
     def ack(self, messages: Collection[Message]) -> None:
-        """Settle these messages, which were acknowledged."""
+        """Remove these messages: they were acknowledged."""
 
     @abstractmethod
     def reject(self, messages: Iterable[Message]) -> None:
-        """These messages were rejected for good: dead-letter them, oldest first."""
+        """Remove these messages, which were rejected; the oldest becomes a dead letter first."""
 
     @abstractmethod
     def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
-        """Put these messages back where they were.
-
-        What was not `delivered` did not reach the client it was meant for.
+        """Put these messages back in their places. `delivered` false: they never reached their
+        client.
         """
 
     @abstractmethod
@@ -304,31 +307,32 @@ class Queue(ABC):
 
     @abstractmethod
     async def counts(self) -> tuple[int, int]:
-        """Ready messages, and consumers; to ask counts as use of the queue."""
+        """The numbers of ready messages and of consumers. The call counts as use of the queue."""
 
     @abstractmethod
     async def empty(self) -> int:
-        """Drop all ready messages; returns how many. Raises `NotFound` when the queue is deleted
+        """Drop all ready messages; returns how many. Raises `NotFound` if the queue is deleted
         meanwhile."""
 
     @abstractmethod
     async def end(self, *, if_unused: bool, if_empty: bool) -> None:
-        """Delete the queue; `left_ready` says what was in it.
+        """Delete the queue; then `left_ready` says how many messages it had.
 
-        Raises `PreconditionFailed` when a condition does not hold.
+        Raises `PreconditionFailed` if a condition does not hold.
         """
 
     @abstractmethod
     def delete(self) -> None:
-        """The definition is gone: end this object, forget the messages, cancel the consumers."""
+        """The definition is removed: end this object, forget the messages, cancel the consumers."""
 
     @abstractmethod
     def stop(self) -> None:
-        """The node stops, and the queue is to be found as it is when it starts again."""
+        """The node stops: have the next start find the queue as it is."""
 
     @abstractmethod
     def touch(self) -> None:
-        """Start the `expires` period anew: the queue was declared, got from, or lost a consumer."""
+        """Begin the `expires` period anew: the queue was declared or asked for a message, or lost a
+        consumer."""
 
     @abstractmethod
     def apply_settings(self, settings: QueueSettings) -> None:
@@ -338,11 +342,11 @@ class Queue(ABC):
 
     @abstractmethod
     def is_led_as(self, leader: str, epoch: int, here: bool) -> bool:
-        """Whether this object can stand for the queue while the queue is led like this."""
+        """Whether this object can stand for the queue with this leader and epoch."""
 
     @abstractmethod
     def move_out(self) -> Moving:
-        """Another object takes the place of this one: end, and hand over what goes with it."""
+        """Another object takes the place of this one: end, and return what the other one needs."""
 
     @abstractmethod
     def succeeded_by(self, queue: Queue) -> None:

@@ -1,4 +1,4 @@
-"""The arguments of queue.declare: which are valid, and what they say.
+"""The arguments of queue.declare: checking them, and the settings that they give.
 
 Answerable for amqp_semantics.md section 4.2 and the texts of section 2.1, not for who may use the
 dead letter exchange.
@@ -34,7 +34,6 @@ FLOAT_KINDS = frozenset("fd")
 NEVER_REACHED = 1 << 63
 """Stands for a delivery limit that is text: RabbitMQ accepts it and never reaches it."""
 
-AT_MOST_ONCE = "at-most-once"
 AT_LEAST_ONCE = "at-least-once"
 
 Check: TypeAlias = Callable[[Field, Table], str | None]
@@ -236,7 +235,7 @@ def check_properties(
     exclusive: bool,
     auto_delete: bool,
 ) -> None:
-    """Raise `PreconditionFailed` when a queue of this type cannot be what is asked for."""
+    """Raise `PreconditionFailed` if a queue of this type cannot have these properties."""
     if type_of(arguments) is CLASSIC:
         return
     for is_so, wrong in (
@@ -273,7 +272,7 @@ def check_consumer(queue: str, vhost: str, kind: QueueType, arguments: Table) ->
 
 
 def check_dead_letter_exchange(queue: str, vhost: str, exchange: Field) -> None:
-    """Raise `PreconditionFailed` when what names the dead letter exchange is no string."""
+    """Raise `PreconditionFailed` if the dead letter exchange is not named by a string."""
     if exchange.kind != "S":
         raise PreconditionFailed(
             f"invalid type '{KIND_NAMES[exchange.kind]}' for arg '{DEAD_LETTER_EXCHANGE}' in"

@@ -1,4 +1,4 @@
-"""The interfaces through which a queue asks its virtual host, and publishes its dead letters."""
+"""The interfaces of a queue to its virtual host, and to the burials of its dead messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Q = TypeVar("Q")
 """The queues of the virtual host."""
 
 L_contra = TypeVar("L_contra", contravariant=True)
-"""The queues of the virtual host that this node has."""
+"""The queues of the virtual host that this node leads."""
 
 
 class DeathReason(StrEnum):
@@ -27,10 +27,10 @@ class DeathReason(StrEnum):
 
 
 class DeadLetters(Protocol[L_contra]):
-    """Publishes what died in a queue to its dead letter exchange."""
+    """Publishes dead letters of queues; `core/vhosts/burials.py` implements it."""
 
     def died(self, queue: L_contra, count: int, reason: DeathReason) -> None:
-        """Count messages that are not to be published."""
+        """Count dead messages that are not published."""
         ...
 
     def bury(self, queue: L_contra, messages: Sequence[Message], reason: DeathReason) -> None:
@@ -43,20 +43,20 @@ class DeadLetters(Protocol[L_contra]):
     def bury_unkept(
         self, queue: L_contra, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
-        """Bury a message that died before the queue took it. `done` is called when its dead letter
+        """Bury a message that died before the queue had taken it. Calls `done` when its dead letter
         is safe, which may be at once."""
         ...
 
     def all_buried(self, queue: L_contra) -> Event:
-        """Happens when nothing of the queue is left to bury."""
+        """The event that the queue has nothing to bury any more."""
         ...
 
     def queue_ends(self, queue: L_contra) -> None:
-        """The queue is about to be deleted, and its messages with it; the dead ones are not."""
+        """The queue is about to be deleted with its messages; dead ones are still published."""
         ...
 
     def queue_moves(self, queue: L_contra) -> None:
-        """Another object is about to stand for the queue, in which the dead ones die again."""
+        """Another object is about to stand for the queue; there, dead messages die again."""
         ...
 
 
@@ -77,7 +77,7 @@ class QueueOwner(Protocol[Q]):
 
     @property
     def observer(self) -> MessageObserver | None:
-        """The observer of what clients publish."""
+        """The observer of published messages; None if there is none."""
         ...
 
     async def end_queue(self, queue: Q, check: Callable[[], None]) -> None:
@@ -85,16 +85,16 @@ class QueueOwner(Protocol[Q]):
         ...
 
     def current(self, queue: Q) -> Q | None:
-        """The object that stands for the queue now; None when it was deleted."""
+        """The object that now stands for the queue; None if it was deleted."""
         ...
 
     def renew_queue(self, queue: Q) -> None:
-        """The leader of the queue, at another node, has forgotten us: begin anew with it."""
+        """Make another object for a queue whose leader has forgotten this node."""
         ...
 
 
 class LocalQueueOwner(QueueOwner[Q], Protocol[Q, L_contra]):
-    """The further calls to its virtual host of a queue that this node has."""
+    """The further calls of a queue that this node leads to its virtual host."""
 
     @property
     def burials(self) -> DeadLetters[L_contra]: ...
@@ -104,5 +104,5 @@ class LocalQueueOwner(QueueOwner[Q], Protocol[Q, L_contra]):
         ...
 
     def follow_retention(self, queue: L_contra) -> None:
-        """Have the queue retain acknowledged messages as its settings say."""
+        """Let the queue retain acknowledged messages as its settings say."""
         ...

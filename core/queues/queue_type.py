@@ -20,12 +20,12 @@ class QueueType(StrEnum):
 
     @property
     def module(self) -> str:
-        """What RabbitMQ's reply texts and metrics call the type."""
+        """The name of the type in RabbitMQ's reply texts and metrics."""
         return f"rabbit_{self}_queue"
 
 
 DEFAULT_TYPES = ("classic", "quorum", "stream")
-"""What a virtual host may have as its default type."""
+"""The default types that a virtual host may have."""
 
 CLASSIC = QueueType.CLASSIC
 QUORUM = QueueType.QUORUM

@@ -1,22 +1,23 @@
-"""What a quorum queue keeps about its messages besides the messages: returns and their counts.
+"""The level of a quorum queue: returned messages, and how often each was returned.
 
-A level around a backing queue, which keeps the messages themselves. Those that were returned stay
-pending in it and wait here, in the order in which they were returned:
+This level wraps a backing queue, which keeps the messages. Returned messages stay pending there and
+wait here, in the order of their returns, in two lines:
 
-    first   read before everything else: what a channel left behind, and with a delivery limit
-            everything that was returned
-    last    behind all that was ready when they were returned, before what was published since
+    first   read before everything else: messages that a channel left behind, and with a delivery
+            limit all returned messages
+    last    read after the messages that were ready when they were returned, and before those
+            published since
 
-So the backing queue has no returned messages of its own; what is ready in it was never delivered,
-and stands behind every returned message by position. It hands out its messages in order.
+So all ready messages of the backing queue were never delivered. Their positions are above those of
+all returned messages, and they are handed out in order.
 
-`counts` says how often a message was returned, by its position, and has no entry for one that
-never was. `dead_marks` says why messages died that stay until their dead letters are safe. The
-store keeps both as durably as acknowledgements, but not the order of returns: after a restart all
-are where they were published, the dead ones too, which the queue takes out then.
+`counts` has, by position, how often a message was returned; it has no entry for one that never was.
+`dead_marks` has the reasons why messages died that stay until their dead letters are safe. The
+store keeps both as durably as acknowledgements, but not the order of returns. After a restart all
+messages are where they were published; the queue then takes out the dead ones.
 
-Given the same calls in the same order, two levels do the same. `requeue` puts back what has not
-reached its consumer and counts nothing; `give_back` is a return.
+Given the same calls in the same order, two levels do the same. `requeue` puts messages back that
+did not reach their consumer, and counts nothing; `give_back` is a return.
 
 Every message is kept as if it were persistent, whatever its delivery mode says.
 """
@@ -40,12 +41,12 @@ from warren.core.backing.handing_over import HasStore
 from warren.core.backing.peeking import first_positions, list_positions, peek
 from warren.core.backing.queue_store import QueueStore
 from warren.core.backing.taking import in_order, without_holder
-from warren.core.messages.message import NOBODY, Envelope, Message
+from warren.core.messages.message import NO_HOLDER, Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.queues.redelivery import CountingQueue
 
 WALK = 1000
-"""Positions looked at in one go on the way to a message in the middle of a queue."""
+"""Positions that are passed in one go on the way to a message in the middle of a queue."""
 
 
 class LastingEnvelopes:
@@ -219,12 +220,12 @@ class QuorumLevel:
         return messages
 
     def _ahead_of_last(self) -> int:
-        """How many messages of the inner queue come before the first of `last`."""
+        """The number of messages of the inner queue that come before the first of `last`."""
         left = self._entered - self._inner.length
         return min(self._last[0].entered - left, self._inner.length)
 
     def _loaded(self, message: Message) -> list[Message]:
-        """Load a returned message that is handed out again; return nothing when its body is
+        """Load a returned message that is handed out again; return an empty list if its body is
         lost."""
         del self._back[message.position]
         self._returned_bytes -= message.body_bytes
@@ -273,7 +274,7 @@ class QuorumLevel:
         """Put a copy in the place of each returned message that a channel still has from the time
         when this node led the queue before: the verdicts on these count no more."""
         back = self._back
-        held = [message for message in back.values() if message.holder is not NOBODY]
+        held = [message for message in back.values() if message.holder is not NO_HOLDER]
         back.update({one.position: without_holder(one) for one in held})
         self._first = deque([back[message.position] for message in self._first])
         self._last = deque(

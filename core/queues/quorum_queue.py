@@ -1,4 +1,4 @@
-"""A quorum queue: what it does otherwise than a classic queue (quorum_queues.md sections 3 to 5).
+"""A quorum queue: its differences from a classic queue (quorum_queues.md sections 3 to 5).
 
 Answerable for delivery counts and the delivery limit, for where returned messages go, for the
 consumers' credit, and for what counts towards length limits. How returned messages are kept is the
@@ -37,7 +37,7 @@ REASONS: Final = {
     3: DeathReason.MAXLEN,
     4: DeathReason.DELIVERY_LIMIT,
 }
-"""Why messages died, as the storage has it."""
+"""The reasons of deaths, as numbers in the storage."""
 NUMBERS: Final = {reason: number for number, reason in REASONS.items()}
 
 
@@ -58,7 +58,7 @@ class QuorumQueue(ClassicQueue):
     ) -> None:
         self.level = level
         self._counted = CountedEnvelopes(vhost.codec)
-        # Whether the queue was too long, and is not short enough yet.
+        # Whether the queue was too long and is not short enough yet.
         self._refusing = False
         # Dead messages that stay until their dead letters are safe: their positions and octets.
         self._kept: dict[int, int] = {}
@@ -129,7 +129,7 @@ class QuorumQueue(ClassicQueue):
         if count is None:
             super()._hand_over(consumer, message)
             return
-        # Only what the client is sent has the count, not what the queue keeps.
+        # The client is sent an envelope with the count; the queue keeps the one without.
         envelope = message.envelope
         message.envelope = self._counted.of(envelope, count)
         super()._hand_over(consumer, message)
@@ -203,7 +203,7 @@ class QuorumQueue(ClassicQueue):
         if dead:
             self.ways_out.rejected += len(dead)
             self._bury(dead, DeathReason.DELIVERY_LIMIT)
-        # As in RabbitMQ, what a consumer takes at once does not count towards the limits.
+        # As in RabbitMQ, messages that a consumer takes at once do not count towards the limits.
         self.deliver()
         self._keep_rules()
 
@@ -229,7 +229,7 @@ class QuorumQueue(ClassicQueue):
         super().keep_limits()
 
     def _bury_again(self) -> None:
-        """Bury the messages that were dead before this node was started, or before it led.
+        """Bury the messages that had died before this node started, or led the queue.
 
         Every message before a dead one had been delivered, so only few have to be looked at.
         """
@@ -269,7 +269,7 @@ class QuorumQueue(ClassicQueue):
         return settlement
 
     def _would_overflow(self, body_size: int) -> bool:
-        """Whether it refuses publishes: from when it is too long until it is short enough."""
+        """Whether the queue refuses publishes: once it is too long, until it is short enough."""
         self._refusing = self._is_longer_than(OPEN_AGAIN if self._refusing else 1)
         return self._refusing
 
@@ -288,7 +288,7 @@ class QuorumQueue(ClassicQueue):
     # Life
 
     def check_deletable(self, *, if_unused: bool, if_empty: bool) -> None:
-        """Raise `Unsupported`: a quorum queue is deleted on no condition."""
+        """Raise `Unsupported`: conditional deletion of quorum queues is not supported."""
         for wanted, flag in ((if_unused, "if-unused"), (if_empty, "if-empty")):
             if wanted:
                 raise Unsupported(

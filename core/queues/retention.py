@@ -1,15 +1,15 @@
-"""What a queue keeps of acknowledged messages, for as long as its policy `retention` says.
+"""Retention: a queue keeps acknowledged messages for as long as its policy `retention` says.
 
-Answerable for when a message goes from the queue to its log of acknowledged messages, and for
-trimming that log. The messages are in `core/backing/retained_log.py`.
+Answerable for moving messages from the queue to its log of acknowledged messages, and for trimming
+that log. The messages are in `core/backing/retained_log.py`.
 
-A persistent message that a client acknowledged, or was sent without having to, is kept; one that
-was purged, expired, dropped, dead-lettered or moved by an operator is not. The queue hands over
-what was acknowledged instead of having its backing queue forget it. Until it is their turn such
-messages are pending in the backing queue: after a crash they are there again, as if the
-acknowledgement had not come.
+A persistent message is retained if a client acknowledged it, or was sent it without having to
+acknowledge. It is not retained if it was purged, expired, dropped, dead-lettered or moved by an
+operator. The queue hands acknowledged messages over to this object; its backing queue removes them
+later. Until then they are pending there, so a crash brings them back, as if the acknowledgement had
+not come.
 
-A queue that retains nothing has no `Retention` that is active, and asks for it once a batch.
+A queue that retains nothing has no active `Retention`, and checks that once for each batch.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ from warren.core.scheduling.waiting import Event
 
 SLICE: Final = 256
 SLICE_BYTES: Final = 1 << 20
-"""Messages, and octets of bodies, that are kept in one go."""
+"""Messages, and octets of bodies, that are retained in one go."""
 
 WAITING_MAX: Final = 20_000
-"""Acknowledged messages that wait; with more of them the queue delivers nothing for a moment."""
+"""Acknowledged messages that may wait to be retained; above that the queue stops delivering for a
+moment."""
 
 KEEP_US: Final = 4
 TRIM_US: Final = 200
-"""What it costs to keep a message, and to do a bit of trimming, as `core/scheduling/turns.py`
-counts it."""
+"""The costs of retaining a message and of one step of trimming, in the microseconds of
+`core/scheduling/turns.py`."""
 
 LOOK_AGAIN_S: Final = 3600.0
-"""The longest time between two looks at the age of the oldest message: clocks are set."""
+"""The longest time between two checks of the age of the oldest message, as clocks may be set."""
 
 Done: TypeAlias = Callable[[], None]
 
 
 class RetainingQueue(Protocol):
-    """The queue, as its retention knows it."""
+    """The part of a queue that its retention uses."""
 
     name: str
     backing: BackingQueue
@@ -63,7 +64,7 @@ class RetainingQueue(Protocol):
 
 
 class Retention:
-    """The retained messages of a queue, in `log`. While it is not `active` nothing is retained."""
+    """The retained messages of a queue, in `log`. Only an `active` one retains further messages."""
 
     __slots__ = (
         "_clock",
@@ -91,8 +92,8 @@ class Retention:
         turns: Turns,
         on_full: Callable[[bool], None] = lambda full: None,
     ) -> None:
-        """`on_full` gets True when so much waits that no more should be acknowledged, else
-        False."""
+        """`on_full(True)` is called when too many messages wait, so that the queue should stop
+        delivering, and `on_full(False)` when few wait again."""
         self.log = log
         self.active = False
         self.ended = False
@@ -102,11 +103,11 @@ class Retention:
         self._limits = KEEP_ALL
         self._on_full = on_full
         self._full = False
-        # Happens when more messages were written.
+        # Happens when further messages have been written.
         self._more: Event | None = None
-        # Acknowledged messages that are not in the log yet.
+        # The acknowledged messages that are not in the log yet.
         self._waiting: deque[Message] = deque()
-        # How many messages had to wait, and were kept then.
+        # The number of messages that had to wait and were retained then.
         self._taken = 0
         self._going_on = False
         self._trimming = False
@@ -131,11 +132,11 @@ class Retention:
                 self._go_on_soon()
             self._tell_of_more()
 
-    # What is acknowledged
+    # Acknowledgements
 
     def ack(self, messages: Collection[Message]) -> None:
-        """Pending messages of the queue were acknowledged, or sent to a client that does not do
-        that: keep those that are persistent, and have the backing queue forget all of them."""
+        """Pending messages of the queue were acknowledged, or sent without that: retain the
+        persistent ones, and remove all of them from the backing queue."""
         if self.ended:
             return
         if self._waiting or self.log.is_behind or not self._fits(messages):
@@ -148,7 +149,7 @@ class Retention:
         self._keep(messages)
 
     def _fits(self, messages: Collection[Message]) -> bool:
-        """Whether these messages may be kept in one go."""
+        """Whether these messages are few enough to be retained in one go."""
         if len(messages) > SLICE:
             return False
         return sum([message.body_bytes for message in messages]) <= SLICE_BYTES
@@ -160,19 +161,19 @@ class Retention:
         backing.ack(messages)
 
     def keep(self, backing: BackingQueue, messages: Collection[Message]) -> None:
-        """Keep those that are persistent of these pending messages, which are about to be
-        acknowledged."""
+        """Retain the persistent ones of these pending messages; the caller then removes all of them
+        from `backing`."""
         kept = backing.load([one for one in messages if one.envelope.persistent])
         if kept:
             handed = hand_over(backing, kept, self.log.next_position)
             self.log.keep(kept, handed, self._clock.wall_time())
         self._turns.spend(KEEP_US * len(messages))
 
-    # What another node leads
+    # Mirrors: following the leader of the queue
 
     def follow(self, backing: BackingQueue, messages: Mapping[int, Message]) -> None:
-        """Keep the pending messages which the leader keeps at these positions, as far as the log
-        has no messages there yet."""
+        """Retain the pending messages that the leader retains at these positions, unless the log
+        has messages there already."""
         log = self.log
         wanted = {one.position: at for at, one in messages.items() if not log.has(at)}
         kept = backing.load([one for one in messages.values() if one.position in wanted])
@@ -194,8 +195,8 @@ class Retention:
         self._turns.spend(KEEP_US * len(messages))
 
     def fill(self, messages: Sequence[Message], ages_s: Sequence[float], done: Done) -> bool:
-        """Keep messages that another node has retained, at their positions, and call `done` when
-        they are safe: those that are neither here nor too old. Return False if there are none."""
+        """Keep messages that another node has retained, at their positions, except those that are
+        here already or too old. Call `done` when they are safe. Returns False if there are none."""
         oldest_s = self._limits.age_max_s
         log, now = self.log, self._clock.wall_time()
         wanted = [
@@ -213,7 +214,7 @@ class Retention:
         return True
 
     def all_filled(self) -> None:
-        """Find out what is too much: no more messages are filled in."""
+        """All messages are filled in: count them, and trim the log."""
         self.log.count_anew()
         if self.active:
             self._trim_soon()
@@ -224,7 +225,7 @@ class Retention:
             self._turns.soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Keep what waits, as much as a turn holds."""
+        """Retain waiting messages until the turn is over."""
         self._going_on = False
         while self._waiting and not (self.active and self.log.is_behind):
             self._keep(self._next())
@@ -237,7 +238,7 @@ class Retention:
             self._on_full(False)
 
     def _next(self) -> list[Message]:
-        """The next messages to keep, one at least."""
+        """The next messages to retain; at least one."""
         waiting, octets = self._waiting, 0
         messages: list[Message] = []
         while waiting and len(messages) < SLICE:
@@ -249,14 +250,14 @@ class Retention:
         return messages
 
     def catch_up(self) -> None:
-        """Keep all that waits, now."""
+        """Retain all waiting messages now."""
         while self._waiting:
             self._keep(self._next())
 
-    # What is too much
+    # Trimming
 
     async def written(self) -> None:
-        """Return when all that was acknowledged so far is in the log and on disk."""
+        """Wait until all messages acknowledged so far are in the log and on disk."""
         until_taken = self._taken + len(self._waiting)
         while self._taken < until_taken and not self.deleted:
             await self._more_to_come()
@@ -297,7 +298,7 @@ class Retention:
         elif trimmed.due_s is not None:
             self._trim_deadline.restart(min(trimmed.due_s, LOOK_AGAIN_S))
 
-    # For people. A replay goes through it as through a queue of which nothing is unacknowledged.
+    # For operators. A replay reads this object like a queue without unacknowledged messages.
 
     unacked = 0
     waiting = 0
@@ -317,7 +318,7 @@ class Retention:
 
     @property
     def deleted(self) -> bool:
-        """Whether there is nothing to look at any more."""
+        """Whether it has no messages that could be read."""
         return self.ended or not self.active
 
     @property
@@ -329,13 +330,13 @@ class Retention:
         return [self.log]
 
     async def offset_at(self, since: float) -> int:
-        """The position of the first message that was acknowledged then or later, in seconds since
-        1970; that of the next message where there is none."""
+        """The position of the first message that was acknowledged at this time (seconds since 1970)
+        or later; if there is none, the position that the next message will have."""
         return await offset_at(self.log, self._turns, since, lambda: self.deleted)
 
     @property
     def oldest(self) -> float | None:
-        """When the oldest message was acknowledged, in seconds since 1970."""
+        """The time at which the oldest message was acknowledged, in seconds since 1970."""
         log = self.log
         return log.arrived_at(log.first) if log.first < log.committed else None
 
@@ -348,15 +349,15 @@ class Retention:
             self.log.delete()
 
     def stop(self) -> None:
-        """The node stops; what was acknowledged is to be found as it is."""
+        """The node stops: retain waiting messages, and leave the log for the next start."""
         if not self.ended:
             self.catch_up()
             self._end()
             self.log.stop()
 
     def let_go(self) -> RetainedLog:
-        """Another object is answerable for the log from now on, and the queue has another leader
-        perhaps, for whom what waits here was not acknowledged."""
+        """Give the log to another object. The queue may have another leader, for which the messages
+        that wait here are not acknowledged."""
         self._end()
         return self.log
 

@@ -9,8 +9,8 @@ from warren.core.backing.stream_log import StreamLog
 from warren.core.scheduling.turns import Turns
 
 SEEK_US: Final = 2000
-"""What it costs to look up one message whose index is on disk, as `core/scheduling/turns.py`
-counts it."""
+"""The cost of looking up one message whose index is on disk, in the microseconds of
+`core/scheduling/turns.py`."""
 
 
 async def offset_at(log: StreamLog, turns: Turns, since: float, is_over: Callable[[], bool]) -> int:

@@ -25,7 +25,7 @@ _UNIT_S = {"Y": 365 * 86400, "M": 30 * 86400, "D": 86400, "h": 3600, "m": 60, "s
 
 
 def period_s(text: str) -> int | None:
-    """The seconds of a period; None for what is none, or is not longer than 0."""
+    """The seconds of a period; None if the value is not a period, or not above 0."""
     match = _PERIOD.search(text)
     if match is None:
         return None

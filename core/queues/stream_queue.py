@@ -36,19 +36,20 @@ SLICE_BYTES: Final = 1 << 20
 """Messages, and octets of bodies, that are handed over before other work gets a turn."""
 
 READ_US: Final = 6
-"""What it costs to read and hand over a message, as `core/scheduling/turns.py` counts it."""
+"""The cost of reading and handing over a message, in the microseconds of
+`core/scheduling/turns.py`."""
 
 HEADER_BYTES_PER_US: Final = 4
 """Octets per microsecond at which the offset is put into a header above `HEADER_BYTES_MAX`."""
 
 TRIM_US: Final = 1500
-"""What a bit of trimming costs, as `core/scheduling/turns.py` counts it."""
+"""The cost of one step of trimming, in the same microseconds."""
 
 LOOK_AGAIN_S: Final = 3600.0
-"""The longest time between two looks at the age of the first piece: clocks are set."""
+"""The longest time between two checks of the age of the first piece, as clocks may be set."""
 
 BARE: Final = Envelope("", "", b"", True, 0, None)
-"""Stands in a message that a client has got, which is not needed any more."""
+"""In place of the envelope of a message that a client has got: the stream has the message."""
 
 
 def _with_header(envelope: Envelope, header: bytes) -> Envelope:
@@ -65,7 +66,7 @@ def _with_header(envelope: Envelope, header: bytes) -> Envelope:
 
 
 class EmptyHand(MessagesInHand):
-    """The hand of a stream, from which operators take no messages."""
+    """`MessagesInHand` of a stream, from which operators take no messages."""
 
     def take(self, level: int, positions: Sequence[int]) -> list[Message]:
         raise Unsupported(f"messages stay in a stream: {self._queue.described}")
@@ -75,7 +76,7 @@ class TrimmingQueue(BackingQueue, Protocol):
     """The backing queue of a stream: its log, or a leader's level around that."""
 
     def trim(self, limits: StreamLimits, wall_time: float) -> Trim:
-        """Do a bit of what the limits ask for."""
+        """Do one step of trimming to the limits."""
         ...
 
 
@@ -106,19 +107,19 @@ class StreamingQueue(LocalQueue):
     ) -> None:
         self.log = log
         self._offset_header = vhost.codec.added_header(STREAM_OFFSET)
-        # The offset at which each reader is.
+        # The offset of each reader.
         self._cursors: dict[Consumer, int] = {}
         # For readers that begin behind messages which are not committed: the offset of the first of
         # these messages. Another leader may give their offsets to later ones.
         self._before_end: dict[Consumer, int] = {}
         # Readers that begin at a time, while the offset for it is being looked up.
         self._seeking: set[Consumer] = set()
-        # Readers that have all there is.
+        # Readers that have caught up.
         self._waiting_for_more: dict[Consumer, None] = {}
         self._delivered = 0
         self._woken = False
         self._trim_is_due = False
-        # When the first piece is too old; None until one can be.
+        # The time at which the first piece is too old; None until one can be.
         self._trim_deadline: Deadline | None = None
         super().__init__(vhost, declared, settings, log)
         log.on_committed = self._more_is_committed
@@ -166,7 +167,7 @@ class StreamingQueue(LocalQueue):
             self._vhost.turns.soon(self._wake)
 
     def _wake(self) -> None:
-        """Let readers go on that waited for messages, some of which were committed."""
+        """Some messages were committed: let readers that waited for them go on."""
         self._woken = False
         if self.deleted:
             return
@@ -213,7 +214,7 @@ class StreamingQueue(LocalQueue):
             run(self._seek(consumer, since), lambda result: result())
 
     async def _seek(self, consumer: Consumer, since: float) -> None:
-        """Have a reader begin at the first message that arrived then or later."""
+        """Let a reader begin at the first message that arrived at this time or later."""
         offset = await self.offset_at(since)
         if self.deleted or consumer not in self._cursors:
             return
@@ -224,13 +225,13 @@ class StreamingQueue(LocalQueue):
             self._resume_soon()
 
     async def offset_at(self, since: float) -> int:
-        """The offset of the first message that arrived then or later, in seconds since 1970; that
-        of the next message where there is none."""
+        """The offset of the first message that arrived at this time (seconds since 1970) or later;
+        if there is none, that of the next message."""
         return await offset_at(self.log, self._vhost.turns, since, lambda: self.deleted)
 
     def goes_on_at(self, consumer: Consumer) -> int | None:
-        """The offset of what a reader gets next from another leader; None while that is not
-        known."""
+        """The offset of the next message that a reader gets from another leader; None if it is not
+        known yet."""
         if consumer in self._seeking:
             return None
         return self._before_end.get(consumer, self._cursors.get(consumer))
@@ -256,8 +257,8 @@ class StreamingQueue(LocalQueue):
         super()._unsubscribed(gone)
 
     def deliver(self) -> None:
-        """Hand each reader what comes next for it, a slice at a time; one chunk at least, so that
-        it gets on in turns that are used up."""
+        """Hand each reader its next messages, a slice at a time; at least one chunk, so that it
+        gets on even in turns that are used up."""
         if self._held is not None or self._still or self.log.is_in_doubt:
             return
         log, cursors, ready = self.log, self._cursors, self.ring.top
@@ -291,15 +292,14 @@ class StreamingQueue(LocalQueue):
         self._keep_the_tail()
 
     def _keep_the_tail(self) -> None:
-        """Keep the newest messages in memory for readers that are near, and only for these."""
+        """Keep the newest messages in memory only while there are readers near them."""
         tail, waiting = self.log.tail, self._waiting_for_more
         tail.is_awaited = bool(waiting)
         if len(waiting) == len(self._cursors):
             tail.forget()
 
     def _hand_all(self, consumer: Consumer, messages: list[Message]) -> None:
-        """Hand these messages over, without keeping what the client has got: it is in the
-        stream."""
+        """Hand these messages over; their bodies are not kept, as the stream has them."""
         if not messages:
             return
         add = self._offset_header.add
@@ -333,7 +333,7 @@ class StreamingQueue(LocalQueue):
     def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
         self.given_back += len(messages)
 
-    # What a stream does not do
+    # Operations of queues that streams do not have
 
     def get(self, no_ack: bool, client: TracedClient) -> Message | None:
         raise Unsupported(f"basic.get not supported by stream queues {self.described}")
@@ -352,12 +352,12 @@ class StreamingQueue(LocalQueue):
         return len(self), 0
 
     def ready_again(self, messages: Sequence[Message]) -> None:
-        """Do nothing: nothing was taken out of the stream."""
+        """Do nothing: no message was taken out of the stream."""
 
     @property
     def levels(self) -> list[MirroredLevel]:
         """The log itself. The backing queue of a leader also shows messages that are not committed,
-        which operators are not to see."""
+        which operators must not see."""
         return [self.log]
 
     def _new_hand(self) -> MessagesInHand:
@@ -369,7 +369,7 @@ class StreamingQueue(LocalQueue):
     def stats(self) -> MessageStats:
         return MessageStats(publish=self.published, deliver=self._delivered, ack=self.acked)
 
-    # What it keeps
+    # Limits
 
     def keep_limits(self) -> None:
         if not self.settings.keeps.keeps_all:
@@ -407,7 +407,7 @@ class StreamingQueue(LocalQueue):
         for consumer in self.consumers:
             consumer.goes_on_at = self.goes_on_at(consumer)
         self._stop_trim_timer()
-        self.log.on_committed = _nobody
+        self.log.on_committed = _no_callback
         self._cursors.clear()
         self._before_end.clear()
         self._waiting_for_more.clear()
@@ -428,5 +428,5 @@ class StreamingQueue(LocalQueue):
         super().stop()
 
 
-def _nobody() -> None:
+def _no_callback() -> None:
     """Stands for the callback when the queue has moved."""

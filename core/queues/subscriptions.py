@@ -15,12 +15,12 @@ from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import run
 
 LOOKS_PER_US = 4
-"""Consumers that are looked at in a microsecond, to find those that unsubscribe."""
+"""Consumers that are examined in a microsecond, to find those that unsubscribe."""
 
 
 CANCELLED_AT_ONCE = 100
 CANCEL_US = 10
-"""Consumers that are told at once that their queue is gone, and what each of them costs."""
+"""Consumers that are told in one turn that their queue is gone, and the cost of each."""
 
 
 def cancel_all(consumers: list[Consumer], turns: Turns) -> None:
@@ -58,11 +58,11 @@ class Subscriptions:
 
     @property
     def total(self) -> int:
-        """The number of consumers, as clients and operators are told it."""
+        """The number of consumers that clients and operators are told."""
         return len(self.consumers)
 
     def admits(self, consumer: Consumer, *, single_active: bool) -> bool:
-        """Whether it may subscribe: an exclusive consumer has the queue to itself."""
+        """Whether the consumer may subscribe; an exclusive consumer must be alone."""
         if not self.heeds_exclusive:
             return True
         in_exclusive_use = bool(self.consumers) and self.consumers[0].exclusive
@@ -81,8 +81,8 @@ class Subscriptions:
                 consumer.block(Blocked.NOT_ACTIVE)
 
     def remove_all(self, gone: Collection[Consumer]) -> int:
-        """Unsubscribe these: each of them alone would look at all consumers of the queue. Returns
-        the cost in the microseconds of `core/scheduling/turns.py`."""
+        """Unsubscribe these together, as each alone would go through all consumers of the queue.
+        Returns the cost in the microseconds of `core/scheduling/turns.py`."""
         looked_at = len(self.consumers)
         if len(gone) == 1:
             (consumer,) = gone
@@ -97,13 +97,12 @@ class Subscriptions:
         return looked_at // LOOKS_PER_US
 
     def _bar(self, gone: Collection[Consumer]) -> None:
-        """Bar these consumers from the ring: an acknowledgement still to come must not bring them
-        back."""
+        """Keep these consumers out of the ring: later acknowledgements must not bring them back."""
         for consumer in gone:
             consumer.blocked |= Blocked.NOT_ACTIVE
 
     def activate_next(self) -> bool:
-        """Choose the next single active consumer. True when it can be served now."""
+        """Choose the next single active consumer. True if it can be served now."""
         self.active = self._next_active()
         return self.active is not None and self.active.unblock(Blocked.NOT_ACTIVE)
 

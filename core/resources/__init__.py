@@ -1,4 +1,4 @@
-"""Memory, disk and file descriptors: when they run short, and who has to wait.
+"""Memory, disk and file descriptors: measuring them, and holding publishers back.
 
 Theory. Monitors measure (`memory_monitor`, `disk_monitor`) and raise `alarms`; an alarm of any
 node counts at every node. While a resource is a little short, only publishers to queues that grow

@@ -108,7 +108,7 @@ class Alarms:
         return self._in_effect.get(alarm, False)
 
     def reason(self) -> str:
-        """What blocked publishers are told; empty without an alarm."""
+        """The reason that blocked publishers are told; empty without an alarm."""
         short = {alarm.resource for alarm in self._in_effect}
         return " & ".join(REASONS[resource] for resource in Resource if resource in short)
 

@@ -118,7 +118,7 @@ class DiskMonitor:
 
     @property
     def snapshots_are_the_cause(self) -> bool:
-        """Whether there would be no alarm without what snapshots keep on the disk."""
+        """Whether there would be no alarm without the files that snapshots keep on the disk."""
         free = self.free_bytes
         return free is not None and free < self.limit_bytes <= free + self.pinned_bytes()
 

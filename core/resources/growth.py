@@ -1,13 +1,13 @@
-"""Which queues may take no more while a resource runs short, because they have grown.
+"""Growing queues: while a resource runs a little short, only their publishers have to wait.
 
-An alarm is there to stop what fills memory and disk: queues into which more is published than
-consumed. A queue whose consumers keep up fills nothing, so while the shortage is small
-(`Alarms.all_wait` is false) its publishers go on. A queue has grown when it holds more than it did
+Memory and disk are filled by queues into which more is published than consumed. A queue whose
+consumers keep up fills nothing, so while the shortage is small (`Alarms.all_wait` is false) its
+publishers go on. A queue has grown when it holds more than it did
 when it was first published to during the shortage, and more than `ALWAYS`. Its publishers wait
 until it is shorter again, or the shortage is over.
 
-What a queue holds is known to the node that leads it. The nodes tell each other which queues have
-grown (`told`), so that publishers anywhere in the cluster wait for them.
+Only the node that leads a queue knows its size. The nodes tell each other which queues have grown
+(`told`), so that publishers anywhere in the cluster wait for them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from warren.core.resources.alarms import Alarms
 from warren.core.scheduling.periodic import Periodic
 
 LOOK_INTERVAL_S = 0.25
-"""How often a queue that has grown is looked at, whether it is shorter again."""
+"""The time between two checks whether queues that had grown are shorter again."""
 
 
 ALWAYS = Stock(1000, 1 << 20)
-"""What any queue may hold: consumers have some messages that are not acknowledged yet."""
+"""A queue with no more than this has not grown: some messages are always unacknowledged."""
 
 
-class Holding(Protocol):
-    """A queue, as far as this module looks at it."""
+class GrowingQueue(Protocol):
+    """The part of a queue that this module uses."""
 
     @property
     def is_here(self) -> bool:
@@ -47,19 +47,19 @@ class Holding(Protocol):
 
 
 class Growth:
-    """The queues that have grown since a resource runs short."""
+    """The queues that have grown since a resource began to run short."""
 
     def __init__(self, alarms: Alarms, clock: Clock) -> None:
         self._alarms = alarms
-        self._at_first: dict[Holding, Stock] = {}
-        self._grown: dict[Holding, None] = {}
+        self._at_first: dict[GrowingQueue, Stock] = {}
+        self._grown: dict[GrowingQueue, None] = {}
         self._elsewhere: dict[str, frozenset[int]] = {}
         self._subscribers: list[Callable[[], None]] = []
         self._look = Periodic(clock, self._look_again)
         alarms.subscribe(self._alarms_changed)
 
-    def holds_back(self, queue: Holding) -> bool:
-        """Whether publishers to this queue have to wait; asked before each publish of theirs."""
+    def holds_back(self, queue: GrowingQueue) -> bool:
+        """Whether publishers to this queue have to wait; it is asked before each publish."""
         if not queue.is_here:
             return any(queue.queue_id in grown for grown in self._elsewhere.values())
         if queue.deleted:
@@ -77,24 +77,22 @@ class Growth:
         return has_grown
 
     def grown_here(self) -> list[int]:
-        """The ids of the queues led here that publishers wait for."""
+        """The ids of the queues that this node leads and that have grown."""
         return sorted(queue.queue_id for queue in self._grown)
 
     def told(self, node: str, grown: Iterable[int]) -> None:
-        """Note the queues led at another node that publishers have to wait for, as it names
-        them."""
+        """Note the queues that have grown at another node, which has told this one."""
         ids = frozenset(grown)
         if ids != self._elsewhere.get(node, frozenset()):
             self._elsewhere[node] = ids
             self._changed()
 
     def node_down(self, node: str) -> None:
-        """Forget what a node said that is gone: another one leads its queues, and will say which
-        have grown."""
+        """Forget the queues of a node that is gone: the nodes that lead them now will tell."""
         self.told(node, ())
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Call back when the queues have changed that publishers wait for."""
+        """Call back when the set of grown queues changes."""
         self._subscribers.append(callback)
 
     def _changed(self) -> None:

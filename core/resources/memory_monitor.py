@@ -149,7 +149,7 @@ def resident_memory(read_file: ReadFile) -> int | None:
 
 
 def total_memory(read_file: ReadFile) -> int:
-    """The memory of the machine, or what the control group of this process may use of it."""
+    """The memory of the machine, or the limit of this process's control group."""
     total = _kilobytes(read_file, "/proc/meminfo", "MemTotal:")
     limits = [] if total is None else [total]
     for path in _cgroup_limit_files(read_file):

@@ -1,4 +1,4 @@
-"""A moment by which something is to be done, and the one timer that is kept for it."""
+"""One timer for the earliest of several moments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warren.core.ports import Clock, Timer
 class Deadline:
     """Calls `callback` once, at the earliest of the moments it was set for; then it is not set.
 
-    It refers to its owner by the callback: an owner that ends cancels it and lets go of it.
+    The callback refers to the owner, so an owner that ends cancels the deadline and drops it.
     """
 
     __slots__ = ("_clock", "_moment", "_timer", "callback")

@@ -1,12 +1,12 @@
 """The turns of the loop, and how much work one of them may hold.
 
-Everything runs on one loop, so whatever takes long makes all clients wait. Work whose amount a
-client decides says what it costs (`spend`), and looks whether the turn is `over`. If it is, the
-work goes on in a later turn: a coroutine awaits `pause`, other code hands its next step to `soon`.
-Steps wait in one line for the whole node and each gets its share in order, so ten clients with
-costly requests cost the others no more of a turn than one. What clients have sent and was not
-looked at yet has a line of its own, before the other: it may be little, and a thousand queues with
-work to do must not be in front of it. Of the other line one step at least is taken in each turn.
+Everything runs on one loop, so long work makes all clients wait. Work whose amount a client decides
+notes its cost (`spend`), and checks whether the turn is `over`. If it is, the work goes on in a
+later turn: a coroutine awaits `pause`, other code hands its next step to `soon`. Steps wait in one
+line for the whole node and are taken in order, so ten clients with costly requests cost the others
+no more of a turn than one. Requests that have arrived from clients wait in a line of their own,
+which comes first: such a request may be small, and must not stand behind a thousand queues with
+work to do. At least one step of the other line is taken in each turn.
 
 Costs are estimates in microseconds of this code on an ordinary machine, not measurements: the same
 input takes the same turns wherever it runs, in simulations as well.
@@ -22,24 +22,25 @@ from warren.core.ports import Clock
 from warren.core.scheduling.waiting import Awaited
 
 TURN_US = 1500
-"""What one turn may cost. A request and its answer take a few turns, together well below 20 ms."""
+"""The cost that one turn may have. A request and its answer take a few turns, which together stay
+well below 20 ms."""
 
 Answer = TypeVar("Answer")
 
 LET_GO_AT_ONCE = 500
 LET_GO_US = 2
-"""Objects that are freed at once, and what each of them costs."""
+"""The number of objects that are freed in one turn, and the cost of each."""
 
 
 class Unfinished(Exception):
-    """The answer needs more than a turn. Asked again, the work goes on where it was."""
+    """The answer takes more than a turn. The caller asks again, and the work goes on."""
 
 
 class Turns:
     """The turns of one node.
 
-    `left_us` is what the present turn may still cost. It is a plain attribute, and below zero when
-    more was spent than there was.
+    `left_us` is the cost that the present turn may still have; it is negative if more was spent. It
+    is a plain attribute, because the message path reads it.
     """
 
     __slots__ = ("_clients", "_clock", "_line", "_scheduled", "left_us")
@@ -53,11 +54,11 @@ class Turns:
 
     @property
     def over(self) -> bool:
-        """Whether work that can wait has to, because the present turn is used up."""
+        """Whether the present turn is used up, so that work which can wait has to."""
         return self.left_us <= 0
 
     def spend(self, cost_us: int) -> None:
-        """Note what was done, or is about to be."""
+        """Note the cost of work that was done, or is about to be."""
         self.left_us -= cost_us
         if self.left_us <= 0:
             self._schedule()
@@ -68,7 +69,7 @@ class Turns:
         self._schedule()
 
     def soon_for_client(self, step: Callable[[], None]) -> None:
-        """Go on with what a client has sent, in one of the next turns."""
+        """Go on with the requests of a client, in one of the next turns."""
         self._clients.append(step)
         self._schedule()
 
@@ -111,8 +112,8 @@ class Turns:
                 self._schedule()
 
     def _take(self, line: deque[Callable[[], None]]) -> None:
-        """Take steps until the turn is over, one at least. Steps that they add run in the next
-        turn: sockets come in between."""
+        """Take steps until the turn is over, at least one. Steps that they add run in the next
+        turn, after sockets have been served."""
         for _ in range(len(line)):
             line.popleft()()
             if self.left_us <= 0:

@@ -1,7 +1,7 @@
 """Operations that may have to wait for other nodes, written as coroutines and run without a loop.
 
-A coroutine of this kind awaits nothing but what is here, and what it yields to its driver
-has a `then`. On a single node nothing ever waits: such a coroutine ends with its first `send`.
+A coroutine of this kind awaits only objects with a `then` (`Awaited`), such as those defined here.
+On a single node nothing ever waits: such a coroutine ends with its first `send`.
 """
 
 from __future__ import annotations

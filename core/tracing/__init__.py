@@ -1,7 +1,7 @@
-"""What is recorded of the lives of messages (docs/tracing.md).
+"""Records of the lives of messages (docs/tracing.md).
 
 Theory. Rules (`trace_rules`) select messages when they are published. The ids of these are
 *followed* (`tracer`), and a `LifeTrace` for each virtual host, which hears of its messages as a
-`MessageObserver`, makes a `TraceRecord` of whatever happens to one that is followed. A `TraceStore`
+`MessageObserver`, makes a `TraceRecord` of every event of a followed message. A `TraceStore`
 keeps the records and finds those of one message. Begin with `life_trace`.
 """

@@ -30,11 +30,12 @@ from warren.core.tracing.trace_rules import Rule
 from warren.core.tracing.tracer import Tracer
 
 LOOK_US = 3
-"""What it costs to see whether a message is followed, as `core/scheduling/turns.py` counts it."""
+"""The cost of finding out whether a message is followed, in the microseconds of
+`core/scheduling/turns.py`."""
 
 FILTER_US = 10
 FILTERED_BYTES_PER_US = 256
-"""What a filter costs, and how many octets of a body it looks at in a microsecond."""
+"""The cost of a filter, and the octets of a body that it examines in a microsecond."""
 
 DEATHS: Final = {
     "rejected": TraceEvent.REJECTED,
@@ -51,7 +52,7 @@ ACTIONS: Final = {
     "replay": TraceEvent.REPLAYED,
     "delete": TraceEvent.DELETED,
 }
-"""What operators do with messages."""
+"""The operations of operators on messages."""
 
 
 class LifeTrace(MessageObserver):

@@ -1,4 +1,4 @@
-"""What is recorded of a message: one record for each thing that happens to it."""
+"""Trace records: one for each event in the life of a message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class TraceEvent(StrEnum):
-    """What happened to a message."""
+    """An event in the life of a message."""
 
     PUBLISHED = "published"
     RETURNED = "returned"

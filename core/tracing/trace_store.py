@@ -25,7 +25,7 @@ class Life(NamedTuple):
 
 
 class Traced(Struct):
-    """The part of a record that says which message is to be followed after a restart."""
+    """The part of a record by which a restart knows which messages to follow."""
 
     vhost: str = ""
     id: str = ""

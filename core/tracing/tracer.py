@@ -1,4 +1,4 @@
-"""What a node records of the lives of messages, for all its virtual hosts (`life_trace.py`).
+"""The tracer of a node: it records lives of messages for all virtual hosts (`life_trace.py`).
 
 Answerable for which messages are followed, and for handing records to those who keep them, a list
 at a time. All of it is bounded. A message that one too many of a second is not followed; what could
@@ -30,7 +30,7 @@ HAND_OVER_S = 0.2
 """How long a record waits for others."""
 
 ADD_US = 5
-"""What a record costs, as `core/scheduling/turns.py` counts it."""
+"""The cost of a record, in the microseconds of `core/scheduling/turns.py`."""
 
 
 class TraceCounts(NamedTuple):
@@ -82,7 +82,7 @@ class Tracer:
             self.too_slow,
         )
 
-    # What is followed
+    # Followed messages
 
     def is_followed(self, vhost: str, name: str) -> bool:
         return (vhost, name) in self.all_followed
@@ -130,7 +130,7 @@ class Tracer:
         self._pending.append(record)
 
     def hand_over(self) -> None:
-        """Hand over what waits."""
+        """Hand over the records that wait."""
         records, self._pending = self._pending, []
         if not records:
             return

@@ -1,4 +1,4 @@
-"""What policies mean for the queues and exchanges of a virtual host."""
+"""Applies policies to the queues and exchanges of a virtual host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warren.core.vhosts.contents import Contents
 
 
 class AppliedPolicies:
-    """The policies that apply to what is in one virtual host."""
+    """The policies of one virtual host, applied to its queues and exchanges."""
 
     def __init__(self, contents: Contents, policies: Policies, turns: Turns) -> None:
         self._contents = contents
@@ -39,7 +39,7 @@ class AppliedPolicies:
         return self._policies.alternate_exchange(vhost, exchange.name)
 
     async def have_changed(self) -> None:
-        """Have every queue and exchange follow a change of a policy, in turns."""
+        """A policy has changed: apply the policies to every queue and exchange, in turns."""
         self._round += 1
         this_round, contents = self._round, self._contents
         exchanges, queues = list(contents.exchanges.values()), list(contents.queues.values())
@@ -59,5 +59,5 @@ class AppliedPolicies:
         contents.topology.generation += 1
 
     def end(self) -> None:
-        """The virtual host is gone: nothing follows a change any more."""
+        """The virtual host was deleted: stop applying policies."""
         self._round += 1

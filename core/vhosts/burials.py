@@ -1,20 +1,20 @@
-"""The dead letters of a virtual host: what died, and its way to the dead letter exchanges.
+"""Burials: dead messages of a virtual host, and the way of their dead letters.
 
-A message that died in a queue stays there, pending and on disk, until its dead letter is safe
-(`succession.py`); then the queue is told that it is buried. One that died before a queue took it,
-such as with a time to live of 0, is its publisher's until then: the confirm waits.
+A message that dies in a queue stays there, pending and on disk, until its dead letter is safe
+(`succession.py`); then it is *buried*, and the queue removes it. If a message dies before a queue
+has taken it, such as one with a time to live of 0, its publisher waits for the confirm until then.
 
-The dead letters of some queues must arrive (`QueueSettings.keeps_dead`). Those that no queue takes
-are kept, and routed again after 1 to 10 s; few of them are on the way at a time.
+The dead letters of some queues must arrive (`QueueSettings.keeps_dead`). If no queue takes one, it
+is *kept* and routed again after 1 to 10 s; few of them are on the way at a time.
 
-The dead wait in one line, the oldest first. A burial may be the cause of further deaths, which
-join the line, so cascades of any depth need no recursion. How much of the line is worked off in a
-turn is up to the node (`turns.py`). Bodies that were paged out are read when it is their turn.
+Dead messages wait in one line, the oldest first. A burial may cause further deaths, which join the
+line, so cascades of any depth need no recursion. The line is worked off in turns (`turns.py`).
+Bodies that were paged out are read when it is their turn.
 
-Delayed messages that are due go the same way, from a delay queue to where their exchange routes
-them (`delay_queue.py`).
+Delayed messages that are due go the same way, from a delay queue to the queues that their exchange
+finds (`delay_queue.py`).
 
-What a dead letter looks like is amqp_semantics.md section 9.
+amqp_semantics.md section 9 has the contents of dead letters.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ from warren.core.vhosts.node_counts import Death, NodeCounts
 log = logging.getLogger("warren.queue")
 
 BURIAL_US = 10
-"""What a burial costs: headers decoded, a death added, encoded again, routed."""
+"""The cost of a burial: headers are decoded, get a death, are encoded again, and routed."""
 
 FIRST_DEATH_OCTETS = 200
 HEADER_OCTETS_PER_US = 8
-"""Headers grow with every death, and most of what a burial costs is theirs from the second on."""
+"""Headers grow with every death; from the second on they are most of the cost of a burial."""
 
 DEATH_US = 1
-"""A call that lets messages die makes the line longer, and waits while a turn is used up by it."""
+"""The cost of a call by which messages die; it makes the line longer."""
 
 ON_THE_WAY_MAX = 5000
-"""Dead letters of one queue that are published and not safe yet. If they cannot get where they are
-to go, those behind them stay where they can be paged out, and those of other queues go on."""
+"""Dead letters of one queue that may be published and not safe yet. With so many, the next ones
+stay in the queue, where they can be paged out, and those of other queues go on."""
 
 INSISTED_ON_MAX = 32
-"""Dead letters of one queue that are on their way at a time, where they must arrive (the strategy
-`at-least-once`). It is small because those that no queue takes are all kept in memory."""
+"""The same for queues whose dead letters must arrive (the strategy `at-least-once`). It is small,
+because those that no queue takes are all kept in memory."""
 
 KEPT_AGAIN_FIRST_S = 1.0
 KEPT_AGAIN_S = 10.0
-"""Dead letters that no queue has taken are routed again: first so soon, then after twice the time
-each, up to the longest."""
+"""The first and the longest time after which kept dead letters are routed again; it doubles in
+between."""
 
 QUEUE_US = 5
 """The cost of each queue that takes the dead letter."""
@@ -92,7 +92,7 @@ class Routes(Protocol):
 
     @property
     def observer(self) -> MessageObserver | None:
-        """The observer of what becomes of messages."""
+        """The observer of messages; None if there is nothing to observe."""
         ...
 
     @property
@@ -100,8 +100,8 @@ class Routes(Protocol):
 
 
 class _Dead:
-    """Messages that died together. Without `done`, the queue is told when they are buried. `again`:
-    they were published before, and no queue took them."""
+    """Messages that died together. `done` is called when they are buried; without it, the queue is
+    told. `again`: they were published before, and no queue took them."""
 
     __slots__ = ("again", "done", "messages", "queue", "reason")
 
@@ -139,16 +139,16 @@ class Burials:
         self._counts = counts
         self._succession = Succession(clock, turns, lambda name: routes.queues.get(name))
         self._line: deque[_Dead] = deque()
-        # By queue: how many dead letters are on the way, and the dead that wait because these are
-        # too many.
+        # By queue: the number of dead letters on the way, and the dead messages that wait because
+        # these are too many.
         self._on_the_way: dict[LocalQueue, int] = {}
         self._stalled: dict[LocalQueue, deque[_Dead]] = {}
-        # The dead of each queue that are not buried yet, and the buried ones it is to be told of.
+        # By queue: dead messages not buried yet, and buried ones of which it has not been told.
         self._unburied: dict[LocalQueue, dict[Message, None]] = {}
         self._buried: dict[LocalQueue, list[Message]] = {}
-        # Happens when nothing of a queue is left to bury.
+        # By queue: the event that it has nothing to bury any more.
         self._awaited: dict[LocalQueue, Event] = {}
-        # Dead letters that must arrive and that no queue has taken.
+        # Kept dead letters: they must arrive, and no queue has taken them.
         self._kept: dict[LocalQueue, list[_Dead]] = {}
         self._keeping: Timer | None = None
         self._kept_again_s = KEPT_AGAIN_FIRST_S
@@ -159,13 +159,12 @@ class Burials:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is on its way: every dead letter is safe or held, and the queues know
-        it."""
+        """Whether every dead letter is safe or held, and the queues know it."""
         waits = self._line and not self._held
         return not (waits or len(self._succession) or self._buried)
 
     def of_queue(self, queue: LocalQueue) -> Iterator[Message]:
-        """The dead of a queue that are not buried yet; they are pending in its backing queue."""
+        """The dead messages of a queue not buried yet; they are pending in its backing queue."""
         yield from self._unburied.get(queue, ())
 
     def died(self, queue: LocalQueue, count: int, reason: DeathReason) -> None:
@@ -199,7 +198,7 @@ class Burials:
 
     def queue_ends(self, queue: LocalQueue) -> None:
         for dead in self._waiting(queue):
-            # Bodies that only the store of the queue has are read before that goes.
+            # The store of the queue goes, so its bodies are read now.
             dead.messages = deque(queue.backing.load(dead.messages))
         self._forget(queue)
 
@@ -210,16 +209,16 @@ class Burials:
         self._forget(queue)
 
     def _waiting(self, queue: LocalQueue) -> list[_Dead]:
-        """The dead of the queue that are not published yet."""
+        """The dead messages of the queue whose dead letters are not published yet."""
         if queue not in self._unburied:
             return []
         waiting = (*self._line, *self._stalled.get(queue, ()))
         return [dead for dead in waiting if dead.queue is queue and dead.done is None]
 
     def hold(self) -> None:
-        """Bury nothing until `release`: queues may be missing that are to come, or the node stops.
+        """Bury nothing until `release`: not all queues have been made yet, or the node stops.
 
-        What the node keeps on disk dies again when it has started.
+        Messages that are on disk die again after the next start.
         """
         self._held = True
 
@@ -241,7 +240,7 @@ class Burials:
         self._succession.end()
 
     def _work(self) -> None:
-        """Bury until the turn is over."""
+        """Bury dead messages until the turn is over."""
         if self._burying or self._held:
             return
         self._burying = True
@@ -284,7 +283,7 @@ class Burials:
         if done is None:
             done = self._keeper(queue, message)
         if is_kept and not queue.deleted and not queue.backing.load((message,)):
-            # Its store has lost it, and has said so.
+            # The store has lost the message, and has said so.
             done()
             return
         try:
@@ -296,7 +295,7 @@ class Burials:
             self._turns.spend(TURN_US)
 
     def _is_stalled(self, queue: LocalQueue) -> bool:
-        """Whether too many are on the way; also while others of the queue wait for that."""
+        """Whether dead letters of the queue have to wait, as too many are on the way."""
         most = INSISTED_ON_MAX if queue.settings.keeps_dead else ON_THE_WAY_MAX
         return queue in self._stalled or self._on_the_way.get(queue, 0) >= most
 
@@ -348,7 +347,7 @@ class Burials:
     def _send_on(
         self, queue: LocalQueue, delayed: str, message: Message, done: Callable[[], None]
     ) -> None:
-        """Route a message whose delay is over; one that no queue takes is dropped."""
+        """Route a message whose delay is over; it is dropped if there is no queue for it."""
         exchange = self._routes.exchanges.get(delayed)
         if exchange is None:
             done()
@@ -367,7 +366,7 @@ class Burials:
         done()
 
     def _keep(self, dead: _Dead, message: Message, done: Callable[[], None]) -> None:
-        """No queue has taken the dead letter: it is tried again later."""
+        """Keep a dead letter that no queue has taken; it is routed again later."""
         queue = dead.queue
         if queue.deleted or queue not in self._unburied:
             done()
@@ -390,12 +389,12 @@ class Burials:
             self._happened(queue)
 
     def _given_up(self, dead: _Dead) -> None:
-        """Give up a kept dead letter, which ends with its queue: those behind it may go on."""
+        """Give up a kept dead letter, as its queue has ended; others may go on."""
         assert dead.done is not None
         dead.done()
 
     def _only_kept(self, queue: LocalQueue) -> bool:
-        """Whether all dead letters of the queue are kept ones, and none is on its way."""
+        """Whether all dead letters of the queue are kept, and none is on its way."""
         return len(self._unburied.get(queue, ())) == len(self._kept.get(queue, ()))
 
     def _try_kept_again(self) -> None:
@@ -406,14 +405,14 @@ class Burials:
         self._work()
 
     def _keeper(self, queue: LocalQueue, message: Message) -> Callable[[], None]:
-        """The callback for when a message that the queue keeps is buried."""
+        """Count a dead letter as on the way; returns the callback for its burial."""
         self._on_the_way[queue] = self._on_the_way.get(queue, 0) + 1
 
         def buried() -> None:
             self._arrived(queue)
             unburied = self._unburied.get(queue)
             if unburied is None or message not in unburied:
-                # The queue is gone.
+                # The queue has ended or moved.
                 return
             del unburied[message]
             if not unburied:
@@ -437,7 +436,7 @@ class Burials:
             self._go_on_soon()
 
     def _tell(self) -> None:
-        """Tell queues what is buried, many messages at a time."""
+        """Tell queues which messages are buried, many at a time."""
         self._telling = False
         buried, self._buried = self._buried, {}
         for queue, messages in buried.items():
@@ -446,7 +445,7 @@ class Burials:
                 self._happened(queue)
 
     def _forget(self, queue: LocalQueue) -> None:
-        """Tell the queue nothing more of its dead: it is gone, or another object stands for it."""
+        """Forget the dead messages of a queue that has ended or moved."""
         self._unburied.pop(queue, None)
         self._buried.pop(queue, None)
         for dead in self._kept.pop(queue, ()):

@@ -1,4 +1,4 @@
-"""What is in a virtual host now: exchanges, queues and bindings, by their names."""
+"""The present exchanges, queues and bindings of a virtual host, by their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message looks like after it died in a queue: headers, routing keys, the cycle rule.
+"""The contents of dead letters: headers, routing keys, the cycle rule.
 
 The rules are amqp_semantics.md section 9. Everything here is a pure function of the message.
 """

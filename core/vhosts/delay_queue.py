@@ -32,11 +32,11 @@ DUE_SLICE = 64
 """Messages that are read in one go when they are due: each is wherever it was written."""
 
 READ_US = 15
-"""What it costs to read one message."""
+"""The cost of reading one message, in the microseconds of `core/scheduling/turns.py`."""
 
 
 class TakingQueue(BackingQueue, Protocol):
-    """The backing queue of a delay queue: `DueQueue`, or what a leader has around it."""
+    """The backing queue of a delay queue: a `DueQueue`, or the level of a leader around it."""
 
     def take(self, positions: Collection[int]) -> list[Message]:
         """Make these messages pending, whenever they are due; those that are not ready are passed
@@ -85,7 +85,7 @@ class DelayQueue(ClassicQueue):
         # before.
         return delay_ms(self._codec.named_headers(envelope.header, DELAY_NAMES)) or 1
 
-    # What is due
+    # Due messages
 
     def _drop_expired(self, limit: int) -> bool:
         room = min(limit, UNDER_WAY_MAX - self._under_way, DUE_SLICE)
@@ -111,7 +111,7 @@ class DelayQueue(ClassicQueue):
         if not self.deleted:
             self._resume_soon()
 
-    # What operators do
+    # For operators
 
     @property
     def _taking(self) -> TakingQueue:

@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 
 Q = TypeVar("Q")
 
-NOBODY: Final = object()
+NO_OWNER: Final = object()
 """Owns an exclusive queue whose connection ended before the queue was there."""
 
 
@@ -34,9 +34,9 @@ class ExclusiveQueues(Generic[Q]):
         self._declaring.pop(queue_id, None)
 
     def owner_of_new(self, queue_id: int) -> object:
-        """Return the owner of the queue that comes to be now: `NOBODY` for one that no connection
-        of this run of the node has declared."""
-        return self._declaring.pop(queue_id, NOBODY)
+        """Return the owner of a queue that is being made: `NO_OWNER` if no connection of this run
+        of the node has declared it, or that has ended."""
+        return self._declaring.pop(queue_id, NO_OWNER)
 
     def add(self, owner: object, name: str, queue: Q) -> None:
         self._owned.setdefault(owner, {})[name] = queue
@@ -48,11 +48,11 @@ class ExclusiveQueues(Generic[Q]):
             del self._owned[owner]
 
     def owner_ends(self, owner: object) -> list[Q]:
-        """Return the queues of a connection that ends. Those it is still declaring will be
-        `NOBODY`'s."""
+        """Return the queues of a connection that ends. Those that it is still declaring will have
+        `NO_OWNER`."""
         for queue_id, declaring in self._declaring.items():
             if declaring is owner:
-                self._declaring[queue_id] = NOBODY
+                self._declaring[queue_id] = NO_OWNER
         return list(self._owned.get(owner, {}).values())
 
     def clear(self) -> None:

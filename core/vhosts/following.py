@@ -28,7 +28,7 @@ from warren.core.queues.local_queues import LocalQueues
 from warren.core.queues.queue import DeclaredQueue, Queue
 from warren.core.vhosts.applied_policies import AppliedPolicies
 from warren.core.vhosts.contents import Contents
-from warren.core.vhosts.exclusive_queues import NOBODY
+from warren.core.vhosts.exclusive_queues import NO_OWNER
 from warren.core.vhosts.histories import Histories
 from warren.core.vhosts.observation import Observation
 from warren.core.vhosts.queue_making import Makings, made_queue
@@ -37,16 +37,16 @@ log = logging.getLogger("warren.vhost")
 queue_log = logging.getLogger("warren.queue")
 
 QUEUE_ID_BITS = 54
-"""Random bits that tell queues apart on disk, deleted ones included."""
+"""Random bits in the id of a queue: ids are unique on disk, those of deleted queues included."""
 
 
 def new_queue_id(random: Random) -> int:
-    """The id of a queue, in which there is room for the numbers of its levels."""
+    """The id of a new queue; the numbers of its levels are added to it."""
     return random.getrandbits(QUEUE_ID_BITS) * LEVELS
 
 
 def made_exchange(name: str, record: ExchangeRecord, random: Random) -> Exchange:
-    """The exchange that a definition describes. Raises for what its type cannot have."""
+    """The exchange that a definition describes. Raises the errors of `make_exchange`."""
     return make_exchange(
         record.type,
         name,
@@ -62,7 +62,7 @@ class FollowedBy(Protocol):
     """The calls to the virtual host."""
 
     def queue_has_ended(self, queue: Queue) -> None:
-        """A queue is about to end: its definition is gone."""
+        """A queue is about to end: its definition was removed."""
         ...
 
     def has_no_owner(self, queue: Queue) -> None:
@@ -71,7 +71,7 @@ class FollowedBy(Protocol):
 
 
 class Following:
-    """Has the contents of one virtual host follow the definitions."""
+    """Makes and ends the contents of one virtual host as its definitions change."""
 
     def __init__(
         self,
@@ -102,13 +102,13 @@ class Following:
         self._stop_watching: list[Callable[[], None]] = []
 
     def begin(self) -> None:
-        """Follow what the store tells from now on."""
+        """Begin to follow the store."""
         self._stop_watching = [
             self._store.watch((kind, self._contents.vhost), told) for kind, told in self._watched
         ]
 
     def recover(self) -> None:
-        """Bring to life what the store has."""
+        """Make all exchanges, queues and bindings that the store has."""
         for kind, told in self._watched:
             for stored in self._store.records((kind, self._contents.vhost)):
                 told(stored.key, stored.record)
@@ -118,14 +118,14 @@ class Following:
         return not self._stop_watching
 
     def stop(self) -> None:
-        """Follow the definitions no more: their changes are for the node's next start."""
+        """Ignore changes of definitions from now on: the node's next start will see them."""
         for stop in self._stop_watching:
             stop()
         self._stop_watching.clear()
 
     @contextmanager
     def _skipping(self, key: Key) -> Iterator[None]:
-        """Pass over a definition that cannot be brought to life."""
+        """Pass over a definition that cannot be used."""
         try:
             yield
         except BrokerError as error:
@@ -156,7 +156,7 @@ class Following:
                 self.add_exchange(name, record)
 
     def add_exchange(self, name: str, record: ExchangeRecord) -> None:
-        """Make an exchange that is defined so."""
+        """Make the exchange of this definition."""
         contents = self._contents
         exchange = made_exchange(name, record, self._random)
         exchange.declared_by = record.declared_by
@@ -189,7 +189,7 @@ class Following:
             self._add_queue(name, record)
 
     def _follow_leader(self, queue: Queue, record: QueueRecord) -> None:
-        """Follow the changed definition of a queue that is there."""
+        """Follow the changed definition of an existing queue."""
         here = self._placement.is_here(record)
         if not queue.is_led_as(record.leader, record.epoch, here):
             self._renew(queue, record)
@@ -197,7 +197,7 @@ class Following:
             queue.mirrored = record.can_move
 
     def renew(self, queue: Queue) -> None:
-        """Begin anew with the leader of a queue, which has forgotten this node."""
+        """Make another object for a queue whose leader has forgotten this node."""
         stored = self._store.get(queue.key)
         if stored is not None and self._contents.queues.get(queue.name) is queue:
             assert isinstance(stored.record, QueueRecord)
@@ -206,13 +206,13 @@ class Following:
                 self._renew(queue, stored.record)
 
     def _renew(self, queue: Queue, record: QueueRecord) -> None:
-        """Put another object in the place of a queue."""
+        """Replace the object of a queue by another one."""
         self._local_queues.remove(queue)
         moving = queue.move_out()
         self._add_queue(queue.name, record)
         successor = self._contents.queues[queue.name]
         self._placement.move_in(successor, moving)
-        # Those that wait for the leader ask the next one, behind what was under way before.
+        # Operations that wait for the leader ask the next one, after those under way before.
         queue.succeeded_by(successor)
 
     def _add_queue(self, name: str, record: QueueRecord) -> None:
@@ -229,7 +229,7 @@ class Following:
         if isinstance(queue, LocalQueue):
             self._local_queues.add(queue)
             queue.keep_limits()
-        if owner is NOBODY:
+        if owner is NO_OWNER:
             self._vhost.has_no_owner(queue)
 
     def _made_queue(self, name: str, record: QueueRecord) -> Queue:

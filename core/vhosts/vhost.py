@@ -1,15 +1,15 @@
 """A virtual host: its exchanges, queues and bindings, and the rules between them.
 
-The definitions in the metadata store are the truth, and what lives here follows them. A method
-that declares, binds or deletes decides what is to be written and hands it to the store; exchanges,
-queues and bindings come and go when the store tells of the change. On a single node that is
-before the call returns; in a cluster it is when the commit is `visible`, and the call has to be
-made again when it was `refused`.
+The definitions in the metadata store are the truth, and the objects here follow them. A method
+that declares, binds or deletes works out a transaction and hands it to the store; exchanges, queues
+and bindings come and go when the store reports the change. On a single node the store does so
+before the call returns; in a cluster it does so when the commit becomes `visible`, and the caller
+repeats the call if the commit was `refused`.
 
-Every change of what a publish would resolve to bumps `topology.generation`, which is how the
-caches of the connections notice.
+Every change that may lead a publish to other queues raises `topology.generation`, by which
+connections notice that the routes they have kept are outdated.
 
-The rules are those of amqp_semantics.md sections 2.1, 3 and 4.1. Permissions are the caller's.
+The rules are those of amqp_semantics.md sections 2.1, 3 and 4.1. The caller checks permissions.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ DECLARE_US = 100
 LEVEL_US = 4
 BIND_US, ARGUMENT_US = 40, 5
 DELETE_US = 20
-"""The cost of declaring a queue or exchange, of each level of a queue, of a binding and of each of
-its arguments, of deleting."""
+"""The costs of a declaration, of each level of a queue, of a binding and each of its arguments, and
+of a deletion, in the microseconds of `core/scheduling/turns.py`."""
 
 CHECKED_MAX = 100
-"""Definitions of which a deletion checks that no other node has changed them meanwhile."""
+"""A deletion checks of so many definitions that no other node has changed them meanwhile."""
 
 PREDECLARED = (
     (DEFAULT_EXCHANGE, "direct", False),
@@ -98,7 +98,7 @@ PREDECLARED = (
     ("amq.match", "headers", False),
     (TRACE_EXCHANGE, "topic", True),
 )
-"""Name, type and whether internal of the exchanges every virtual host has."""
+"""The exchanges of every virtual host: name, type, and whether it is internal."""
 
 
 class VirtualHost:
@@ -118,9 +118,9 @@ class VirtualHost:
         # The exchanges that have a delay queue.
         self.delayed = contents.delayed
         self.observation = Observation(self.queues, self.topology)
-        # The quotas of its queues; `Node` sets them.
+        # The quotas of its queues, set by `Node`.
         self.quotas: VhostQuotas | None = None
-        # Messages of channels, and octets of connections, that are gone.
+        # Counts of channels and connections that have ended.
         self.past_channels = NOTHING
         self.past_received = self.past_sent = 0
         self._ended = False
@@ -154,11 +154,11 @@ class VirtualHost:
         self._following.begin()
 
     def recover(self) -> None:
-        """Bring to life what the store has.
+        """Make the exchanges, queues and bindings that the store has.
 
-        What cannot be, such as an exchange of a type this version does not know, is logged and
-        left in the store. What a queue drops when it comes back is dead-lettered when all is
-        there that it may be meant for.
+        A definition that cannot be used, such as an exchange of a type that this version does not
+        know, is logged and left in the store. Messages that a queue drops while it is made become
+        dead letters only when all queues are there.
         """
         self.burials.hold()
         self._following.recover()
@@ -171,12 +171,12 @@ class VirtualHost:
         return self._contents.exchange(name)
 
     def check_exchange_type(self, kind: str) -> None:
-        """Raise `CommandInvalid` when there is no such type."""
+        """Raise `CommandInvalid` if there is no such type."""
         if kind not in EXCHANGE_TYPES:
             raise unknown_type(kind)
 
     def check_exchange_arguments(self, name: str, arguments: Table) -> None:
-        """Raise `PreconditionFailed` when what names the alternate exchange is no string."""
+        """Raise `PreconditionFailed` if the alternate exchange is not named by a string."""
         alternate = arguments.get(ALTERNATE_EXCHANGE)
         if alternate is not None and alternate.kind != "S":
             raise PreconditionFailed(
@@ -195,8 +195,8 @@ class VirtualHost:
         arguments: Table,
         declared_by: str = "",
     ) -> Commit:
-        """Make an exchange that does not exist yet, and the delay queue of a delayed one. Raises
-        for what its type cannot have."""
+        """Make an exchange that does not exist yet, and its delay queue if it is a delayed one.
+        Raises `PreconditionFailed` for arguments that its type does not have."""
         plain = to_plain(arguments)
         record = ExchangeRecord(kind, auto_delete, internal, plain, durable, declared_by)
         made_exchange(name, record, self._makings.random)
@@ -224,8 +224,7 @@ class VirtualHost:
         return Write(("queue", self.name, name), record, not durable)
 
     async def placed_exchange(self, name: str) -> None:
-        """Return when the delay queue of an exchange that was just declared, if it has one, has
-        the mirrors it is to have."""
+        """`placed` for the delay queue of an exchange that was just declared, if it has one."""
         queue = self.queues.get(delay_queue_name(name))
         if queue is not None:
             await self._placement.placed(queue)
@@ -237,7 +236,7 @@ class VirtualHost:
     async def end_exchange(self, name: str, *, if_unused: bool) -> None:
         """Delete the exchange and its bindings, in turns if they are many.
 
-        One that does not exist is no error; raises `PreconditionFailed` for one in use.
+        It need not exist. Raises `PreconditionFailed` if it must be unused and is not.
         """
         exchange = self.exchanges.get(name)
         bindings: list[Binding] = []
@@ -247,7 +246,7 @@ class VirtualHost:
         await self.ending.exchange(bindings, delete)
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Commit:
-        """Delete the exchange and its bindings; one that does not exist is no error."""
+        """Delete the exchange, which need not exist, and its bindings."""
         exchange = self.exchanges.get(name)
         if if_unused and exchange is not None and exchange.bindings:
             raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
@@ -260,18 +259,17 @@ class VirtualHost:
         return self._contents.queue(name)
 
     def queues_here(self) -> Iterator[LocalQueue]:
-        """The queues that this node has."""
+        """The queues that this node leads."""
         return (queue for queue in self.queues.values() if isinstance(queue, LocalQueue))
 
     def check_queue_limit(self, name: str) -> None:
-        """Raise `PreconditionFailed` when the virtual host may have no further queue."""
+        """Raise `PreconditionFailed` if the virtual host has as many queues as it may have."""
         self._limits.check_queue(self.name, name, len(self.queues) - len(self.delayed))
 
     def with_default_type(
         self, arguments: Table, *, durable: bool, exclusive: bool, auto_delete: bool
     ) -> Table:
-        """The arguments of a declaration, with the virtual host's default type of queues where the
-        client has not said which it wants."""
+        """The arguments of a declaration, with the default type of queue if they name none."""
         stored = self._store.get(("vhost", self.name))
         if stored is None:
             return arguments
@@ -292,11 +290,11 @@ class VirtualHost:
         declared_by: str = "",
         may_wait: bool = False,
     ) -> Commit:
-        """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments, and
-        `NotFound` when the node stops: no client could use the queue any more.
+        """Make a queue that does not exist yet.
 
-        Raises `InternalFault` for a quorum queue or a stream of which too few members are up,
-        unless it `may_wait` for them.
+        Raises `PreconditionFailed` for its arguments; `NotFound` if the node is stopping; and
+        `InternalFault` if it is a quorum queue or stream, too few members are up, and it may not
+        wait for them (`may_wait`).
         """
         if self._following.is_stopped:
             raise NotFound(f"vhost '{self.name}' is down")
@@ -341,7 +339,7 @@ class VirtualHost:
         return commit
 
     async def placed(self, queue: Queue) -> None:
-        """Return when a queue that was just declared has the mirrors it is to have."""
+        """Wait until a queue that was just declared has all mirrors that its policy demands."""
         await self._placement.placed(queue)
 
     def check_queue_equivalent(
@@ -354,9 +352,10 @@ class VirtualHost:
         auto_delete: bool,
         arguments: Table,
     ) -> None:
-        """Raise when a declaration contradicts the queue there is.
+        """Compare a declaration with the queue that exists.
 
-        `ResourceLocked` where exclusiveness differs, `PreconditionFailed` for all else.
+        Raises `ResourceLocked` if only one of them is exclusive, or another connection owns the
+        queue; and `PreconditionFailed` for any other difference.
         """
         owner = connection if exclusive else None
         if queue.exclusive_owner is not owner:
@@ -381,21 +380,21 @@ class VirtualHost:
             self._in_background(self.ending.queues(owned))
 
     def queue_unused(self, queue: LocalQueue) -> None:
-        """`QueueOwner`: an auto-delete or expired queue goes, but not because the node stops."""
+        """`QueueOwner`: delete an auto-delete or expired queue, unless the node is stopping."""
         if not queue.deleted and not self._following.is_stopped:
             self._in_background(self._end_unused(queue))
 
     async def _end_unused(self, queue: LocalQueue) -> None:
-        # A client that uses it again, while it ends in turns, keeps it.
+        # A client that begins to use it while it is deleted in turns keeps it.
         with suppress(PreconditionFailed):
             await self.ending.queue(queue, queue.check_unused)
 
     # Bindings
 
     def bind(self, binding: Binding, connection: object) -> Commit:
-        """Bind. The same binding again is no error.
+        """Bind; the binding may exist already.
 
-        Raises `NotFound`, `ResourceLocked`, or what the exchange has against the binding.
+        Raises `NotFound`, `ResourceLocked`, and the errors of `Exchange.check_binding`.
         """
         source = self.exchange(binding.source)
         if binding.destination_kind == "queue":
@@ -421,14 +420,14 @@ class VirtualHost:
         )
 
     def unbind(self, binding: Binding, connection: object) -> Commit:
-        """Unbind. A binding that does not exist is no error, even if the queue is another's."""
+        """Unbind; the binding need not exist. Raises `ResourceLocked` for a queue of others."""
         source = self.exchanges.get(binding.source)
         if binding.destination_kind == "queue" and source and binding in source.bindings:
             self.queue(binding.destination).check_access(connection)
         return self.delete(bindings=[binding])
 
     def bindings(self) -> Iterator[Binding]:
-        """All bindings but the implicit ones of the default exchange."""
+        """All bindings except the implicit ones of the default exchange."""
         return self._contents.all_bindings()
 
     def binding(self, key: Key) -> Binding | None:
@@ -442,7 +441,7 @@ class VirtualHost:
     # Publishing
 
     def queues_by_key(self, exchange: Exchange, routing_key: str) -> tuple[Queue, ...] | None:
-        """The queues for this key, or None if the message decides too. Raises `Unfinished`."""
+        """The queues for this key; None if they depend on more. Raises `Unfinished`."""
         routed = route(
             self.exchanges.get,
             exchange,
@@ -463,7 +462,7 @@ class VirtualHost:
         return self._queues(routed.queues)
 
     def routed(self, exchange: Exchange, routing_keys: Sequence[str], header: bytes) -> Routed:
-        """The queues of a publish by their names, with the cost and the exchanges on the way."""
+        """The names of the queues for a publish, the cost, and the exchanges on the way."""
         return route(
             self.exchanges.get,
             exchange,
@@ -474,18 +473,18 @@ class VirtualHost:
         )
 
     def _is_addressable(self, name: str) -> bool:
-        """Whether a queue gets what is published to the default exchange with its name as key."""
+        """Whether the default exchange leads to this queue: it exists and is no delay queue."""
         queue = self.queues.get(name)
         return queue is not None and queue.settings.delays is None
 
     def reply(self, envelope: Envelope, body: bytes, routing_keys: Iterable[str]) -> None:
-        """Hand a message for the default exchange to the waiting channels its keys name."""
+        """Hand a direct reply to the channels that its routing keys name."""
         for key in routing_keys:
             if key.startswith(REPLY_TO_PREFIX):
                 self._replies.deliver(key, envelope, body)
 
     async def publish(self, envelope: Envelope, body: bytes, routing_keys: Sequence[str]) -> None:
-        """Publish for the broker itself: no permission is needed, and nothing is confirmed."""
+        """Publish a message of the broker itself, without permissions and confirms."""
         exchange = self.exchanges.get(envelope.exchange)
         if exchange is not None:
             find = partial(self.queues_for, exchange, routing_keys, envelope.header)
@@ -495,21 +494,21 @@ class VirtualHost:
                 queue.publish(envelope, body, None, 0)
 
     def count_past(self, stats: MessageStats) -> None:
-        """Count what passed through a channel that is gone, or was none, as with HTTP."""
+        """Keep the counts of a channel that has ended, or of publishes over HTTP."""
         if self._ended:
             self._counts.past_channels = self._counts.past_channels.plus(stats)
         else:
             self.past_channels = self.past_channels.plus(stats)
 
     def _count_past_queue(self, queue: Queue) -> None:
-        """Keep counting the messages that passed through a queue that is going, by its type."""
+        """Keep the counts of a queue that ends, by its type."""
         kind = queue.settings.type
         if isinstance(queue, LocalQueue) and kind is not CLASSIC:
             past = self._counts.past_of_type
             past[kind] = past.get(kind, NOTHING).plus(queue.stats())
 
     def connection_ended(self, received_octets: int, sent_octets: int) -> None:
-        """Count what passed through a connection to the virtual host that is gone."""
+        """Keep the counts of a connection that has ended."""
         if self._ended:
             self._counts.past_received += received_octets
             self._counts.past_sent += sent_octets
@@ -519,33 +518,33 @@ class VirtualHost:
 
     @property
     def observer(self) -> MessageObserver | None:
-        """The observer of what becomes of messages."""
+        """The observer of messages; None if there is nothing to observe."""
         return self.observation if self.observation.is_needed else None
 
     # Policies
 
     def apply_policies(self) -> None:
-        """Have every queue and exchange follow a change of a policy, in turns."""
+        """A policy has changed: apply the policies to every queue and exchange, in turns."""
         self._in_background(self._applied.have_changed())
 
     def stop(self) -> None:
-        """The node stops; what is durable is to be found again."""
+        """The node stops: end every queue, so that the next start finds what is durable."""
         for queue in self.queues.values():
             queue.stop()
 
     def stop_following(self) -> None:
-        """Follow the definitions no more: their changes are for the node's next start."""
+        """Ignore changes of definitions from now on: the node's next start will see them."""
         self._following.stop()
 
     async def empty(self) -> None:
-        """Delete most of what is in the virtual host, because all of it is to go."""
+        """Delete most queues, bindings and exchanges: the virtual host is about to be deleted."""
         self._is_going = True
         await self.ending.queues(list(self.queues.values())[FEW:])
         self.turns.let_go(await self.ending.most_of(list(self.bindings())))
         await self.ending.exchanges(list(self.exchanges.values())[len(PREDECLARED) :])
 
     def end(self) -> None:
-        """End a virtual host that is deleted: its queues end, and with them their consumers."""
+        """End a virtual host that was deleted: end its queues, which cancels their consumers."""
         self._ended = True
         self.stop_following()
         self.count_past(self.past_channels)
@@ -561,15 +560,15 @@ class VirtualHost:
     # The calls of its queues
 
     def current(self, queue: Queue) -> Queue | None:
-        """`QueueOwner`: the object that stands for the queue now; None when it was deleted."""
+        """`QueueOwner`: the object that now stands for the queue; None if it was deleted."""
         return self._contents.current(queue)
 
     def follow_retention(self, queue: LocalQueue) -> None:
-        """`QueueOwner`: what the queue is to retain may have changed."""
+        """`QueueOwner`: the settings for messages that the queue retains may have changed."""
         follow_retention(self._makings, queue)
 
     def renew_queue(self, queue: Queue) -> None:
-        """`QueueOwner`: begin anew with the leader of the queue, which has forgotten us."""
+        """`QueueOwner`: make another object for a queue whose leader has forgotten this node."""
         self._following.renew(queue)
 
     # `FollowedBy`
@@ -585,8 +584,8 @@ class VirtualHost:
             self.turns.soon(partial(self._replace_delay_queue, queue.settings.delays))
 
     def _replace_delay_queue(self, exchange: str) -> None:
-        """Make another delay queue where one has ended with its node, and not with its exchange:
-        what the exchange is to delay would be dropped."""
+        """Make another delay queue if one has ended with its node and its exchange exists: without
+        it, delayed messages would be dropped."""
         if exchange not in self.delayed or self.delay_queue(exchange) is not None:
             return
         if self._is_going or self._ended:
@@ -598,10 +597,10 @@ class VirtualHost:
             self._store.transact([write], [self._unchanged(key) for key in keys])
 
     def _in_background(self, waiting: Waiting[None]) -> None:
-        """Go through an operation for which no client waits."""
+        """Run an operation for which no client waits."""
         run(waiting, lambda result: result())
 
-    # What is to be written
+    # Transactions
 
     def delete(
         self,
@@ -610,11 +609,11 @@ class VirtualHost:
         exchanges: Iterable[Exchange] = (),
         bindings: Iterable[Binding] = (),
     ) -> Commit:
-        """Delete these as far as they exist, with their bindings, the groups of the queues, the
-        auto-delete exchanges that leaves unused, and delay queues with their exchanges.
+        """Delete those of these that exist; with them their bindings, the groups of queues, delay
+        queues of exchanges, and auto-delete exchanges that become unused.
 
-        All of it is one transaction: a crash leaves no exchange behind that only its last binding
-        would have deleted.
+        All of it is one transaction: otherwise a crash could leave an auto-delete exchange without
+        bindings, which no later unbinding would delete.
         """
         removal = Removal(self.exchanges, self.bindings_to)
         here = [queue for queue in queues if self.queues.get(queue.name) is queue]
@@ -625,7 +624,7 @@ class VirtualHost:
                 removal.of_exchange(exchange)
         removal.of_bindings(bindings)
         behind = [self.delay_queue(name) for name in removal.exchanges]
-        # Where all queues of a virtual host go, a delay queue may be among them.
+        # `queues` may have delay queues too, when all queues of the virtual host are deleted.
         going = dict.fromkeys([*here, *[queue for queue in behind if queue is not None]])
         groups = [group_key(queue.queue_id) for queue in going]
         groups = [group for group in groups if self._store.get(group) is not None]
@@ -639,7 +638,7 @@ class VirtualHost:
         )
 
     def _unchanged(self, key: Key) -> Precondition:
-        """The precondition that a definition is still what was decided about."""
+        """The precondition that no other node has changed this definition meanwhile."""
         stored = self._store.get(key)
         return Precondition(key, stored.version if stored is not None else 0)
 

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from warren.core.definitions.records import QueueRecord
-from warren.core.messages.message import NOBODY, HeldQueue, Message
-from warren.core.node import Holding, Node
+from warren.core.messages.message import NO_HOLDER, HeldQueue, Message
+from warren.core.node import HoldingChannel, Node
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.stream_queue import StreamingQueue
 from warren.mgmt.http.errors import BadRequest
@@ -186,10 +186,10 @@ class DeliverySurvey:
                 rows += _rows(asked.storage_id + level, below[level], ranges)
         return rows
 
-    async def _channels(self) -> Collection[Holding]:
+    async def _channels(self) -> Collection[HoldingChannel]:
         """All channels. One that ends meanwhile gives its messages back: these are looked up after
         those of the clients."""
-        channels: dict[Holding, None] = {}
+        channels: dict[HoldingChannel, None] = {}
         for client in list(self._node.clients):
             await self._breather.breathe()
             channels.update(dict.fromkeys(client.holdings()))
@@ -204,7 +204,7 @@ class DeliverySurvey:
             for message in chunk:
                 holder = message.holder
                 # A message that was settled meanwhile may have no holder any more.
-                asked = None if holder is NOBODY else by_queue.get(holder.queue)
+                asked = None if holder is NO_HOLDER else by_queue.get(holder.queue)
                 if asked is not None:
                     asked.note(message)
 

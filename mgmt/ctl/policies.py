@@ -20,7 +20,7 @@ APPLY_TO = option("--apply-to", default="all", metavar="queues|exchanges|all")
 
 
 @contextmanager
-def _told_what_is_missing(call: Call, vhost: str | None) -> Iterator[None]:
+def _missing_told(call: Call, vhost: str | None) -> Iterator[None]:
     """Turns a 404 into a `CtlError` that names the missing thing: the virtual host if it does not
     exist, otherwise the parameter."""
     try:
@@ -42,7 +42,7 @@ def _set(
         "priority": priority,
         "apply-to": apply_to,
     }
-    with _told_what_is_missing(call, call.vhost):
+    with _missing_told(call, call.vhost):
         call.client.put(what, call.vhost, name, body=body)
 
 
@@ -80,7 +80,7 @@ def set_policy(
 @command("clear_policy", "Clear a policy.", argument("name"))
 def clear_policy(call: Call, name: str) -> Answer:
     call.announce(f'Clearing policy "{name}" on vhost "{call.vhost}" ...')
-    with _told_what_is_missing(call, call.vhost):
+    with _missing_told(call, call.vhost):
         call.client.delete("policies", call.vhost, name)
     return None
 
@@ -114,7 +114,7 @@ def set_operator_policy(
 @command("clear_operator_policy", "Clear an operator policy.", argument("name"))
 def clear_operator_policy(call: Call, name: str) -> Answer:
     call.announce(f'Clearing operator policy "{name}" on vhost "{call.vhost}" ...')
-    with _told_what_is_missing(call, call.vhost):
+    with _missing_told(call, call.vhost):
         call.client.delete("operator-policies", call.vhost, name)
     return None
 
@@ -141,7 +141,7 @@ def set_parameter(call: Call, component: str, name: str, value: str) -> Answer:
         f' in vhost "{call.vhost}" ...'
     )
     body = {"value": parse_json(value)}
-    with _told_what_is_missing(call, call.vhost):
+    with _missing_told(call, call.vhost):
         call.client.put("parameters", component, call.vhost, name, body=body)
     return None
 
@@ -152,7 +152,7 @@ def clear_parameter(call: Call, component: str, name: str) -> Answer:
         f'Clearing runtime parameter "{name}" for component "{component}"'
         f' on vhost "{call.vhost}" ...'
     )
-    with _told_what_is_missing(call, call.vhost):
+    with _missing_told(call, call.vhost):
         call.client.delete("parameters", component, call.vhost, name)
     return None
 
@@ -182,7 +182,7 @@ def set_global_parameter(call: Call, name: str, value: str) -> Answer:
 @command("clear_global_parameter", "Clear a global parameter.", argument("name"))
 def clear_global_parameter(call: Call, name: str) -> Answer:
     call.announce(f'Clearing global runtime parameter "{name}" ...')
-    with _told_what_is_missing(call, None):
+    with _missing_told(call, None):
         call.client.delete("global-parameters", name)
     return None
 

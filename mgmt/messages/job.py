@@ -403,7 +403,7 @@ class Job:
                 if (target := ways.get(place)) is not None:
                     self._copy(place, message, target)
             return
-        await through(self.queue.let_go())
+        await through(self.queue.until_available())
         taken: list[tuple[Message, Target | None]] = []
         for level in {place.level for place in ways}:
             positions = [place.position for place in ways if place.level == level]

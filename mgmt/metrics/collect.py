@@ -44,8 +44,6 @@ STRATEGIES: Mapping[QueueType, tuple[str, ...]] = {
 """The dead-letter strategies that are counted, by type of queue."""
 PERMANENT_ID = "internal_cluster_id"
 
-Family = Callable[["Collector"], "Any"]
-
 
 class Collector:
     """One scrape. `vhosts` limits metrics of queues and exchanges to these virtual hosts."""

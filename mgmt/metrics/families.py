@@ -183,7 +183,6 @@ QUEUE_COARSE = (
     _gauge("queue_messages", "Ready and unacknowledged messages"),
     _counter("queue_process_reductions_total", "Always 0: a measure of the Erlang runtime"),
 )
-COARSE = len(QUEUE_COARSE)
 
 QUEUE = (
     _gauge("queue_consumers", "Consumers"),

@@ -202,7 +202,7 @@ class Carrier(Protocol):
         ...
 
     def delete_group(self, queue_id: int) -> None:
-        """Delete what is recorded of the members of a queue that is gone."""
+        """Delete the record of the members of a deleted queue."""
         ...
 
     def nodes_of(self, queue_id: int) -> Collection[str] | None:

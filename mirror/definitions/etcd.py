@@ -50,7 +50,6 @@ default."""
 # The gRPC status codes that etcd's gateway reports.
 INVALID_ARGUMENT = 3
 PERMISSION_DENIED = 7
-RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
 OUT_OF_RANGE = 11
 UNAUTHENTICATED = 16

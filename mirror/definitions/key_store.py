@@ -330,7 +330,7 @@ class KeyStore:
 
 
 class Decided(NamedTuple):
-    """The branch of a transaction that is to be done, with those of its nested transactions."""
+    """The branch of a transaction that has to be done, with those of its nested transactions."""
 
     holds: bool
     operations: list[Operation | Decided]

@@ -1,4 +1,4 @@
-"""Puts off what may wait while a node has definitions to write.
+"""Puts off work that may wait while a node has definitions to write.
 
 When a node dies that led thousands of queues, its neighbours and the best candidates write their
 definitions first. Others, who would act if these do not, give them more time as long as there is

@@ -1,4 +1,4 @@
-"""gm: a group of nodes in a ring, each of which gets what any of them broadcasts.
+"""gm: a group of nodes in a ring, each of which gets the broadcasts of all.
 
 `member` opens with the theory and the guarantees; `docs/gm.md` is the longer page. Members are
 state machines: events in, effects out. `shell` carries the effects out; the room `replication`

@@ -1,4 +1,4 @@
-"""The effects of a group's member: what it wants done, in the order in which it is to be done.
+"""The effects of a group's member: actions for its shell to carry out, in this order.
 
 `Upcall`s are for the layer above, the others for the shell. The order matters twice: a message is
 passed on before it is delivered, and a birth is reported before the new member's first message.

@@ -55,7 +55,7 @@ class MemberState:
             self.held_bytes -= cost(self.pending.popleft())
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
         assert NONE <= self.last_ack <= self.acked <= self.last_pub, self
         assert self.held_bytes == sum(map(cost, self.pending)), self
 

@@ -143,7 +143,7 @@ def decode(octets: bytes | memoryview) -> RingFrame:
 
 
 def _check(frame: RingFrame) -> None:
-    """Check what the types cannot express."""
+    """Check the rules that types cannot express."""
     message = frame.message
     if isinstance(message, Activity):
         for entry in message.entries:

@@ -232,7 +232,7 @@ class Handshake:
         """The number of octets that the present step reads."""
         if self.step not in _SEALED:
             if self.step is HELLO_STEP and not MAGIC.startswith(self._buffer[: len(MAGIC)]):
-                return Ended(EndReason.NOT_A_LINK, _what_it_is(self._buffer))
+                return Ended(EndReason.NOT_A_LINK, _beginning_described(self._buffer))
             return _FIXED_BYTES[self.step]
         if len(self._buffer) < LENGTH.size:
             return LENGTH.size
@@ -335,7 +335,7 @@ def find_mismatch(
     return None
 
 
-def _what_it_is(beginning: bytes) -> str:
+def _beginning_described(beginning: bytes) -> str:
     if beginning.startswith(TLS_RECORDS):
         return "the peer speaks TLS, and this node does not"
     return f"it began with {beginning[:8]!r}"

@@ -1,4 +1,4 @@
-"""Deletes what belongs to a user, a virtual host or a queue that is gone.
+"""Deletes definitions that belong to a deleted user, virtual host or queue.
 
 The node that deletes one of these deletes what it knows to belong to it. Another node may add
 something before it hears of that: a permission that was left would be that of the next user of this

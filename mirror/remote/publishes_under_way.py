@@ -133,7 +133,7 @@ class PublishesUnderWay:
     def refuse_all(self) -> None:
         self._refuse(list(self._unanswered))
 
-    def refuse_what_was_sent(self) -> None:
+    def refuse_sent(self) -> None:
         """Refuse the publishes that were sent, as it cannot be known whether they have arrived."""
         sent = [p.number for p in self._unanswered if p.sent_to is not None or p.may_be_delivered]
         self._refuse([p for p in self._unanswered if sent and p.number <= sent[-1]])

@@ -239,7 +239,7 @@ class QueueHost:
         """
         session = await self._asked(node, queue_id)
         if session.queue.is_withheld:
-            await session.queue.let_go()
+            await session.queue.until_available()
             # If another node leads now, this waits for the queue, which leaves the asking node time
             # to hear of the new leader.
             if await self._asked(node, queue_id) is not session:

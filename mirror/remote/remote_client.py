@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from warren.core.field import from_plain
-from warren.core.messages.message import NOBODY, Envelope, Message
+from warren.core.messages.message import NO_HOLDER, Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.queues.consumers import Blocked, ConsumedQueue, Consumer
@@ -353,7 +353,7 @@ class RemoteClient(PublishConfirms):
                 if verdict is DeliveryOutcome.RETURN and self._has_left(message.holder):
                     # Another consumer may have got messages that are behind this one.
                     message.redelivered = True
-                message.holder = NOBODY
+                message.holder = NO_HOLDER
             if verdict is DeliveryOutcome.ABANDON:
                 queue.abandoned(messages)
             else:

@@ -380,7 +380,7 @@ class RemoteQueue(Queue):
         """Does nothing: the leader delivers."""
 
     def pause_delivery(self) -> None:
-        """Does nothing: the leader puts back what comes, in its order, before it delivers more."""
+        """Does nothing: the leader puts all of them back, in order, before it delivers more."""
 
     def resume_delivery(self) -> None:
         """Does nothing, like `pause_delivery`."""
@@ -539,7 +539,7 @@ class RemoteQueue(Queue):
             return
         if received is None:
             # It is not known which publishes the leaders before had.
-            self._publishes.refuse_what_was_sent()
+            self._publishes.refuse_sent()
         else:
             self.answered(PublishedReport(received, refused))
         self._publishes.gather_all(self.leader, self.epoch)

@@ -1,11 +1,28 @@
 """A queue at several nodes: one leads it, the others have mirrors.
 
-Theory. The leader's backing queue is wrapped (`leader_level`): what it does is written down as
-instructions (`instructions`), and what a queue does in one turn of the loop is a *batch* with a
-number within the *epoch* of the leader. A mirror carries these out on a backing queue of its own
-(`mirror`, `mirror_level`) and reports up to which one it has everything on disk. `leader` confirms
-a publish when every mirror that the definition names has it. The queue's definition says which node
-leads, which have mirrors and which of these are in sync; it changes by compare-and-set only.
+Theory. The leader's backing queue is wrapped (`leader_level`): everything it does is written down
+as instructions (`instructions`). A mirror carries these out on a backing queue of its own
+(`mirror`, `mirror_level`) and reports up to which batch it has everything, on disk where that is
+needed. `leader` confirms a publish when every mirror that the definition names has it. The queue's
+definition says which node leads, which nodes have mirrors and which of these are in sync; it
+changes by compare-and-set only.
+
+| word | meaning |
+|---|---|
+| copy | the messages of a queue at one node that does not lead it |
+| mirror | a copy that follows the leader, and the object that does so (`Mirror`) |
+| batch | the instructions of a queue in one turn of the loop; it has a number |
+| epoch | the time of one leader; batches are numbered anew in each |
+| level | one of the backing queues of a queue: one for each priority, one for remembered ids |
+| whole | a copy that lacks no message of the queue |
+| in sync | a whole mirror that the definition calls so; it may take the lead |
+| slice | some messages of a queue, sent to a mirror that lacks them |
+| former copy | the messages that a node still has from a time when it was a mirror or the leader |
+| card | a note on disk which says of what queue and epoch a stored copy is |
+| carrier | what brings batches to mirrors: `gm`, the ring, or `log`, straight from the leader |
+| ballot | the number of an election; a vote in an earlier one is void |
+| origin | another node that publishes to the queue |
+| fenced | a leader that broadcasts and confirms nothing: another node leads, or is about to |
 
 | where to look | for |
 |---|---|

@@ -1,8 +1,8 @@
 """The copies that this node has of queues that other nodes lead.
 
-They come when a leader asks for one (`mirror.invite`), or from the disk when the node starts. They
-follow the definitions of their queues, and go when these do not name them. One that is to lead is
-taken out (`take`): `leadership` makes it a led queue.
+A copy is made when a leader asks for one (`mirror.invite`), or found on disk when the node starts.
+It follows the definition of its queue, and is dropped when that does not name it. If it takes the
+lead it is taken out (`take`), and `leadership` makes it a led queue.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ log = logging.getLogger("warren.queue")
 ANY_BALLOT = sys.maxsize
 
 WRITE_CARD = "mirror.write_card"
-"""The question of a leader to a mirror that is whole."""
+"""A leader asks a whole mirror to write its card."""
 
 UNWANTED_S = 3 * INVITE_AGAIN_S
 """A copy that the definition does not name and no leader asks for in this time is dropped."""
@@ -109,7 +109,7 @@ class CopiesHere:
         wanted_of: Callable[[Key], Wanted],
         come_over: Callable[[CopyHere, QueueRecord], None],
     ) -> None:
-        """Have copies from now on. `wanted_of` says what the policy of a queue wants; `come_over`
+        """Begin to have copies. `wanted_of` returns what the policy of a queue wants; `come_over`
         follows a definition that names another carrier."""
         self._node = node
         self._new_backing = new_backing
@@ -133,7 +133,7 @@ class CopiesHere:
         return self.by_queue.get(copy.queue_id) is copy
 
     def backing(self, spec: BackingSpec) -> BackingQueue | None:
-        """The backing queue of a copy that is to lead; None without a copy."""
+        """The backing queue of a copy that takes the lead; None without a copy."""
         level = spec.queue_id % LEVELS
         copy = self._by_storage.get(spec.queue_id - level)
         if copy is None:
@@ -145,8 +145,7 @@ class CopiesHere:
         return copy.mirror.levels[level].backing
 
     def take(self, queue_id: int) -> CopyHere | None:
-        """Take out the copy of a queue that this node leads now; None if it has none to go on
-        with."""
+        """Take out the copy of a queue that this node leads now; None if it has no usable copy."""
         copy = self.by_queue.get(queue_id)
         if copy is None:
             return None
@@ -447,7 +446,7 @@ class CopiesHere:
             return
         elif copy.mirror.from_disk is not None and record.epoch != copy.mirror.epoch:
             self.drop_copy(copy, "another node leads, or leads on", keep=True)
-        elif self._is_known_to_nobody(copy, record):
+        elif self._is_unknown_to_leaders(copy, record):
             self.drop_copy(copy, "who asked for it leads no more", keep=True)
         elif self._is_to_come_over(copy, record):
             copy.promoting = False
@@ -462,7 +461,7 @@ class CopiesHere:
             # Batches of this leader may have come before the definition did.
             copy.mirror.report_again()
 
-    def _is_known_to_nobody(self, copy: CopyHere, record: QueueRecord) -> bool:
+    def _is_unknown_to_leaders(self, copy: CopyHere, record: QueueRecord) -> bool:
         """Whether the leader that asked for this copy was lost before the definition named it.
 
         The next leader does not know where it is stored, so it can neither name it nor tell it to

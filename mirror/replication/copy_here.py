@@ -1,4 +1,4 @@
-"""A mirror of this node: its place in the group, and what becomes of it when the leader is gone."""
+"""A mirror of this node: its member of the group, and taking the lead when the leader is gone."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from warren.mirror.replication.whole_copies import WholeCopies
 log = logging.getLogger("warren.queue")
 
 NEXT_CANDIDATE_S = 1.0
-"""How long a mirror waits for each better candidate before it takes the lead itself."""
+"""The time for which a mirror waits for each better candidate before it takes the lead."""
 
 LEADER_MAY_COME_S = 10.0
-"""How long a copy that is found on disk waits for a leader that is not up: the whole cluster may be
-starting."""
+"""The time for which a copy that was found on disk waits for a leader that is not up: the whole
+cluster may be starting."""
 
 
 class CopyEffects(Protocol):
@@ -103,9 +103,9 @@ class CopyHere:
         self.member: CarrierMember
         # Whether the definition of the queue has named this mirror.
         self.listed = False
-        # Whether the last look at it found nothing to wait for.
+        # Whether it waited for nothing at the last look.
         self.at_rest = False
-        # When the leader last asked for this mirror.
+        # The time at which the leader last asked for this mirror.
         self.wanted_at = clock.now()
         self.promoting = False
         # The epoch of the leader that this copy is about to replace, if no better candidate does.
@@ -121,7 +121,7 @@ class CopyHere:
         self._others = WholeCopies(effects.present)
         # The leader that was lost, and its epoch, when it was last logged that no mirror leads.
         self._told_lost: tuple[int, str] | None = None
-        # The common knowledge of the copies that elected this one.
+        # Whether the copies that elected this one knew enough together.
         self.electorate = Electorate.ENOUGH
         # The election that this node has called, by epoch and ballot.
         self._election: tuple[int, int] | None = None
@@ -142,16 +142,17 @@ class CopyHere:
         return self.listed or (self.mirror.started and is_ahead)
 
     def is_about_to_lead(self) -> None:
-        """Make ready again what the former leader had handed out, and count it as delivered."""
+        """Make messages ready again that the former leader had handed out; they count as
+        delivered."""
         for level in self.mirror.levels:
             level.put_all_back()
             level.count_handed_out()
             if self.electorate is not Electorate.ENOUGH:
-                # This copy may not have heard of all that was announced.
+                # This copy may not have heard of every announcement.
                 level.backing.count_as_delivered(level.backing.next_position)
 
     def has_begun_by(self, record: QueueRecord) -> bool:
-        """Whether this copy had been told to start by the time of this definition."""
+        """Whether this copy was told to start before this definition was written."""
         return (record.epoch, record.ballot) >= self.mirror.began_in
 
     # `UpperLayer`
@@ -214,7 +215,7 @@ class CopyHere:
     # When the leader is gone
 
     def leader_was_away(self, leader: str) -> None:
-        """Look whether to lead: the leader has been restarted, and may lack what is here.
+        """Check whether to lead: the leader was restarted, and may lack messages of this copy.
 
         A leader in the ring counts as dead only when the group says so: until then other mirrors
         may have got more of its former life than this one.

@@ -91,7 +91,7 @@ class ForgottenLeaders:
         self._asking: set[Key] = set()
         # The queues of which no node had anything when it was asked last.
         self._without_copies: set[Key] = set()
-        calls.serve(BEST_COPY, self._asked_what_it_has)
+        calls.serve(BEST_COPY, self._asked_for_extent)
         calls.serve(LEAD, self._asked_to_lead)
 
     def changed(self, key: Key, record: object | None) -> None:
@@ -174,11 +174,11 @@ class ForgottenLeaders:
             return await self._calls.ask(node, question, *at)
         if question == LEAD:
             return await self._asked_to_lead(self._node, *at)
-        return await self._asked_what_it_has(self._node, *at)
+        return await self._asked_for_extent(self._node, *at)
 
     # At a node that may have a copy
 
-    async def _asked_what_it_has(
+    async def _asked_for_extent(
         self, _node: str, queue_id: int, vhost: str, name: str, epoch: int, ballot: int
     ) -> Extent | None:
         self._record(("queue", vhost, name), queue_id, epoch, ballot)

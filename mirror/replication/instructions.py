@@ -84,7 +84,6 @@ RUNS = frozenset(
 )
 NOTES = frozenset({Op.HAND_OUT, Op.COUNTED, Op.DEAD, Op.RETAIN_AT, Op.TRIM, Op.ARRIVED})
 PUBLISHES = frozenset({Op.PUBLISH, Op.PUBLISH_DELIVERED})
-CONTROLS = frozenset({Op.START, Op.SLICE, Op.EPOCH, Op.REFUSED, Op.HEARD})
 
 _OPS = {int(op): op for op in Op}
 """The instructions by their numbers: ten times faster than asking the enumeration."""

@@ -1,14 +1,14 @@
-"""The leader of a mirrored queue: what its mirrors are told, and what is confirmed when.
+"""The leader of a mirrored queue: tells mirrors what the queue does, and confirms publishes.
 
-What the queue does in one turn of the loop is one batch, which the carrier broadcasts. Mirrors
-report up to which batch they have everything, on disk where that is wanted. A publish is confirmed
-when the leader's store and every mirror have it, or as many as `confirm_rule.py` says. A mirror
-counts until the definition, which changes by compare-and-set, does not name it any more. So a
-leader that was superseded, or has no etcd, confirms nothing that another leader may lack.
+Everything that the queue does in one turn of the loop is one batch, which the carrier broadcasts.
+Mirrors report up to which batch they have everything, on disk where that is wanted. A publish is
+confirmed when the leader's store and every mirror have it, or as many as `confirm_rule.py` says. A
+mirror counts as long as the definition, which changes by compare-and-set, names it. So a leader
+that was superseded, or does not reach etcd, confirms nothing that another leader may lack.
 
-A mirror begins with nothing at a certain batch (START). It is in sync when all that is older has
-left the queue, or was sent to it: in slices of the queue, in order, each valid at the place of its
-marker (SLICE) among the instructions. Slices are small, and one is under way at a time.
+A mirror begins with nothing at a certain batch (START). It is in sync when all older messages have
+left the queue or were sent to it: in slices of the queue, in order. A slice counts from the place
+of its marker (SLICE) among the instructions. Slices are small, and one is under way at a time.
 
 `Leader` decides and writes; `mirroring.py` deals with frames, members and definitions.
 """
@@ -41,14 +41,14 @@ from warren.mirror.replication.unasked import Unasked
 from warren.mirror.replication.unreported import Unreported
 
 BATCH_BYTES_MAX = 128 << 10
-"""With so many octets of instructions a batch is broadcast before the turn is over."""
+"""A batch with so many octets of instructions is broadcast before the turn is over."""
 
 NOT_BEFORE = 1 << 40
-"""More batches than a leader will ever write."""
+"""More batches than a leader ever writes."""
 
 SOME_ORIGINS = ""
-"""Stands among the origins of a queue to which unknown nodes may have published, because its leader
-was away or it was not mirrored then."""
+"""Among the origins of a queue: unknown nodes may have published to it, while its leader was away
+or it was not mirrored."""
 
 
 class Leader:
@@ -60,20 +60,20 @@ class Leader:
         self.renumbering = Renumbering(epoch)
         self.levels: list[LeaderLevel] = []
         self.fenced = False
-        # The position at which the queue retains the next message.
+        # Returns the position at which the queue retains the next message.
         self.retains_at: Callable[[], int | None] = lambda: None
-        # Whether the card of its node says that it leads: nothing is confirmed before.
+        # Whether the card on disk says that this node leads; before that it confirms nothing.
         self.is_noted = True
         self.again = False
         self._is_sent_again = False
-        # Whether another node's publishes are written down: the number of the last one goes along.
+        # Whether publishes of another node are being written down; `origin` follows them.
         self._is_from_afar = False
         self.unasked = Unasked()
-        # Origins of which the next leader may not have heard, and the batches that tell of them.
+        # Origins of which mirrors may not have heard yet, and the batches that name them.
         self._new_origins: dict[str, int] = {}
-        # Origins: other nodes that publish, and up to which number the queue has their publishes.
+        # Origins, and the number up to which the queue has the publishes of each.
         self.origins: dict[str, int] = {}
-        # Publishes of other nodes that the queue has refused; and those not written down yet.
+        # Publishes of other nodes that the queue refused; and those of them not written down yet.
         self.refusals = Refusals()
         self._refused: dict[str, list[int]] = {}
         self._clock = clock
@@ -84,14 +84,14 @@ class Leader:
         self._silent = False
         self._copies: dict[str, KnownCopy] = {}
         self.confirmation = Confirmation(self._copies)
-        # Whether a persistent message is safe here only when it is on disk; if not, at once.
+        # Whether a persistent message is safe here only when it is on disk, or at once.
         self.is_flushed = True
-        # The ballot of the definition, which may still be on its way to mirrors.
+        # The ballot of the definition; mirrors may not know it yet.
         self.ballot = 0
         # Mirrors that had everything when the definition dropped them, and the last batch then.
         self._left_with_all: dict[str, int] = {}
         self._awaited = AwaitedConfirms()
-        # Announcements: when mirrors have the batch, messages below the position may be handed out.
+        # Batch, level, position: once mirrors have the batch, messages below may be handed out.
         self._hand_outs: deque[tuple[int, int, int]] = deque()
         self._slices = 0
         self._unreported = Unreported()
@@ -99,7 +99,7 @@ class Leader:
         self._pauses = SlicePauses(clock)
 
     def goes_on_in(self, epoch: int) -> None:
-        """Go on in another epoch, in which the definition has still the same leader."""
+        """Go on in another epoch, in which this node still leads."""
         if epoch != self.epoch:
             self.epoch = epoch
             self._left_with_all.clear()
@@ -138,14 +138,14 @@ class Leader:
         return batch
 
     def _written(self) -> None:
-        """Have what was written down broadcast: at once, if it is much."""
+        """Broadcast the instructions soon; at once if they are many."""
         if self._script.octets >= BATCH_BYTES_MAX and not self._is_from_afar:
             self._send()
         self._flushes.soon()
 
     @contextmanager
     def publishing_again(self) -> Iterator[None]:
-        """While this lasts, what is published may have been delivered by another leader."""
+        """Within this, another leader may have delivered the published messages already."""
         self.again = True
         try:
             yield
@@ -154,9 +154,9 @@ class Leader:
 
     @contextmanager
     def publishing_from_afar(self, origin: str) -> Iterator[None]:
-        """While this lasts, what is published is kept by another node until it is answered.
+        """Within this, the published messages are kept by another node until it has the answer.
 
-        That node sends it again to the next leader, unless the next leader cannot say what it has.
+        That node sends them again to the next leader, if that can say which of them it has.
         """
         is_told = origin in self.origins and origin not in self._new_origins
         self._is_sent_again = is_told or SOME_ORIGINS not in self.origins
@@ -166,7 +166,7 @@ class Leader:
         finally:
             self._is_sent_again = self._is_from_afar = False
 
-    def nobody_asks(self, level: int, position: int, batch: int, count: int = 1) -> None:
+    def without_confirms(self, level: int, position: int, batch: int, count: int = 1) -> None:
         """Note that the publishers of these messages wait for no confirm."""
         if not self._is_sent_again:
             self.unasked.published(batch, level, position, count)
@@ -204,12 +204,12 @@ class Leader:
         self._effects.withhold()
 
     def doubt_hand_outs(self) -> None:
-        """A mirror is out of reach: hand out nothing more before mirrors have reported again."""
+        """A mirror is out of reach: hand out nothing more until mirrors have reported again."""
         for level in self.levels:
             level.doubt_hand_outs()
 
     def ask_for_reports(self) -> int:
-        """Announce once more what mirrors know, so that they report; returns the batch of that."""
+        """Repeat an announcement so that mirrors report; returns the batch to wait for."""
         for number, level in enumerate(self.levels):
             self._script.note(Op.HAND_OUT, number, level.hand_outs.announced)
         return self._batch
@@ -219,14 +219,14 @@ class Leader:
         return all([copy.has_batch >= batch for copy in self._copies.values() if copy.in_sync])
 
     def tell_handed_out(self) -> None:
-        """Tell mirrors exactly what counts as delivered; nothing is handed out meanwhile."""
+        """Tell mirrors exactly which messages count as delivered; none is handed out meanwhile."""
         self._hand_outs.clear()
         for level in self.levels:
             if level.hand_outs.announced != level.inner.delivered_below:
                 level.hand_outs.begin_anew(level.inner.delivered_below)
 
     def origin(self, name: str, number: int) -> None:
-        """Note that all that another node has published up to this number has been written down."""
+        """Note that all publishes of another node up to this number are written down."""
         if name not in self.origins:
             self._new_origins[name] = self._batch
         self.origins[name] = number
@@ -234,7 +234,7 @@ class Leader:
         self._written()
 
     def refused(self, name: str, number: int) -> None:
-        """Note that a publish of another node is not in the queue, and never will be."""
+        """Note that the queue has refused a publish of another node."""
         self._refused.setdefault(name, []).append(number)
         self._flushes.soon()
 
@@ -250,7 +250,7 @@ class Leader:
         self._refused.clear()
 
     def flush(self) -> None:
-        """Broadcast what was written down. Without mirrors it need not wait for any report."""
+        """Broadcast the instructions. Without mirrors, publishes wait for no report."""
         self._flushes.is_due = False
         self._send()
         if self._may_send and not self._copies:
@@ -261,8 +261,8 @@ class Leader:
         return not self.fenced and not self._silent and self.is_noted
 
     def _send(self) -> None:
-        """Broadcast what was written down. No publish is settled here: the caller may be just about
-        to publish, and has not noted yet that it waits for an answer."""
+        """Broadcast the instructions. No publish is settled here: the caller may be in the middle
+        of a publish, and has not noted yet that it waits for an answer."""
         if not self._may_send:
             return
         if self._refused:
@@ -280,7 +280,7 @@ class Leader:
         return self.epoch, self._batch - 1
 
     def _last_batch(self) -> int:
-        """The last batch with anything that was written down so far, sent or not."""
+        """The last batch that has an instruction, sent or not."""
         return self._batch if self._script else self._batch - 1
 
     # Confirming
@@ -308,8 +308,8 @@ class Leader:
         self.flush()
 
     def end(self, *, refuse: bool) -> None:
-        """Stop leading: the queue is deleted; or, with `refuse`, another node leads it, and this
-        one cannot say what became of unconfirmed publishes."""
+        """Stop leading, because the queue is deleted. With `refuse`, another node leads it, and
+        unconfirmed publishes are refused: this node cannot say what became of them."""
         self.fenced = True
         self._awaited.end(refuse=refuse)
 
@@ -340,14 +340,14 @@ class Leader:
                 self._effects.now_in_sync(mirror)
 
     def _release(self) -> None:
-        """Confirm what every mirror has, or as many as have to."""
+        """Confirm the publishes that every mirror has, or as many mirrors as have to."""
         if self.fenced or not self.is_noted:
             return
         copies = self._copies.values()
         upto = everywhere = min([copy.has_batch for copy in copies], default=self._batch)
         self._unreported.reported_by_all(everywhere)
         self.unasked.reported_by_all(everywhere)
-        # The batch that is being put together goes to mirrors that come before it is sent, too.
+        # A mirror that comes before the present batch is sent also gets it.
         self._effects.reported_by_all(min(everywhere, self._last_batch()))
         if self._new_origins:
             new = self._new_origins.items()
@@ -357,11 +357,11 @@ class Leader:
             everywhere = min([one.has_batch for one in copies if one.in_sync], default=self._batch)
         self._awaited.mirrors_have(upto, everywhere)
         if self._hand_outs:
-            # The mirror that is elected has all that is confirmed.
+            # A mirror that is elected has everything that is confirmed.
             self._note_hand_outs(upto)
 
-    def waits_for_nobody(self) -> None:
-        """There are no mirrors any more: only the leader's own store has to have a publish."""
+    def confirm_alone(self) -> None:
+        """There are no mirrors any more: confirms wait for the leader's own store only."""
         self._awaited.mirrors_have(self._batch, self._batch)
 
     def _note_hand_outs(self, upto: int) -> None:
@@ -373,13 +373,13 @@ class Leader:
             self._effects.hand_out()
 
     def whole_copies_are(self, named: Collection[str], missing: int) -> None:
-        """Note that the definition names these mirrors as whole, and counts `missing` others."""
+        """Note that the definition calls these mirrors in sync, and counts `missing` others."""
         self.confirmation.named_are(named, missing)
         if self.confirmation.acks is not None:
             self._release()
 
     def tail(self) -> Tail:
-        """Return what is known of the messages that another leader may lack."""
+        """What this leader knows of messages that another leader may lack."""
         unasked = [self.unasked.runs(level) for level in range(len(self.levels))]
         return Tail(unasked, has_confirmed=not self.confirmation.have_all_confirmed(self._copies))
 
@@ -390,9 +390,9 @@ class Leader:
         return self._copies.keys()
 
     def add_mirror(self, mirror: str, kept: Kept | None = None) -> None:
-        """Add a mirror, which counts from the next batch on; a new one has nothing until `start`.
+        """Add a mirror, which counts from the next batch on; it has nothing until `start`.
 
-        `kept` is what its node has from a former copy.
+        `kept` says which messages its node has in a former copy.
         """
         self.flush()
         self._copies[mirror] = copy = KnownCopy(self._batch - 1)
@@ -409,13 +409,13 @@ class Leader:
         self._release()
 
     def left_with_all(self) -> list[str]:
-        """The mirrors that are not named any more and still have everything, as nothing was done to
-        the queue since."""
+        """The mirrors that are no longer named but still have everything, because the queue has not
+        changed since."""
         last = self._last_batch()
         return [mirror for mirror, batch in self._left_with_all.items() if batch == last]
 
     def start(self, mirror: str, *, synchronise: bool) -> None:
-        """Have a mirror begin: with the whole queue, or only with what is published from now on."""
+        """Let a mirror begin: with the whole queue, or only with messages published from now on."""
         copy = self._copies[mirror]
         tails = [level.next_position for level in self.levels]
         firsts = [level.oldest() for level in self.levels]
@@ -478,15 +478,15 @@ class Leader:
         return any(start < end for start, end in self._copies[mirror].kept)
 
     def follows(self, mirror: str) -> None:
-        """Count a mirror of the former leader from the start: it has all that this leader has."""
+        """Take over a mirror of the former leader: it has everything that this leader has."""
         self._copies[mirror] = copy = KnownCopy(0)
         copy.in_sync = True
         copy.firsts = [0] * len(self.levels)
 
     def barrier(self, done: Callable[[bool], None], *, everywhere: bool = False) -> None:
-        """Call `done` when what was written down so far is as safe as what is confirmed.
+        """Call `done` when all instructions so far are as safe as confirmed publishes are.
 
-        If `everywhere`, when every mirror in sync has it. `done` gets False if another node leads.
+        If `everywhere`: when every mirror in sync has them. False: another node leads by then.
         """
         self.flush()
         self._awaited.add_barrier(done, self._last_batch(), everywhere=everywhere)
@@ -507,7 +507,7 @@ class Leader:
         return True
 
     def progress(self, mirror: str) -> SyncProgress | None:
-        """How far the synchronisation of a mirror is; None when there is none."""
+        """The progress of a mirror's synchronisation; None if there is none."""
         copy = self._copies.get(mirror)
         if copy is None or copy.sync is None:
             return None
@@ -516,27 +516,26 @@ class Leader:
 
     @staticmethod
     def _left(level: LeaderLevel, upto: int) -> int:
-        """How many messages of a level a mirror was not sent, without those that have left the
-        queue at its head since."""
+        """How many messages of a level have to be sent to a mirror still."""
         if upto == NOWHERE:
             return 0
         return min(level.next_position - upto, level.length + len(level.pending))
 
     def may_synchronise(self, mirror: str) -> bool:
-        """Whether the mirror has begun with newer messages only, and lacks the older ones.
+        """Whether the mirror has begun with newer messages only, and lacks older ones.
 
-        False for one that has become whole: it must not begin anew while that is written down.
+        False for a whole mirror: it must not begin anew while the definition is being changed.
         """
         copy = self._copies[mirror]
         has_part = copy.firsts is not None and copy.sync is None and not copy.awaits_batch
         return has_part and not copy.in_sync
 
     def lag(self, mirror: str) -> int:
-        """How many batches the mirror has not reported yet."""
+        """The number of batches that the mirror has not reported yet."""
         return self._batch - 1 - self._copies[mirror].has_batch
 
     def lag_bytes(self, mirror: str) -> int:
-        """How many octets of instructions the mirror has not reported yet."""
+        """The octets of the batches that the mirror has not reported yet."""
         return self._unreported.octets_after(self._copies[mirror].has_batch)
 
     def awaits_mirrors(self) -> bool:
@@ -552,7 +551,7 @@ class Leader:
         return copy is not None and copy.sync is not None
 
     def look_for_synced(self) -> None:
-        """Find mirrors that have become whole: the queue has no older messages than they."""
+        """Find mirrors that have become whole: the queue has no messages older than theirs."""
         waiting = [
             (mirror, copy)
             for mirror, copy in self._copies.items()
@@ -570,9 +569,9 @@ class Leader:
                 self._is_in_sync(mirror, copy)
 
     def _is_in_sync(self, mirror: str, copy: KnownCopy) -> None:
-        """A mirror lacks nothing that is in the queue. From now on confirms and hand-outs wait for
-        it. Before the definition says that it may lead, it has to report what was done without it:
-        messages that were confirmed, handed out, or acknowledged and retained."""
+        """A mirror has become whole: from now on confirms and hand-outs wait for it. Before the
+        definition may call it in sync, it has to report the batches in which messages were
+        confirmed, handed out, or acknowledged and retained without it."""
         if self.fenced:
             return
         copy.in_sync = True
@@ -614,23 +613,24 @@ class Leader:
         copy.slice = pack_slice(self.queue_id, self.epoch, self._slices, script.take(self.epoch, 0))
         copy.slice_bytes = len(copy.slice)
         self._effects.send_slice(mirror, copy.slice)
-        # Messages behind the last one may have been here, and are gone.
+        # Positions behind the last message may have been used.
         behind = level.next_position
         self._script.control(Op.SLICE, mirror, self._slices, number, copy.sync[number], behind)
         copy.awaits_batch = copy.slice_batch = self._batch
         self.flush()
 
     def send_slice_again(self, mirror: str) -> None:
-        """The link to a mirror is up again: a slice that was under way before may be lost."""
+        """The link to a mirror is up again: repeat the slice that may have been lost."""
         copy = self._copies.get(mirror)
         if copy is not None and copy.slice and not self.fenced:
             self._effects.send_slice(mirror, copy.slice)
 
     def begin_epoch(self, step: Step, carried_out: tuple[int, int]) -> None:
-        """After promotion: mirrors take the positions of this leader, and put back what was out.
+        """After promotion: mirrors change to the positions of this leader, and put pending messages
+        back.
 
-        Mirrors that have done more than this node had `carried_out` as a mirror begin anew: the
-        leader before may have gone on when it gave up waiting for this node.
+        Mirrors that have carried out more than this node had as a mirror (`carried_out`) begin
+        anew: the leader before may have gone on after it had dropped this node.
         """
         self.renumbering.step(step)
         _, *moved, retained = step

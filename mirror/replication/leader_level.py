@@ -1,4 +1,5 @@
-"""The backing queue of a mirrored queue at its leader: acts, and writes its actions down."""
+"""The backing queue of a mirrored queue at its leader: it wraps another one, and writes down all
+that this does."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ from warren.mirror.replication.instructions import Op
 
 
 class InstructionLog(Protocol):
-    """Takes down what the queue of a leader does, and knows when all mirrors have it."""
+    """The instructions of a queue, which its levels write; it knows when mirrors have them."""
 
     again: bool
-    """Whether what is published now may have been delivered by another leader."""
+    """Whether another leader may have delivered the messages that are published now."""
 
     def publishing_again(self) -> AbstractContextManager[None]:
-        """While this lasts, what is published may have been delivered by another leader."""
+        """Within this, another leader may have delivered the published messages already."""
         ...
 
     def publish(
@@ -42,7 +43,7 @@ class InstructionLog(Protocol):
         expires_at: float | None,
         delivered: bool,
     ) -> int:
-        """Write down a publish; return the number of the batch that it is in."""
+        """Write down a publish; return the number of its batch."""
         ...
 
     def publish_many(
@@ -53,10 +54,10 @@ class InstructionLog(Protocol):
         bodies: Sequence[bytes],
         delivered: bool,
     ) -> int:
-        """The same for messages at positions from `first` on, none of which expires."""
+        """`publish` messages at positions from `first` on; none of them expires."""
         ...
 
-    def nobody_asks(self, level: int, position: int, batch: int, count: int = 1) -> None:
+    def without_confirms(self, level: int, position: int, batch: int, count: int = 1) -> None:
         """Note that the publishers of messages from this position on wait for no confirm."""
         ...
 
@@ -73,12 +74,12 @@ class InstructionLog(Protocol):
     def purge(self, level: int) -> None: ...
 
     def flush_soon(self) -> None:
-        """Tell mirrors what was written down when the turn is over."""
+        """Send mirrors the instructions when the turn is over."""
         ...
 
     def barrier(self, done: Callable[[bool], None]) -> None:
-        """Call back when what was written down so far is as safe as what is confirmed; with False
-        when another node leads by then."""
+        """Call back when all instructions so far are as safe as confirmed publishes are; with False
+        if another node leads by then."""
         ...
 
     def confirm(
@@ -92,17 +93,18 @@ class InstructionLog(Protocol):
         """Settle `count` publishes, numbered from `first_seq` on, when every mirror has the batch;
         if `local`, the store too.
 
-        Returns the object the store is to answer to, and the number of the first publish there.
+        Returns the object to which the store must answer, and the number of the first publish
+        there.
         """
         ...
 
 
 class LeaderLevel(OneByOne, Followed):
-    """Implements `BackingQueue` around one. `pending` are the messages out for acknowledgement.
+    """A `BackingQueue` around another one (`inner`). `pending` are the pending messages.
 
-    `again` are the positions of messages that count as delivered though they are not below what
-    was announced (`hand_outs`), until they are acknowledged. `taken` are the positions of pending
-    messages that were taken from the middle.
+    `again` are the positions of messages that count as delivered though they are not below the
+    announced position (`hand_outs`), until they are acknowledged. `taken` are the positions of
+    pending messages that were taken from the middle.
     """
 
     defers_confirms = True
@@ -127,7 +129,7 @@ class LeaderLevel(OneByOne, Followed):
         self.taken: set[int] = set()
         self.hand_outs = HandOuts(level, inner.delivered_below, journal)
         self._journal = journal
-        # No message from this position on was handed out.
+        # No message at this position or later was handed out.
         self._fetched_below = inner.delivered_below
 
     @property
@@ -160,7 +162,7 @@ class LeaderLevel(OneByOne, Followed):
 
     @property
     def delivered_below(self) -> int:
-        """What the storage is told at a stop (`unwrapped`)."""
+        """The position that the storage is told at a stop (`unwrapped`)."""
         return max(self.inner.delivered_below, self._again_below)
 
     def status(self, now: float) -> BackingQueueStatus:
@@ -181,7 +183,7 @@ class LeaderLevel(OneByOne, Followed):
             journal.run(Op.AGAIN, self.level, position)
         batch = journal.publish(self.level, position, envelope, body, expires_at, False)
         if confirms is None:
-            journal.nobody_asks(self.level, position, batch)
+            journal.without_confirms(self.level, position, batch)
         else:
             local = inner.defers_confirms if envelope.persistent else inner.defers_transient
             confirms, publish_seq = journal.confirm(confirms, publish_seq, local, batch)
@@ -201,7 +203,7 @@ class LeaderLevel(OneByOne, Followed):
             self.hand_outs.announce(position + 1)
         batch = journal.publish(self.level, position, envelope, body, expires_at, True)
         if confirms is None:
-            journal.nobody_asks(self.level, position, batch)
+            journal.without_confirms(self.level, position, batch)
         else:
             local = inner.defers_confirms if envelope.persistent else inner.defers_transient
             confirms, publish_seq = journal.confirm(confirms, publish_seq, local, batch)
@@ -263,7 +265,7 @@ class LeaderLevel(OneByOne, Followed):
         first = inner.next_position
         batch = journal.publish_many(self.level, first, envelopes, bodies, delivered)
         if confirms is None:
-            journal.nobody_asks(self.level, first, batch, len(bodies))
+            journal.without_confirms(self.level, first, batch, len(bodies))
             return None, 0
         local = inner.defers_confirms if envelopes[0].persistent else inner.defers_transient
         return journal.confirm(confirms, first_seq, local, batch, len(bodies))
@@ -425,9 +427,9 @@ class LeaderLevel(OneByOne, Followed):
         has."""
         self.hand_outs.noted = 0
         self.hand_outs.begin_anew(self.inner.delivered_below)
-        self.doubt_what_is_there()
+        self.doubt_backlog()
 
-    def doubt_what_is_there(self) -> None:
+    def doubt_backlog(self) -> None:
         """A majority may lack messages that this node has from before it led: hand out none of
         these until a majority has all. A level that announces hand-outs does so anyway."""
 
@@ -449,12 +451,12 @@ class LeaderLevel(OneByOne, Followed):
         return self.inner.defers_confirms
 
     def was_fetched(self, position: int) -> bool:
-        """Whether a mirror that gets the message at this position is to have it pending."""
+        """Whether a client has the message at this position; mirrors must have it pending, too."""
         return position in self.pending and position not in self.taken
 
     def notes(self, positions: Iterable[int]) -> list[tuple[Op, int, int]]:
-        """Return what mirrors have to know of the messages with these positions, besides the
-        messages: instructions, with position and number."""
+        """Return further instructions, with position and number, for mirrors that are sent the
+        messages at these positions."""
         counts = self.delivery_counts
         if not counts:
             return []

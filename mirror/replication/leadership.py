@@ -1,17 +1,17 @@
-"""How this node begins to lead mirrored queues, and how that ends.
+"""Leadership: how this node begins and ends to lead mirrored queues.
 
-It begins when the mirror of this node is promoted (`take_over`), and when a queue of this node is
-to have mirrors (`lead`). A queue that has mirrors from before this node was away is held: one of
-them may lead, or be about to. When it is known that none has more than this node, the queue goes on
-without them (`reclaim`).
+It begins when the mirror of this node is promoted (`take_over`), and when a queue of this node gets
+its first mirrors (`lead`). If the definition names mirrors from before this node was away, the
+queue is held: one of them may lead, or be about to. When no mirror can have more than this node,
+the queue goes on without them (`reclaim`).
 
-It ends when the queue is deleted or another node leads it (`end`), and when the queue is to have no
-mirrors any more (`unlead`).
+It ends when the queue is deleted or another node leads it (`end`), and when the queue should have
+no mirrors any more (`unlead`).
 
-A card on disk says in which epoch a node leads. It is durable before anything depends on that: a
-queue that has got this node as its leader is held until then, and a queue that goes on here without
-mirrors admits none before. So a node that is started again knows that it may have messages which no
-other node has, however soon it died.
+A card on disk says in which epoch a node leads, and is durable before anything depends on that: a
+queue with a new leader is held until then, and a queue that goes on without mirrors admits none
+before. So a node that is started again knows that it may have messages which no other node has,
+however soon it died.
 """
 
 from __future__ import annotations
@@ -64,21 +64,21 @@ class LeadershipEffects(LedEffects, Protocol):
     """The calls of `Leadership` to `Mirroring`."""
 
     def wanted(self, queue: LocalQueue) -> Wanted:
-        """Which nodes are to have mirrors of a queue."""
+        """The nodes that should have mirrors of a queue."""
         ...
 
     def reconcile(self, queue: LocalQueue) -> None:
-        """See to it that the queue has the mirrors its policy wants."""
+        """Do the next step towards the mirrors that the policy of the queue wants."""
         ...
 
     def leads_no_more(self, led: LedQueue) -> None: ...
 
     def search(self, led: LedQueue, former: FormerCopy) -> None:
-        """Put what only the former copy of a queue has into `lost+found`."""
+        """Put messages that only this former copy of a queue has into `lost+found`."""
         ...
 
     def search_former(self, key: Key, record: QueueRecord, former: FormerCopy) -> None:
-        """Search this copy, unless that is done already: the leader lacks messages."""
+        """`search` this copy, unless that was done already: the leader lacks messages."""
         ...
 
 
@@ -86,8 +86,8 @@ class Leadership:
     """The queues with mirrors that one node leads: `led`, by their ids.
 
     `promoted` are the mirrors that were promoted here: some of their messages may be on the way to
-    the disk. `promotions` counts how often this node was given the lead, and why. Nothing is begun
-    any more once it `is_stopping`.
+    the disk. `promotions` counts how often this node got the lead, by reasons. When it
+    `is_stopping`, nothing is begun any more.
     """
 
     def __init__(
@@ -127,8 +127,8 @@ class Leadership:
         return self.led.get(led.queue.queue_id) is led
 
     def renumbering_of(self, queue_id: int) -> tuple[int, Renumbering] | None:
-        """The epoch in which this node leads a queue, and what it knows of the ones before; None
-        if it does not lead it."""
+        """The epoch in which this node leads a queue, and the steps of earlier epochs that it
+        knows; None if it does not lead the queue."""
         led = self.led.get(queue_id)
         if led is not None:
             return led.leader.epoch, led.leader.renumbering
@@ -139,21 +139,21 @@ class Leadership:
         epoch = 0 if record is None else record.epoch
         return epoch, self._renumberings.get(queue_id, Renumbering(epoch))
 
-    # It begins
+    # Leading begins
 
     def is_new(self, queue: LocalQueue) -> None:
         """Note that the queue was declared just now: no node has published to it before."""
         self.from_afar.origins[queue.queue_id] = {}
 
     def has_no_mirrors(self, queue: LocalQueue, record: QueueRecord) -> None:
-        """Keep what is known of earlier epochs of a queue here that is to have no mirrors."""
+        """Keep the steps of earlier epochs of a queue of this node that should have no mirrors."""
         self.from_afar.origins.pop(queue.queue_id, None)
         known = self._formers.known_of_led(queue.queue_id, record.epoch)
         if known is not None:
             self._renumberings[queue.queue_id] = known
 
     def take_over(self, queue: LocalQueue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
-        """Lead with the mirror of this node: its group, its positions and what it knew go on."""
+        """Lead a queue over the mirror of this node, with its group, positions and knowledge."""
         self.from_afar.refusals[queue.queue_id] = copy.mirror.refusals
         led = self._new_led(queue, key, record, copy.carrier)
         self._hold_until_noted(led)
@@ -214,8 +214,8 @@ class Leadership:
         led.leader.begin_epoch(step, own.carried_out)
 
     def _hold_until_noted(self, led: LedQueue) -> None:
-        """Confirm, hand out and broadcast nothing before the card says that this node leads: if a
-        mirror took over, this node's messages would not be looked for after a restart."""
+        """Confirm, hand out and broadcast nothing before the card says that this node leads.
+        Otherwise, if a mirror took over, a restart would not search this node's messages."""
         led.leader.is_noted = False
         led.queue.hold()
 
@@ -265,11 +265,11 @@ class Leadership:
         if known is not None:
             led.leader.renumbering = known
         for mirror in record.mirrors:
-            # Named since before this node was away: one of them may be about to take the lead.
+            # Named from before this node was away: one of these mirrors may be taking the lead.
             led.leader.add_mirror(mirror)
         led.record_changed(record)
         for level in led.leader.levels:
-            level.doubt_what_is_there()
+            level.doubt_backlog()
         if record.mirrors:
             self.fence(led)
             led.returned = ReturnedLeader(
@@ -288,7 +288,7 @@ class Leadership:
         return led
 
     def _start_member(self, led: LedQueue, member: CarrierMember) -> None:
-        """Found or join the group: from now on there may be mirrors that take over."""
+        """Found or join the group; from now on mirrors may take over."""
         if not self.is_led(led) or led.member is not member:
             return
         if led.is_founding:
@@ -299,7 +299,7 @@ class Leadership:
     # A leader that was away goes on
 
     def look_for_better_copies(self, led: LedQueue) -> None:
-        """Go on with the copy that is here, as soon as no mirror can have more."""
+        """Go on with this node's copy as soon as no mirror can have more."""
         returned, record = led.returned, self._definitions.record_of(led.key, led.queue.queue_id)
         if returned is None or record is None or not self.is_led(led):
             return
@@ -324,7 +324,7 @@ class Leadership:
             self._copies.ask("mirror.take_lead", node, led.queue.queue_id, answer, *known)
 
     def reclaim(self, led: LedQueue, returned: ReturnedLeader | None = None) -> None:
-        """No mirror has taken the lead: go on without the mirrors there were."""
+        """No mirror has taken the lead: go on without the mirrors that the definition named."""
         if not self.is_led(led) or not led.leader.fenced:
             return
 
@@ -365,16 +365,15 @@ class Leadership:
         self._definitions.write_record(led.key, led.queue.queue_id, alone, go_on)
 
     def _joining(self, led: LedQueue, record: QueueRecord) -> CarrierMember:
-        """A new member in the place of the one that has stopped, or has never begun."""
+        """A new member in place of the one that has stopped, or never begun."""
         carrier = self._carriers[led.carrier]
         carrier.forget(led.member)
         return carrier.join(record, led)
 
-    # It ends
+    # Leading ends
 
     def fence(self, led: LedQueue) -> None:
-        """Confirm nothing, and hand out nothing that another node may hand out too: it leads, or
-        may soon."""
+        """Confirm and hand out nothing more: another node leads, or may soon."""
         led.leader.fenced = True
         led.at_rest = False
         self.hand_overs.drop(led.queue.queue_id)
@@ -382,7 +381,7 @@ class Leadership:
             led.queue.hold()
 
     def unlead(self, led: LedQueue) -> None:
-        """Stop mirroring a queue: it has no mirrors any more, and is to have none."""
+        """Stop mirroring a queue, which has no mirrors any more and should have none."""
         queue = led.queue
         # No node is left that it could be handed over to.
         self.hand_overs.mirrors_changed(queue.queue_id, ())
@@ -391,18 +390,18 @@ class Leadership:
         self._effects.leads_no_more(led)
         self._renumberings[queue.queue_id] = led.leader.renumbering
         if not led.leader.renumbering.has_gaps:
-            # With gaps, a copy that is away may have what this node lacked when it took over, and
-            # has to be told which messages these are.
+            # With gaps, a copy that is away may have messages that this node lacked when it took
+            # over, and has to be told which ones.
             self._formers.remove_card(led.storage_id)
         for mirror in list(led.leader.mirrors):
-            # The definition does not name this mirror; the leader may not have been told yet.
+            # The definition names this mirror no more; the leader may not know it yet.
             led.leader.remove_mirror(mirror)
         led.leader.flush()
         led.member.leave()
         self._carriers[led.carrier].delete_group(queue.queue_id)
         _replace_levels(queue, [level.unwrapped() for level in led.leader.levels])
-        # No other node has to hear of a message before it is confirmed or handed out.
-        led.leader.waits_for_nobody()
+        # Confirms and hand-outs wait for no other node any more.
+        led.leader.confirm_alone()
         led.leader.let_go()
         queue.set_lacks_copies(False)
         queue.hand_out()
@@ -428,11 +427,11 @@ class Leadership:
             # Not at once: the queue object deletes its messages before that.
             self._clock.call_soon(lambda: _part(queue, led))
         else:
-            self._keep_what_was_led(led)
+            self._keep_former_copy(led)
             _part(queue, led)
 
-    def _keep_what_was_led(self, led: LedQueue) -> None:
-        """Make a former copy of the queue: another node leads now, and may want a mirror here."""
+    def _keep_former_copy(self, led: LedQueue) -> None:
+        """Make a former copy of the queue: the node that leads now may want a mirror here."""
         for level in led.leader.levels:
             level.inner.requeue(list(level.pending.values()))
             level.pending.clear()
@@ -451,15 +450,15 @@ class Leadership:
         self._effects.search(led, former)
 
     def stop(self) -> None:
-        """The node stops in order: mirrors may take the lead at once, where that loses nothing.
+        """The node stops in order: let mirrors take the lead at once if that loses nothing.
 
-        Without a mirror in sync a queue waits for this node to come back, unless its policy wants
+        A queue without a mirror in sync waits for this node to come back, unless its policy wants
         it to go on at any price.
         """
         self.is_stopping = True
         present = self._nodes.present()
         for led in list(self.led.values()):
-            # A node that is up has seen that its mirror is not named, and made it a former copy.
+            # Nodes that are up have made former copies of mirrors that are no longer named.
             stopped = [mirror for mirror in led.leader.left_with_all() if mirror not in present]
             last_words = partial(at_stop, led.wanted, led.leader.epoch, stopped)
             led.leader.tell_handed_out()
@@ -470,7 +469,7 @@ class Leadership:
 
 
 def _replace_levels(queue: LocalQueue, levels: list[BackingQueue]) -> None:
-    """Put these levels in the place of the queue's backing queue, or of the levels of that."""
+    """Replace the backing queue of the queue, or the levels of that, by these levels."""
     if isinstance(queue.backing, PriorityQueue):
         queue.backing.replace_levels(levels)
     else:
@@ -478,6 +477,6 @@ def _replace_levels(queue: LocalQueue, levels: list[BackingQueue]) -> None:
 
 
 def _part(queue: LocalQueue, led: LedQueue) -> None:
-    """Part a queue object that has ended from its leader, so that both can be freed."""
+    """Cut the references between a queue that has ended and its leader, so that both are freed."""
     queue.backing = MemoryQueue()
     led.leader.let_go()

@@ -1,4 +1,4 @@
-"""A mirrored queue that this node leads: its group, its mirrors, and what the definition says of
+"""A mirrored queue that this node leads: its group, its mirrors, and the definition that names
 them. RabbitMQ calls this the coordinator."""
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from warren.mirror.replication.returned_leader import ReturnedLeader
 log = logging.getLogger("warren.queue")
 
 INVITE_AGAIN_S = 3.0
-"""How long a node that was asked to have a mirror may take. Asking it twice does no harm."""
+"""After this time, a node that was asked to have a mirror is asked again; that does no harm."""
 
 FOUND_S = 0.1
-"""How long a new group waits for nodes that were asked to have a mirror."""
+"""The time for which a new group waits for nodes that were asked to have a mirror."""
 
 UNREACHED_S = 5.0
-"""How long confirms wait for a mirror that other nodes can reach, and the leader cannot."""
+"""The time for which confirms wait for a mirror that the leader cannot reach but others can."""
 
 
 class Founding(Enum):
-    """How far the founding of a queue's group is."""
+    """The progress of founding a queue's group."""
 
     NOT_YET = "not yet"
     POSSIBLE = "possible"
@@ -59,7 +59,7 @@ class Founding(Enum):
 
 
 KEPT_TICKS = 3
-"""How many ticks a member that is up may take to join again with the copy it had."""
+"""The ticks that a member which is up may take to join again with the copy that it had."""
 
 
 class LedEffects(Protocol):
@@ -70,7 +70,7 @@ class LedEffects(Protocol):
     def send_slice(self, mirror: str, payload: bytes) -> None: ...
 
     def group_joined(self, led: LedQueue) -> None:
-        """This node has joined the group: mirrors can be asked for."""
+        """This node has joined the group: other nodes can be asked to have mirrors."""
         ...
 
     def invite(self, led: LedQueue, node: str) -> None:
@@ -80,11 +80,11 @@ class LedEffects(Protocol):
     def set_flow(self, led: LedQueue, flow: bool) -> None: ...
 
     def membership_lost(self, led: LedQueue, reason: str) -> None:
-        """The group goes on without this node, or has to be joined anew."""
+        """The group goes on without this node, or this node has to join it anew."""
         ...
 
     def superseded(self, led: LedQueue, by: str) -> None:
-        """Another node leads, though the definition that says so has not come yet."""
+        """Another node leads; the definition that says so has not arrived yet."""
         ...
 
     def ask_for_card(self, led: LedQueue, mirror: MemberId, answer: Callable[[bool], None]) -> None:
@@ -117,17 +117,17 @@ class LedQueue:
         self.wanted_mirrors: tuple[str, ...] = ()
         # The ids under which the storages of mirrors know the queue, by life of their members.
         self._storages: dict[MemberId, int] = {}
-        # What the nodes of mirrors have in former copies.
+        # The messages that nodes of mirrors have in former copies.
         self._kept: dict[MemberId, Kept] = {}
         self.awaited = AwaitedMirrors(clock)
         self._cards = AwaitedCards()
         # Set while this node, which was away, does not know yet whether it leads on.
         self.returned: ReturnedLeader | None = None
-        # Whether the last look at it found nothing to wait for.
+        # Whether the queue waited for nothing at the last look.
         self.at_rest = False
-        # The nodes that were asked to have a mirror, and when.
+        # The nodes that were asked to have a mirror, and the time.
         self._invited: dict[str, float] = {}
-        # Mirrors that cannot be reached from here, and since when that is known.
+        # Mirrors that this node cannot reach, and the time since which it knows.
         self._unreached: dict[str, float] = {}
         self._clock = clock
         self._node = node
@@ -137,40 +137,40 @@ class LedQueue:
         self._founding = Founding.OVER
         self._members: dict[str, MemberId] = {}
         self._admitting: set[MemberId] = set()
-        # Births and deaths of members that came while another carrier is being written down.
+        # Births and deaths of members reported while the definition gets another carrier.
         self._put_off: list[tuple[Members, Members]] | None = None
-        # Mirrors that are to come over to another carrier.
+        # Mirrors that have not come over to the new carrier yet.
         self._awaited: list[str] = []
         self._all_came = Event()
-        # By node, which life of its member is the mirror that the definition names.
+        # By node, the life of its member that is the mirror which the definition names.
         self._named: dict[str, MemberId] = {}
         self._changes = RecordChanges(key, queue.queue_id, definitions, clock)
         self._unsent: deque[bytes] = deque()
-        # Whether a quorum queue is full of what waits for a member that is away and has to confirm.
+        # Whether a quorum queue refuses publishes, as too much waits for a member that is away.
         self._is_full = False
-        # No mirror is dropped before all mirrors in sync have this batch.
+        # No mirror is dropped until all mirrors in sync have this batch.
         self._keeps_all_until = 0
-        # Mirrors that are named and have no live copy: for how many ticks their nodes are up.
+        # Named mirrors without a live copy, and for how many ticks their nodes have been up.
         self._kept_ticks: dict[str, int] = {}
 
     def want(self, wanted: Wanted) -> None:
-        """Follow what the policy says from now on."""
+        """Follow the policy as it is now."""
         self.wanted = wanted
         self.leader.limit_slices(wanted.sync_batch, wanted.catch_up_rate)
 
     def go_on_alone(self, member: CarrierMember, epoch: int) -> None:
-        """Lead on, after being fenced, in a new life of the group, without other members so far."""
+        """Lead on after having been fenced, in a new life of the group, without other members."""
         self.leader.goes_on_in(epoch)
         self.leader.fenced = False
         self._unsent.clear()
         self._begin_with(member)
         member.start()
-        # Nothing has to wait for mirrors that are not there any more.
+        # Mirrors that are gone hold nothing up any more.
         self.leader.speak_again()
         self.queue.release()
 
     def _begin_with(self, member: CarrierMember) -> None:
-        """Use this member from now on, which knows of no other member yet."""
+        """Use this member from now on; it knows no other member yet."""
         self.member = member
         self._founding = Founding.OVER
         self._invited.clear()
@@ -181,11 +181,11 @@ class LedQueue:
     # Another carrier
 
     def is_about_to_come_over(self) -> None:
-        """Put births and deaths off: mirrors may hear of the new carrier before this node does."""
+        """Put births and deaths off: mirrors may learn of the new carrier before this node does."""
         self._put_off = []
 
     def does_not_come_over(self) -> None:
-        """Stay with the carrier: births and deaths that were put off count now."""
+        """Stay with the present carrier: births and deaths that were put off count now."""
         put_off, self._put_off = self._put_off or [], None
         for births, deaths in put_off:
             self.members_changed(births, deaths)
@@ -200,7 +200,7 @@ class LedQueue:
         self.queue.set_lacks_copies(False)
 
     def await_mirrors(self, mirrors: Collection[str]) -> Event:
-        """Return an event: each of these mirrors has come, or is not named any more."""
+        """Return the event that each of these mirrors has come over, or is no longer named."""
         self._awaited = list(mirrors)
         self._all_came = Event()
         self._look_for_awaited()
@@ -213,7 +213,7 @@ class LedQueue:
         self._look_for_awaited()
 
     def give_mirrors_up(self) -> None:
-        """Wait no longer for mirrors that have not come over: the definition drops them."""
+        """Drop mirrors that have not come over from the definition."""
         for mirror in list(self._awaited):
             self._dismiss(mirror)
 
@@ -280,7 +280,8 @@ class LedQueue:
         self._look_for_awaited()
 
     def deliver(self, sender: MemberId, payload: bytes) -> None:
-        """The leader has already done what it broadcasts. Another node broadcasts when it leads."""
+        """A batch came back: the leader has done it already. A batch of another node says that it
+        leads."""
         if sender.node != self._node and epoch_and_batch(payload)[0] > self.leader.epoch:
             self._effects.superseded(self, sender.node)
 
@@ -293,8 +294,8 @@ class LedQueue:
             self._send_on()
 
     def disputed(self, then: Callable[[], None] = lambda: None) -> None:
-        """Call another ballot, unless another node leads already. Once it is written, no node can
-        lead by what was agreed in the present one, and `then` is called."""
+        """Call another ballot, unless another node leads already. Once it is written, `then` is
+        called, and votes of the present ballot are void."""
         self._change(lambda record: msgspec.structs.replace(record, ballot=record.ballot + 1), then)
 
     def stopped(self, reason: StopReason) -> None:
@@ -326,7 +327,7 @@ class LedQueue:
             if mirror not in record.mirrors or mirror in record.in_sync:
                 return None
             if not self.leader.is_in_sync(mirror):
-                # Other changes were faster, and the mirror has begun anew meanwhile.
+                # The mirror has begun anew meanwhile.
                 return None
             in_sync = [*record.in_sync, mirror]
             former = former_without(record, record.leader, in_sync)
@@ -348,7 +349,7 @@ class LedQueue:
             self._effects.ask_for_card(self, life, answer)
 
     def ask_for_cards(self) -> None:
-        """Ask whole mirrors again that could not say that their cards are durable."""
+        """Ask those whole mirrors again whose cards were not durable."""
         self._cards.ask_again(self._ask_for_card, self.leader.is_in_sync)
 
     def withhold(self) -> None:
@@ -364,7 +365,7 @@ class LedQueue:
         return self._members.keys()
 
     def will_found(self) -> None:
-        """Have the group founded later, with the mirrors as members: there is none yet."""
+        """Found the group later, with the mirrors as members."""
         self._founding = Founding.NOT_YET
 
     def may_found(self) -> None:
@@ -390,7 +391,7 @@ class LedQueue:
         return self._founding is not Founding.OVER
 
     def invite_missing(self, running: Collection[str]) -> None:
-        """Ask the nodes that are wanted and have no mirror, again and again."""
+        """Ask nodes that should have a mirror and have none, every `INVITE_AGAIN_S`."""
         if not (self._joined or self.is_founding):
             return
         now = self._clock.now()
@@ -406,7 +407,7 @@ class LedQueue:
                 self._admit(member)
 
     def _is_mirror(self, member: MemberId) -> bool:
-        """Whether the definition names this life of a node's member, not only an earlier one."""
+        """Whether the definition names this life of the node's member, and not an earlier one."""
         node = member.node
         return node in self.leader.mirrors and self._named.get(node) == member
 
@@ -415,9 +416,8 @@ class LedQueue:
         self._invited.pop(node, None)
 
     def has_answered(self, node: str, incarnation: int, storage_id: int, kept: Kept | None) -> None:
-        """The node has said under which id it stores the copy of this life of its member, and what
-        it has from before.
-        """
+        """The node has answered: the id under which it stores the copy of this life of its member,
+        and the messages that it has from before."""
         mirror = MemberId(node, incarnation)
         self._storages[mirror] = storage_id
         if kept is not None:
@@ -427,12 +427,12 @@ class LedQueue:
             self._admit(mirror)
 
     def not_begun(self, nodes: Collection[str]) -> list[str]:
-        """Return the nodes among these that are to have a mirror, and have none yet."""
+        """The nodes among these that should have a mirror and have none yet."""
         there = self.leader.mirrors
         return [node for node in self.wanted_mirrors if node in nodes and node not in there]
 
     def has_all_in_sync(self, record: QueueRecord, running: Collection[str]) -> bool:
-        """Whether the mirrors that are wanted are there, up and in sync, and no others."""
+        """Whether all wanted mirrors exist, are up and in sync, and there are no others."""
         in_sync = set(record.in_sync)
         return (
             self._joined
@@ -444,22 +444,22 @@ class LedQueue:
         )
 
     def synchronise(self, record: QueueRecord) -> None:
-        """Send every mirror that is not in sync what it lacks."""
+        """Send every mirror that is not in sync the messages that it lacks."""
         for mirror in record.mirrors:
             unsynced = mirror not in record.in_sync and mirror in self.leader.mirrors
             if unsynced and self.leader.may_synchronise(mirror):
                 self.leader.start(mirror, synchronise=True)
 
     def keep_all_until_heard(self) -> None:
-        """Drop no mirror before all have got something by the new carrier: others may need it to
+        """Drop no mirror until all have got a batch by the new carrier: others may need it to
         join."""
         self._keeps_all_until = self.leader.ask_for_reports()
 
     def drop_unwanted(self, running: Collection[str]) -> None:
-        """Have the definition drop mirrors that are not wanted; they go when they see that.
+        """Drop unwanted mirrors from the definition; they end when they see that.
 
-        While wanted mirrors are not in sync, others that are in sync stay in their place, and nodes
-        that are running are named for their former copies.
+        While wanted mirrors are not in sync yet, others that are in sync stay in their place, and
+        running nodes stay named for their former copies.
         """
         wanted = self.wanted_mirrors
         if not self.leader.all_have(self._keeps_all_until):
@@ -478,8 +478,8 @@ class LedQueue:
         self._change(drop)
 
     def _naming(self, record: QueueRecord, mirrors: list[str]) -> QueueRecord:
-        """The definition with these mirrors only. Votes of mirrors that are not named any more are
-        void: they may be mirrors again before an election is over."""
+        """The definition with these mirrors only. It has another ballot, which makes votes void:
+        mirrors that are dropped may be mirrors again before an election is over."""
         in_sync = [mirror for mirror in record.in_sync if mirror in mirrors]
         leaving = [mirror for mirror in record.in_sync if mirror not in mirrors]
         missing = sum([self.leader.confirmation.leaves(mirror) for mirror in leaving])
@@ -493,8 +493,8 @@ class LedQueue:
         )
 
     def drop_unreached(self, running: Collection[str]) -> None:
-        """Drop mirrors that do not reach the leader. The group goes on while its neighbours reach
-        each other, but each mirror reports to the leader itself, which would wait for it."""
+        """Drop mirrors that do not reach the leader. In a ring, a mirror is alive while its
+        neighbours reach it; but it reports to the leader itself, which would wait for it."""
         self._drop_slow()
         self._drop_kept(running)
         now = self._clock.now()
@@ -505,10 +505,10 @@ class LedQueue:
                 self._dismiss(mirror)
 
     def _drop_kept(self, running: Collection[str]) -> None:
-        """Drop members of a quorum queue that stayed named when they died, as they were needed.
+        """Drop members of a quorum queue that died and stayed named because they were needed.
 
-        A member goes when it is not needed any more. So does one whose node has been up for a
-        while: it has another copy, or one that does not fit this leader's, and is to begin anew.
+        A member is dropped when it is no longer needed. It is also dropped when its node has been
+        up for a while: then its copy is another one, or does not fit, and has to begin anew.
         """
         record = self._definitions.record_of(self.key, self.queue.queue_id)
         if record is None or not record.members or not self._joined:
@@ -523,7 +523,7 @@ class LedQueue:
                 self._dismiss(mirror, even_if_needed=True)
 
     def _drop_slow(self) -> None:
-        """Drop mirrors that are too far behind: they catch up later, from what is on their disk."""
+        """Drop mirrors that are too far behind: they catch up later, with what is on their disk."""
         if self.carrier is not CarrierKind.LOG:
             return
         slow = [
@@ -538,7 +538,7 @@ class LedQueue:
         self._is_full = record is not None and any([is_needed(record, one) for one in slow])
 
     def record_changed(self, record: QueueRecord) -> None:
-        """Follow the definition: confirms no longer wait for mirrors that it does not name."""
+        """Follow the definition: confirms wait only for mirrors that it names."""
         if self.carrier is CarrierKind.LOG:
             self._follow_policy(record)
         for mirror in list(self.leader.mirrors):
@@ -549,8 +549,8 @@ class LedQueue:
         self._look_for_awaited()
 
     def _follow_policy(self, record: QueueRecord) -> None:
-        """Follow what the policy says of a log: what confirms, and when publishes are refused."""
-        # Until a smaller number is written down, an election counts on the larger one.
+        """Follow the policy for a log: which copies confirm, and when publishes are refused."""
+        # Until the smaller number is in the definition, an election counts on the larger one.
         confirmation = self.leader.confirmation
         confirmation.acks = stricter(record.acks, self.wanted_acks)
         confirmation.written_acks = record.acks
@@ -564,7 +564,7 @@ class LedQueue:
         return self.wanted.acks_of(1 + len(self.wanted_mirrors))
 
     def follow_acks(self, record: QueueRecord) -> None:
-        """Have the definition say how many copies confirm a publish, as the policy wants it, and
+        """Write into the definition how many copies confirm a publish, as the policy wants it, and
         how many are missing."""
         if self.carrier is not CarrierKind.LOG:
             return
@@ -591,12 +591,12 @@ class LedQueue:
         return record.acks if is_larger and not (has_enough and have_all) else wanted
 
     def _admit(self, birth: MemberId) -> None:
-        """Admit a new mirror, which has nothing; the definition says so before it may start."""
+        """Name a new mirror in the definition; when that is written, the mirror starts."""
         node = birth.node
         storage_id = self._storages.get(birth)
         if storage_id is None or birth in self._admitting or self._put_off is not None:
-            # Its answer (see `has_answered`) or the definition is on the way; or another carrier,
-            # for which it is asked anew, if it is not admitted at the next tick.
+            # The answer of its node (`has_answered`) or the definition is under way; or another
+            # carrier, for which the node is asked anew.
             return
         record = self._definitions.record_of(self.key, self.queue.queue_id)
         kept = self._kept.get(birth)
@@ -607,7 +607,7 @@ class LedQueue:
             and node in record.mirrors
             and record.storage_id(node) == storage_id
         ):
-            # This is the mirror that is named: it was only out of reach, and known by its node.
+            # This is the named mirror, which was only out of reach; so far its node was known.
             self._named[node] = birth
             return
         self._admitting.add(birth)
@@ -627,12 +627,12 @@ class LedQueue:
             self._admitting.discard(birth)
             record = self._definitions.record_of(self.key, self.queue.queue_id)
             if record is None or node not in record.mirrors:
-                # The same write has dropped the mirror: if it is back, the next tick admits it.
+                # The same write has dropped the mirror. If it is back, the next tick admits it.
                 return
             self._named[node] = birth
             if self._members.get(node) == birth:
                 self.leader.add_mirror(node, self._kept.pop(birth, None))
-                # A mirror that was away goes on where it was, whatever the policy says of new ones.
+                # A mirror that was away is synchronised even if the policy has new ones wait.
                 whole = self.wanted.synchronise or self.leader.may_resume(node)
                 self.leader.start(node, synchronise=whole)
                 self.awaited.wait_no_more_for(self.leader.mirrors)
@@ -644,7 +644,7 @@ class LedQueue:
     def _dismiss(
         self, node: str, *, life: MemberId | None = None, even_if_needed: bool = False
     ) -> None:
-        """Have the definition drop a node's mirror; with `life`, only if that is the mirror."""
+        """Drop a node's mirror from the definition; with `life`, only if that is the mirror."""
 
         def stays(record: QueueRecord) -> bool:
             return not even_if_needed and is_needed(record, node)
@@ -674,10 +674,8 @@ class LedQueue:
         *,
         may_wait: bool = False,
     ) -> None:
-        """Change the definition; if that `may_wait`, together with changes for other mirrors that
-        are about to come.
-
-        `then` is called when the change is written.
+        """Change the definition, and call `then` when the change is written. If it `may_wait`, it
+        is written together with changes for other mirrors that are about to come.
         """
         epoch = self.leader.epoch
 

@@ -1,18 +1,18 @@
 """Puts messages that only a superseded leader has into the queue `lost+found` of the virtual host.
 
-A leader that was cut off took messages that the next leader never got. And where the policy allows
-that a mirror leads which was not in sync, it lacks much of what the former leader had. When the
-former leader is back, it asks the present one which messages are lacking, and puts these where
-people find them, instead of deleting them with its copy. They can be sent on from there, by hand or
-with a shovel, once a person has seen whether they are still wanted.
+A leader that was cut off has taken messages that the next leader never got. If the policy lets a
+mirror lead that was not in sync, that mirror lacks many messages of the former leader. When the
+former leader is back, it asks the present one which messages are lacking, and puts these into
+`lost+found` instead of deleting them with its copy. A person decides whether they are still wanted,
+and sends them on from there, by hand or with a shovel.
 
 Other copies that were once whole do the same: that of an earlier leader, or of a mirror that was in
-sync. But they may have much that was consumed since, so they wait `LATE_S` for the last leader that
-had everything, unless all nodes that had copies are there or forgotten. The present leader lets one
-node search at a time, and knows up to where everything has been found.
+sync. But they may have many messages that were consumed since, so they wait `LATE_S` for the last
+leader that had everything, unless all nodes that had copies are up or forgotten. The present leader
+lets one node search at a time, and knows up to which position everything has been found.
 
-Messages that come anyway are not put there: nodes of remote publishers send again what was not
-answered, and publishers that asked for confirms have been refused them.
+Messages that arrive in another way are not put there: other nodes send publishes without an answer
+again, and publishes with confirms were refused.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ HEADER: Final = "x-lost-and-found"
 """A table: the queue and the node of a message, when it was put there, and its `expiration`."""
 
 WHAT_IS_LACKING = "mirror.what_is_lacking"
-"""A node asks the leader which messages of its former copy are lacking."""
+"""A node asks the leader which messages of its former copy the queue lacks."""
 
 COUNT_MAX = 128
 BYTES_MAX = 64 << 10
@@ -155,9 +155,9 @@ class LostAndFound:
     def attach(self, node: Node) -> None:
         """Answer the questions of other nodes, and publish at this one."""
         self._node = node
-        self._calls.serve(WHAT_IS_LACKING, self._asked_what_is_lacking)
+        self._calls.serve(WHAT_IS_LACKING, self._asked_for_lacking)
         self._calls.serve("mirror.lacking", self._asked_by_an_earlier_version)
-        self._calls.serve("mirror.found", self._told_what_was_found)
+        self._calls.serve("mirror.found", self._told_found)
 
     def search(self, key: Key, queue_id: int, former: FormerCopy) -> None:
         """Put what only this copy has into `lost+found`, however long it takes to find that."""
@@ -271,7 +271,7 @@ class LostAndFound:
         for epoch, moved in former.epochs():
             question = (search.queue_id, epoch, former.led, former.safe_only, is_late)
             if leader == self._nodes.name:
-                lacking = self._what_is_lacking(self._nodes.name, *question)
+                lacking = self._lacking_here(self._nodes.name, *question)
             else:
                 told = await self._calls.ask(leader, WHAT_IS_LACKING, *question)
                 lacking = None if told is None else Lacking(Step(*told[0]), *told[1:])
@@ -313,20 +313,20 @@ class LostAndFound:
 
     # Questions to the leader
 
-    async def _asked_what_is_lacking(
+    async def _asked_for_lacking(
         self, node: str, queue_id: int, epoch: int, led: bool, safe_only: bool, is_late: bool
     ) -> Lacking | None:
-        return self._what_is_lacking(node, queue_id, epoch, led, safe_only, is_late)
+        return self._lacking_here(node, queue_id, epoch, led, safe_only, is_late)
 
     async def _asked_by_an_earlier_version(
         self, node: str, *question: Any
     ) -> tuple[object, ...] | None:
         """The same, without the values that earlier versions do not expect: `retained` of the step,
         which the search does not use, and `reached`."""
-        lacking = self._what_is_lacking(node, *question)
+        lacking = self._lacking_here(node, *question)
         return None if lacking is None else (lacking.step[:-1], *lacking[1:-1])
 
-    def _what_is_lacking(
+    def _lacking_here(
         self, node: str, queue_id: int, epoch: int, led: bool, safe_only: bool, is_late: bool
     ) -> Lacking | None:
         """Return which messages of this epoch the queue lacks; None if that is not known. The node
@@ -354,7 +354,7 @@ class LostAndFound:
             found.by = node
         return Lacking(step, furthest, is_next, wait, reached)
 
-    async def _told_what_was_found(
+    async def _told_found(
         self, node: str, queue_id: int, epoch: int, upto: list[int], safe_only: bool
     ) -> None:
         self._was_found(node, queue_id, epoch, upto, safe_only)

@@ -1,7 +1,7 @@
-"""A mirror of a queue: carries out what the leader broadcasts, and reports up to where it has all.
+"""A mirror of a queue: carries out the leader's batches, and reports up to which it has everything.
 
-It is answerable for its copy only. Which node leads, and whether this one is to have a copy at all,
-is decided elsewhere; instructions of an earlier epoch than its own are passed over.
+Answerable for this copy only. Other modules decide which node leads, and whether this node should
+have a copy. Batches of an earlier epoch than the mirror's own are passed over.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import NO_LIMIT, Renumbering, Step
 
 IN_SLICE = -1
-"""Stands for the batch of messages that came in slices."""
+"""In place of a batch, for messages that came in slices."""
 
 NOT_YET = 1 << 62
 """Later than every batch."""
 
 EVER = -NO_LIMIT
-"""Before every position: those of a leader that was started more often may be below 0 here."""
+"""Before every position. Positions of a leader that was started more often may be below 0 here."""
 
 BATCH_BITS = 40
 """Bits for the number of a batch beside its epoch: an epoch has far fewer batches."""
 
 
 class Retains:
-    """Does nothing with messages that are to be retained: the base of `RetainedCopy`."""
+    """Retains no messages; `RetainedCopy`, which does, derives from it."""
 
     def next_is(self, position: int) -> None:
         """The message that is retained next gets this position."""
 
     def retain(self, level: MirrorLevel, messages: Mapping[int, Message]) -> None:
-        """Messages are retained at these positions, and about to be acknowledged."""
+        """The leader retains messages at these positions; they are about to be acknowledged."""
 
     def superseded(self, ranges: Iterable[Sequence[int]]) -> None:
-        """No later leader has heard of messages that are retained between these positions."""
+        """Messages that were retained between these positions are unknown to later leaders."""
 
 
 class Mirror(PublishConfirms):
     """A mirror of a queue. It calls `report(mirror, batch)` when it has everything up to that
-    batch, and on disk what has to be there."""
+    batch; messages that have to be on disk are there."""
 
     def __init__(
         self,
@@ -69,26 +69,26 @@ class Mirror(PublishConfirms):
         self.origins: dict[str, int] = {}
         self.refusals = Refusals()
         self.started = False
-        # Epoch and ballot of the definition that it began with; earlier definitions may still come.
+        # Epoch and ballot of the definition in which it began; earlier ones may still arrive.
         self.began_in = (epoch, 0)
         self.renumbering = Renumbering(epoch)
-        # The former copy of this node, while that is of use.
+        # The former copy of this node, from which messages are taken until this copy is whole.
         self.former: FormerCopy | None = None
         # The former copy that is the beginning of this one, until this one is whole.
         self.grows_from: FormerCopy | None = None
-        # Set if this copy was on disk when the node was started: then it follows no leader.
+        # Set if this copy was found on disk when the node started; then it follows no leader.
         self.from_disk: FormerCopy | None = None
         # Whether this copy has a card, so that it is found again after a restart.
         self.has_card = False
         # Writes the card of the present epoch.
         self.write_card: Callable[[Mirror], Commit] = lambda mirror: CompletedCommit()
         self._card: Commit = CompletedCommit()
-        # Whether a persistent message counts as here only when it is on disk; if not, at once.
+        # Whether a persistent message is safe here only when it is on disk, or at once.
         self.is_flushed = True
-        # Returns the observer of messages that come; None if there is none.
+        # Returns the observer of messages that arrive; None if there is none.
         self.observed: Callable[[], Observe | None] = no_observer
         self.retains = Retains()
-        # The position at which the leader retains the message that it names next.
+        # The position of the message that the leader retains next.
         self._retain_at = 0
         self._former_shifts: Sequence[int] = ()
         self._node = node
@@ -99,11 +99,11 @@ class Mirror(PublishConfirms):
         # The last batch of the former leader.
         self._carried_out = (epoch, 0)
         self._reported = 0
-        # Persistent messages that are not on disk yet, by epoch and batch.
+        # The number of persistent messages not on disk yet, by epoch and batch.
         self._unsafe: dict[int, int] = {}
         self._of_store: NumberedGroups[int] = NumberedGroups()
         self._on_safe: list[Callable[[], None]] = []
-        # Slices that came before their markers.
+        # Slices that arrived before their markers.
         self._slices: dict[tuple[int, int], bytes] = {}
         # Epoch and number of the last slice that was taken.
         self._last_slice = (epoch, 0)
@@ -121,7 +121,7 @@ class Mirror(PublishConfirms):
     def of_disk(
         cls, node: str, former: FormerCopy, levels: Sequence[MirroredLevel], clock: Clock
     ) -> Mirror:
-        """A whole copy that is on disk, of the epoch of its card, with these `levels`."""
+        """A whole copy that was found on disk, with these `levels`; its card names its epoch."""
         mirror = cls(node, former.epoch, levels, clock, lambda mirror, batch: None)
         for level, delta in zip(mirror.levels, former.deltas, strict=True):
             level.have_all(delta)
@@ -143,8 +143,8 @@ class Mirror(PublishConfirms):
             self._carry_out(payload)
 
     def slice_came(self, epoch: int, number: int, payload: bytes) -> None:
-        """Take a slice of the queue, which belongs where its marker is; it may come again. Raises
-        what `deliver` does."""
+        """Take a slice of the queue, which counts from its marker on; it may come twice. Raises
+        what `deliver` raises."""
         if (epoch, number) <= self._last_slice:
             return
         self._slices[epoch, number] = payload
@@ -157,12 +157,12 @@ class Mirror(PublishConfirms):
 
     @property
     def awaits_slice(self) -> bool:
-        """Whether nothing more is carried out until a slice of the queue has come."""
+        """Whether batches wait until a slice of the queue has come."""
         return self._awaited_slice > 0
 
     def _do_without_slice(self) -> None:
-        """Go on without the awaited slice: another node leads, and the former leader does not send
-        it any more. The copy stays as short as it is, until it begins anew."""
+        """Go on without the awaited slice: another node leads, and the former leader sends it no
+        more. The copy stays as short as it is until it begins anew."""
         while self._awaited_slice or self._waiting:
             self._awaited_slice = 0
             if self._waiting:
@@ -237,8 +237,8 @@ class Mirror(PublishConfirms):
     def _await_store(
         self, copy: MirrorLevel, persistent: bool, count: int
     ) -> tuple[PublishConfirms | None, int]:
-        """Number `count` messages of this batch for the store; returns this mirror, which the store
-        is to answer to, and the first number. None and 0 if they need not be on disk to be safe."""
+        """Number `count` messages of this batch for the store. Returns this mirror, to which the
+        store answers, and the first number; None and 0 if the messages need no disk to be safe."""
         backing = copy.backing
         defers = backing.defers_confirms if persistent else backing.defers_transient
         if not (self.is_flushed and defers):
@@ -273,7 +273,7 @@ class Mirror(PublishConfirms):
         out = {at + there: m for at, m in level.out(start, start + count).items()}
         self._retain_at += count
         self.retains.retain(level, out)
-        # Some of these messages may not be here: the next position is named in any case.
+        # The next position may be further on, if some of these messages are not here.
         self.retains.next_is(self._retain_at)
 
     def _keep(self, level: int, start: int, count: int, delivered: bool) -> None:
@@ -301,7 +301,7 @@ class Mirror(PublishConfirms):
         if op is Op.EPOCH:
             deltas, tails, firsts, carried_out, *retained = arguments
             if self.started and self._carried_out > tuple(carried_out):
-                # Keep the copy as it is: perhaps no other node has done what this one did.
+                # Keep the copy as it is: it may be the only one with those batches.
                 self.epoch, self._batch = self._carried_out
                 raise BeginAnew("it has done more than who leads now")
             self.renumbering.step(Step(self.epoch, deltas, tails, firsts, *retained))
@@ -337,7 +337,7 @@ class Mirror(PublishConfirms):
             self.started = True
             self.began_in = (self.epoch, ballot)
         elif self.started:
-            # Before START, a marker is for a former life of this mirror.
+            # A marker before START is for an earlier life of this mirror.
             number, level_number, upto, behind = rest
             self._sync_level, self._sync_upto = self.levels[level_number], upto
             self._sync_behind = behind
@@ -347,7 +347,7 @@ class Mirror(PublishConfirms):
                 self._awaited_slice = number
 
     def _take_slice(self, number: int) -> None:
-        """Append what the leader had behind the end of this copy; live instructions follow."""
+        """Append a slice: messages of the leader from the end of this copy on."""
         payload = self._slices.pop((self.epoch, number))
         self._last_slice = (self.epoch, number)
         self._forget_slices()
@@ -360,13 +360,12 @@ class Mirror(PublishConfirms):
         level.upto = self._sync_upto
         if level.upto == NOWHERE:
             level.go_on_from(self._sync_behind)
-            # Now the level is whole, which is reported when all of it is on disk.
+            # The level is whole now; that is reported when all of it is on disk.
             self._whole_at = self._batch
         self._report_progress()
 
     def _renew_card(self) -> None:
-        """Write the card of a whole copy for the present epoch: a card of an earlier epoch does not
-        say which positions the messages have now."""
+        """Write the card of a whole copy for the present epoch: positions may have moved."""
         if self.has_card:
             self._card = self.write_card(self)
             if not self._card.done:
@@ -403,32 +402,31 @@ class Mirror(PublishConfirms):
                 done()
 
     def refuse(self, publish_seq: int) -> None:
-        """`PublishConfirms`: the store cannot take a message; nothing later is ever safe here."""
+        """`PublishConfirms`: the store cannot take a message, so no later batch is reported."""
 
     def when_safe(self, done: Callable[[], None]) -> None:
-        """Call `done` when everything that is on its way to the disk is there."""
+        """Call `done` when all messages on their way to the disk are there."""
         self._on_safe.append(done)
 
     @property
     def safe(self) -> bool:
-        """Whether everything that is to be on disk is there."""
+        """Whether all messages that have to be on disk are there."""
         return not self._unsafe
 
     def _report_progress(self) -> None:
         if self._awaited_slice or not self.started:
-            # Before this mirror is told to start, a report would pass for one of its former life.
+            # Before START, a report would be taken for one of an earlier life of this mirror.
             return
         if not self._card.done:
-            # The leader confirms what this mirror reports, so it has to be found after a restart.
+            # The leader confirms by these reports, so a restart must find the copy with its card.
             return
         upto = self._batch
         if IN_SLICE in self._unsafe:
-            # Messages of slices wait for the disk: that the level is whole is reported after that.
+            # The level counts as whole only when the messages of its slices are on disk.
             upto = min(upto, self._whole_at - 1)
         live = min([mark for mark in self._unsafe if mark != IN_SLICE], default=None)
         if live is not None:
-            # While messages of an earlier epoch wait, not even the first batch of this one is
-            # reported.
+            # While messages of an earlier epoch wait, no batch of this epoch is reported.
             upto = min(upto, max(live - (self.epoch << BATCH_BITS) - 1, 0))
         if upto > self._reported:
             self._reported = upto
@@ -447,7 +445,7 @@ class Mirror(PublishConfirms):
         return self.epoch, self._batch
 
     def goes_on_in(self, epoch: int) -> None:
-        """Follow the same leader in another epoch; all batches of the epoch before have come."""
+        """Follow the same leader in another epoch; all batches of the one before have arrived."""
         if epoch <= self.epoch:
             return
         tails = [level.backing.next_position - level.delta for level in self.levels]
@@ -460,8 +458,8 @@ class Mirror(PublishConfirms):
         self._renew_card()
 
     def ends(self) -> list[int]:
-        """Per level, the end behind the last message that came. For a copy from disk the end behind
-        the last one that is there, or `EMPTY` if there is none: other copies may have had more."""
+        """Per level, the end behind the last message that arrived. For a copy from disk, the end
+        behind the last message on disk, or `EMPTY`: other copies may have had more."""
         if self.from_disk is None:
             return [level.backing.next_position - level.delta for level in self.levels]
         return self.from_disk.ends_at_leader()
@@ -478,14 +476,14 @@ class Mirror(PublishConfirms):
         return [level.delta for level in self.levels]
 
     def set_mode(self, mode: str) -> None:
-        """Keep the messages in memory, or on disk."""
+        """Keep the messages in memory (`default`) or on disk (`lazy`)."""
         for level in self.levels:
             level.backing.set_mode(mode)
 
     def firsts(self) -> list[int]:
         """Per level, the position here at which the copy begins: its end if it is empty.
 
-        A copy from disk was whole: it has got all that is older than the messages it has.
+        A copy from disk was whole: it lacks no message older than those it has.
         """
         if self.from_disk is not None:
             ends = zip(self.from_disk.ends(), self.levels, strict=True)
@@ -495,18 +493,18 @@ class Mirror(PublishConfirms):
         ]
 
     def discard(self) -> None:
-        """Delete the copy: it is not wanted any more."""
+        """Delete the copy: it is no longer wanted."""
         for level in self.levels:
             level.backing.delete()
 
     @property
     def is_of_use(self) -> bool:
-        """Whether it has something for the next copy of this node, if it is dropped."""
+        """Whether it has messages for the next copy of this node, if it is dropped."""
         return self.started or self.former is not None or self.grows_from is not None
 
     def into_formers(self, storage_id: int) -> Sequence[FormerCopy]:
-        """Turn this copy into a former copy, for the next mirror of this node. If it was not whole
-        yet, and there is an earlier one, that comes first: it has more."""
+        """Turn this copy into a former copy for the next mirror of this node. If this one was not
+        whole yet, an earlier one comes first: it has more messages."""
         if self.from_disk is not None:
             return [self.from_disk]
         if self.grows_from is not None:

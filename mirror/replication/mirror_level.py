@@ -1,9 +1,9 @@
-"""A mirror's copy of one level of a queue: a backing queue that follows the leader's.
+"""A mirror's copy of one level of a queue: a backing queue that follows that of the leader.
 
-The copy is the part of the queue between two positions of the leader, `first` and `upto`: a mirror
-that has just begun has nothing of before, and one that is being synchronised has nothing behind
-what it was sent so far. Instructions for other positions are not for this copy. Positions here are
-those of the leader plus `delta`.
+The copy has the part of the queue between two positions of the leader, `first` and `upto`. A mirror
+that has just begun lacks all older messages; one that is being synchronised lacks all messages
+behind those that it was sent so far. Instructions for positions outside of this part are passed
+over. Positions here are those of the leader plus `delta`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ NOWHERE = 1 << 62
 
 
 class CopyLost(Exception):
-    """The copy is not what the leader takes it for; it must be made anew."""
+    """The copy differs from what the leader believes; it must be made anew."""
 
 
 class BeginAnew(CopyLost):
-    """The copy stays good for what it has, but another copy has to follow the leader from now."""
+    """The copy stays valid, but another copy has to follow the leader from now on."""
 
 
 class MirrorLevel:
@@ -42,18 +42,18 @@ class MirrorLevel:
         self.handed_out_below = 0
         self.again: set[int] = set()
         self.taken: set[int] = set()
-        # When messages arrived that come in a slice, in seconds since 1970; None if it is not said.
+        # The time of arrival of messages in a slice, in seconds since 1970; None if it is not told.
         self.arrived_at: float | None = None
 
     def begin(self, first: int, upto: int) -> None:
-        """Be empty, and have what is between these positions from now on."""
+        """Become empty, and have the part between these positions from now on."""
         self.empty()
         self.first = first
         self.upto = upto
         self.delta = self.backing.next_position - first
 
     def have_all(self, delta: int) -> None:
-        """Be whole: the backing queue has everything."""
+        """Count as whole: the backing queue has everything."""
         self.first = 0
         self.delta = delta
 

@@ -1,11 +1,12 @@
-"""Sees to it that queues have the mirrors that their policies want.
+"""Gives queues the mirrors that their policies want.
 
-It follows definitions, policies, and nodes that come and go. What this node leads is `leadership`;
-`led_queue.py` and `leader.py` do the rest. The copies of queues that other nodes lead are `copies`,
-of `copies_here.py`.
+`Mirroring` follows definitions and policies, and nodes that come and go. Beneath it, `leadership`
+is for the queues that this node leads, each with a `LedQueue` and a `Leader`; `copies_here` is for
+the copies that this node has of queues that other nodes lead.
 
-A node that has a mirror and takes the lead writes that into the definition, by compare-and-set. The
-virtual host then makes the queue anew, over the very backing queue the mirror had (`backing`).
+A node with a mirror takes the lead by writing that into the definition, by compare-and-set. The
+virtual host then makes another object for the queue, over the backing queue that the mirror had
+(`backing`).
 """
 
 from __future__ import annotations
@@ -67,13 +68,13 @@ log = logging.getLogger("warren.queue")
 Item = TypeVar("Item")
 
 TICK_S = 1.0
-"""How often this node looks whether mirrors have become whole, and whether any are missing."""
+"""The time between two checks whether mirrors have become whole, or are missing."""
 
 REST_TICKS = 16
-"""A queue that waits for nothing is looked at once in so many ticks."""
+"""A queue that waits for nothing is looked at in one of so many ticks."""
 
 LOOK_US = 25
-"""What it costs to look at one queue."""
+"""The cost of looking at one queue, in the microseconds of `core/scheduling/turns.py`."""
 
 
 class Mirroring:
@@ -90,7 +91,7 @@ class Mirroring:
         card_files: CardFiles,
         sync_limits: SyncLimits = NO_LIMITS,
     ) -> None:
-        """`sync_limits` hold for each queue whose policy does not limit synchronisation."""
+        """`sync_limits` are for queues whose policies do not limit synchronisation."""
         self._nodes = nodes
         self._post = post
         self._calls = calls
@@ -145,14 +146,14 @@ class Mirroring:
         new_backing: Callable[[BackingSpec], BackingQueue],
         is_leftover: Callable[[int], bool] = lambda storage_id: True,
     ) -> None:
-        """Open what is left of this node's copies, before storages not open then are dropped."""
+        """Open the former copies of this node; storages not open afterwards are dropped."""
         self._node = node
         self._formers.find(self._definitions.records(), new_backing, is_leftover)
         self.retained.begin(node, new_backing)
         self.retained.find(self._nodes.name, self._definitions.items(), partial(settings_of, node))
 
     def attach(self, node: Node, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
-        """Serve this node from now on; `new_backing` makes the backing queues of copies."""
+        """Begin to serve this node; `new_backing` makes the backing queues of copies."""
         self._node = node
         self._post.handle(Kind.MIRRORED, self._mirrored)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
@@ -180,13 +181,13 @@ class Mirroring:
         self._clock.call_later(TICK_S, self._tick)
 
     def backing(self, spec: BackingSpec) -> BackingQueue | None:
-        """The backing queue of this node's mirror, which is to lead; None without a mirror."""
+        """The backing queue of this node's mirror, which takes the lead; None without one."""
         if spec.retained:
             return self.retained.take(spec.queue_id - spec.queue_id % LEVELS)
         return self.copies.backing(spec)
 
     def stop_leading(self) -> None:
-        """The node stops in order: mirrors may take the lead at once, where that loses nothing."""
+        """The node stops in order: let mirrors take the lead at once if that loses nothing."""
         self._leadership.stop()
         self.copies.leave()
 
@@ -197,7 +198,7 @@ class Mirroring:
         self._formers.stop()
 
     def led(self, queue_id: int) -> LedQueue | None:
-        """Return the object that has the mirrors of a queue of this node; None if it has none."""
+        """The `LedQueue` of a queue that this node leads; None if the queue has no mirrors."""
         return self._led.get(queue_id)
 
     def epoch_of(self, queue: Queue) -> int:
@@ -209,16 +210,16 @@ class Mirroring:
         return self._definitions.record_of(queue.key, queue.queue_id)
 
     async def mirrored(self, queue: LocalQueue) -> None:
-        """Return when a queue of this node has its mirrors at the nodes that answer."""
+        """Wait until a queue that this node leads has its mirrors, at nodes that answer."""
         led = self._led.get(queue.queue_id)
         if led is not None:
             answering = set(self._nodes.running()) - set(self._nodes.silent())
             await led.awaited.wait(led.not_begun(answering))
 
     def when_mirrors_have_all(self, queue: LocalQueue, done: Callable[[bool], None]) -> None:
-        """Call back when all that is in the queue now is safe here and at every mirror.
+        """Call back when all messages now in the queue are safe here and at every mirror.
 
-        With False when this node does not lead the queue any more.
+        `done` gets False if this node no longer leads the queue.
         """
         led = self._led.get(queue.queue_id)
         copy = self._leadership.promoted.get(queue.queue_id)
@@ -235,7 +236,8 @@ class Mirroring:
             led.leader.barrier(own)
 
     async def act(self, queue: Queue, *, synchronise: bool) -> None:
-        """Have the leader, wherever it is, synchronise mirrors or stop that. Raises its refusal."""
+        """Ask the leader, at whichever node, to synchronise mirrors or to stop that. Raises the
+        leader's refusal."""
         if not isinstance(queue, LocalQueue):
             record = self._record(queue)
             if record is None:
@@ -252,7 +254,8 @@ class Mirroring:
         await self.act(self._node.local_queues[queue_id], synchronise=synchronise)
 
     def synchronise(self, queue: LocalQueue) -> None:
-        """Send every mirror that is not in sync what it lacks. Raises `PreconditionFailed`."""
+        """Send every mirror that is not in sync the messages that it lacks. Raises
+        `PreconditionFailed`."""
         led = self._led_or_refuse(queue)
         record = self._definitions.record_of(led.key, led.queue.queue_id)
         if record is not None:
@@ -299,7 +302,7 @@ class Mirroring:
             self._leadership.has_no_mirrors(queue, record)
 
     def _queue_gone(self, queue: LocalQueue) -> None:
-        """Forget a queue of this node that was deleted, or that another node leads now."""
+        """This node leads the queue no more: it was deleted, or another node leads it."""
         key = queue.key
         if self._by_key.get(key) == queue.queue_id:
             del self._by_key[key]
@@ -311,7 +314,8 @@ class Mirroring:
         return self._wanted_of(queue.key)
 
     def _wanted_of(self, key: Key) -> Wanted:
-        """Which nodes are to have mirrors of a queue: what its members say, or else its policy."""
+        """The nodes that should have mirrors of a queue: its members, or else those that its policy
+        names."""
         stored = self._metadata.get(key)
         if stored is None or not isinstance(stored.record, QueueRecord):
             return Wanted()
@@ -324,7 +328,7 @@ class Mirroring:
         return Wanted.of(applied.definition, self._sync_limits)
 
     def reconcile(self, queue: LocalQueue) -> None:
-        """See to it that the queue has the mirrors its policy wants."""
+        """Do the next step towards the mirrors that the policy of the queue wants."""
         if queue.exclusive_owner is not None or queue.deleted or self._leadership.is_stopping:
             return
         key = queue.key
@@ -359,7 +363,7 @@ class Mirroring:
             self._want_no_former(queue)
             return
         leader = wanted_leader(wanted, copies, self.hand_overs.can_take_over())
-        # All mirrors in sync have to be here first: a hand-over needs each of them to stand still.
+        # A hand-over makes each mirror in sync stand still, so all of them have to be up.
         if leader != self._nodes.name and set(record.in_sync) <= set(led.members()):
             self.hand_overs.begin(led, leader)
             return
@@ -376,7 +380,7 @@ class Mirroring:
         led.at_rest = led.has_all_in_sync(record, running)
 
     def _want_no_former(self, queue: LocalQueue) -> None:
-        """Have the former copies go of a queue that is to have no mirrors."""
+        """Let the former copies of a queue go: it should have no mirrors."""
 
         def without(record: QueueRecord) -> QueueRecord | None:
             return without_former(record) if record.leader == self._nodes.name else None
@@ -410,14 +414,14 @@ class Mirroring:
         self._forgotten_leaders.look()
         self._formers.discard_unwanted(self._definitions.records(), self._nodes.running())
         if not self._nodes.may_lead(self._nodes.name):
-            # Since the last tick a mirror may have become in sync, or this node a leader.
+            # Since the last tick a mirror may have come in sync, or this node may lead more queues.
             self.hand_overs.drain()
 
     def _is_in_share(self, queue_id: int) -> bool:
         return queue_id // LEVELS % REST_TICKS == self._ticks % REST_TICKS
 
     async def _in_turns(self, items: Iterable[Item], work: Callable[[Item], None]) -> None:
-        """Do the same with each of very many queues, some in each turn."""
+        """Do `work` for each of these items, some in each turn: they may be very many."""
         turns = self._node.turns
         for item in items:
             turns.spend(LOOK_US)
@@ -541,7 +545,7 @@ class Mirroring:
         self._node.alarms.set_flow(bool(self._congested), "mirrors")
 
     def membership_lost(self, led: LedQueue, reason: str) -> None:
-        """Another node takes the lead, or will in a moment; if not, go on with a new group."""
+        """Another node takes the lead; if it does not within `RECLAIM_S`, go on in a new group."""
         _, vhost, name = led.key
         log_event(log, logging.WARNING, "leader_left_alone", queue=name, vhost=vhost, reason=reason)
         if not led.leader.fenced:

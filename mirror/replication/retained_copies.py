@@ -1,18 +1,17 @@
 """Acknowledged messages that a node retains of queues that it mirrors, as their leaders do.
 
 Before a leader tells its mirrors that a message is acknowledged, it tells them to retain it, and at
-which position; each mirror that has the message keeps it then. Retained messages that a mirror
-lacks it is sent later (`retained_sync.py`).
+which position; each mirror that has the message then keeps it. A mirror is sent retained messages
+that it lacks later (`retained_sync.py`).
 
-A leader may have retained messages before its mirrors heard of that. If it is superseded, the next
-leader, if it was in sync, still has these messages in the queue. So a node that learns how
-positions have moved since (`renumbering.py`) drops what was retained: otherwise it would be
-retained twice.
+A leader may have retained messages before its mirrors heard of that. If it is superseded by a
+mirror in sync, that one still has these messages in the queue. So a node that learns how positions
+have moved since (`renumbering.py`) drops its retained ones: otherwise they would be retained twice.
 
-The log of a queue has an id of its own, which follows from that of the queue. So it stays the same
-whatever becomes of the copy, and when this node begins to lead, or does not lead any more. The log
-is dropped when the queue is deleted, when no policy has the queue retain anything, and when the
-node is started and has no copy.
+The log of retained messages has an id that follows from that of the queue. So it stays the same
+when the copy is dropped, and when this node begins or ends to lead. The log is dropped when the
+queue is deleted, when no policy lets the queue retain messages, and when the node starts without a
+copy of the queue.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ NewBacking: TypeAlias = Callable[[BackingSpec], BackingQueue]
 
 
 class _Mirrored:
-    """A queue of which this node has a copy, as its retention knows it."""
+    """A queue of which this node has a copy, as `Retention` uses it."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
         _, self.vhost_name, self.name = key
-        # Empty: acknowledged messages leave the copy when its leader says so.
+        # An empty one: acknowledged messages leave the copy by an instruction of the leader.
         self.backing: BackingQueue = MemoryQueue()
 
 
 class RetainedCopy(Retains):
-    """Carries out what the mirror of one queue is told of messages that are to be retained."""
+    """Carries out the instructions of one mirror about retained messages."""
 
     def __init__(self, copies: RetainedCopies, queue_id: int) -> None:
         self._copies = copies
@@ -58,7 +57,7 @@ class RetainedCopy(Retains):
         self._copies.another_leads(self._queue_id)
         retention = self._copies.of_mirror(self._queue_id)
         if retention is None:
-            # The policy is not known here yet.
+            # This node does not know the policy yet.
             self._copies.next_positions[self._queue_id] = position
         else:
             retention.log.skip_to(position)

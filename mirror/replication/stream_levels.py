@@ -60,11 +60,11 @@ class StreamLeaderLevel(LeaderLevel):
         first = log.next_position
         batch = journal.publish_many(self.level, first, envelopes, bodies, False)
         if confirms is None:
-            journal.nobody_asks(self.level, first, batch, count)
+            journal.without_confirms(self.level, first, batch, count)
         told = journal.confirm(log, first, True, batch, count)
         log.append(envelopes, bodies, confirms, first_seq, told=told)
 
-    def doubt_what_is_there(self) -> None:
+    def doubt_backlog(self) -> None:
         log = self._log
         log.is_in_doubt = True
         # The barrier waits for a batch; this makes one where none was written so far.

@@ -44,7 +44,7 @@ OpenEnvironment: TypeAlias = Callable[[Path, int], "lmdb.Environment"]
 
 
 class DamagedMetadata(DataDirectoryRefused):
-    """The file does not hold what this store writes."""
+    """The file is damaged, or not one of this store."""
 
 
 def open_environment(path: Path, map_bytes: int) -> lmdb.Environment:

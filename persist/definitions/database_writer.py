@@ -68,7 +68,7 @@ class DatabaseWriter(Generic[Item]):
         return self._group.uncommitted()
 
     def close(self) -> int:
-        """Write what is pending; returns how many items could not be written."""
+        """Write all pending items; returns how many could not be written."""
         if self._sync_thread is not None:
             self._sync_thread.close()
         lost = self._group.close()

@@ -121,7 +121,7 @@ class DeletedQueues:
         return queue_id in self.noted or queue_id in self.former
 
     def note(self, queue_ids: Iterable[int]) -> Commit:
-        """Write down that what the storage has under these ids is not wanted any more."""
+        """Write notes that the messages which the storage has under these ids are not wanted."""
         return self._submit([(note_key(queue_id), NOTED) for queue_id in queue_ids])
 
     def forget(self, queue_ids: Collection[int]) -> None:

@@ -1,4 +1,4 @@
-"""Keys and values of octets that survive a crash: what a store of shared definitions is kept in.
+"""A file of keys and values that survives a crash: a store of shared definitions is kept in it.
 
 Answerable for values that are on disk, whole batch by whole batch and in order, when their commit
 is done, and for saying so when they are not what was written. What they mean is the caller's.
@@ -82,7 +82,7 @@ class KeyFile:
         return self._writer.submit([_put(key, value) for key, value in changes])
 
     def close(self) -> None:
-        """Write what is pending and let go of the file."""
+        """Write all pending changes and release the file."""
         self._writer.close()
 
     def _entries(self) -> Iterator[tuple[bytes, bytes]]:

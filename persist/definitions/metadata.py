@@ -129,7 +129,7 @@ class LmdbMetadataStore(DefinitionTable):
         return self._writer.uncommitted()
 
     def close(self) -> int:
-        """Commit what is pending and release the store.
+        """Commit pending transactions and release the store.
 
         If the disk refuses to the last, returns how many transactions were lost, and logs it.
         """

@@ -153,7 +153,7 @@ class LmdbReplica:
         self._writer.submit(Saved(cluster_id, 0, (), True, notes))
 
     def save(self, revision: int, changes: Sequence[Change]) -> None:
-        """Write, in the background, the changes up to a revision. What failed is tried again."""
+        """Write, in the background, the changes up to a revision; failed writes are tried again."""
         self._revision = revision
         self._writer.submit(Saved(self._cluster_id, revision, changes, False))
 
@@ -161,7 +161,7 @@ class LmdbReplica:
         return self._writer.submit(Saved(self._cluster_id, self._revision, (), False, notes))
 
     def close(self) -> None:
-        """Write what is pending and release the environment."""
+        """Write all pending changes and release the environment."""
         if self._closed:
             return
         self._closed = True

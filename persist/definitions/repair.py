@@ -1,4 +1,4 @@
-"""Makes a new LMDB file of definitions from what can be read of the old one and from the copy.
+"""Makes a new LMDB file of definitions, from the readable part of the old one and from the copy.
 
 For a node that stands still. The old file is put aside, never changed or deleted. What the new one
 gets:

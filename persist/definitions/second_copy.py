@@ -107,7 +107,7 @@ class SecondCopy:
             self._timer.cancel()
 
     def close(self) -> None:
-        """Write what has changed; the thread behind `run` must have ended its jobs."""
+        """Write the changes; the thread behind `run` must have ended its jobs."""
         self.stop()
         if self._changed and not self._table.unreadable:
             self._attempt(*self._table.snapshot())

@@ -1,8 +1,8 @@
-"""The file system, and what is written beside definitions and messages.
+"""The file system, and small files beside definitions and messages.
 
-Theory. All that the message storage does to a disk goes through the verbs of `filesystem`, so that
-a simulated disk can fail at each of them. What is written in the background goes through
-`group_commit`: its thread writes all that was asked for meanwhile, and syncs once.
+Theory. The message storage uses the disk through the functions of `filesystem` only, so that a
+simulated disk can fail at each of them. Writing in the background goes through `group_commit`: its
+thread writes everything that was submitted meanwhile, and syncs once.
 
 | module | for |
 |---|---|

@@ -47,7 +47,7 @@ _HEAD = Struct("<BIQ")
 CARD, REMOVED = 1, 2
 
 SLACK_BYTES: Final = 256 << 10
-"""The file may be so much larger than twice what counts: smaller ones are not worth the work."""
+"""The octets by which the file may exceed twice its valid entries before it is written anew."""
 
 Item: TypeAlias = tuple[int, bytes | None]
 """A storage and its card, or that it has none any more."""
@@ -113,7 +113,7 @@ class CardLog:
         self._group.submit((storage_id, None))
 
     def close(self) -> None:
-        """Write what is pending in the calling thread; the thread behind `run` has ended."""
+        """Write all pending cards in the calling thread; the thread behind `run` has ended."""
         self._group.close()
 
     def abandon(self) -> None:
@@ -208,7 +208,7 @@ class CardLog:
         self._size += len(octets)
 
     def _renew(self, cards: Mapping[int, bytes]) -> None:
-        """Write what counts into a new file."""
+        """Write the valid entries into a new file."""
         octets = _encoded(cards.items())
         filesystem = self._filesystem
         new = self._path.with_name(CARDS_FILE + NEW)

@@ -1,6 +1,6 @@
-"""The directory a node keeps everything in: whose it is, which format, and that it is ours alone.
+"""The data directory of a node: its identity, its format, and the lock for one process.
 
-Two files stand in it besides what the stores put there:
+It has two files besides those of the stores:
 
 - `identity.json`: `{"format": 1, "node_id": "<32 hex digits>"}`. The identity of a node is here
   and not in the name of its host, so a data directory can move.
@@ -27,8 +27,8 @@ FORMAT_VERSION = 1
 IDENTITY_FILE = "identity.json"
 LOCK_FILE = "lock"
 PROCESSES = "processes"
-"""Where the processes of a broker, but for the first one, have their data directories, and all of
-them their shared definitions."""
+"""The directory that has the data directories of all processes of a broker except the first, and
+their shared definitions."""
 UNFINISHED_IDENTITY = f"{IDENTITY_FILE}.new"
 # Names that a directory may hold and still count as empty: our own lock and a first start that did
 # not get further, and what mkfs leaves in the root of a file system.
@@ -137,7 +137,7 @@ class DataDirectory:
         return bool(set(os.listdir(self.path)) - ours)
 
     def begin_anew(self, keep: Collection[str] = ()) -> None:
-        """Delete all but the lock and what is to be kept, and be another node from now on.
+        """Delete all but the lock and the files to keep, and be another node from now on.
 
         The old identity goes last: after a crash on the way it can be done again.
         """
@@ -223,7 +223,7 @@ def sync_directory(path: Path) -> None:
 
 
 def write_durably(path: Path, data: bytes, unfinished: Path | None = None) -> None:
-    """Put a file in place of what is there, whole or not at all. Raises OSError.
+    """Replace a file, as a whole or not at all. Raises OSError.
 
     Others may do the same at once, unless `unfinished` says what it is called till then.
     """

@@ -66,7 +66,7 @@ class FileSystem(Protocol):
         ...
 
     def remove_directory(self, path: Path) -> None:
-        """Remove a directory and the files in it; what does not exist is no error."""
+        """Remove a directory, which need not exist, and the files in it."""
         ...
 
     def remove(self, path: Path) -> None:
@@ -74,7 +74,7 @@ class FileSystem(Protocol):
         ...
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename a file within its directory, in place of what has the new name."""
+        """Rename a file within its directory; a file with the new name is replaced."""
         ...
 
     def sync_directory(self, path: Path) -> None:
@@ -82,7 +82,7 @@ class FileSystem(Protocol):
         ...
 
     def sync_files(self, paths: Sequence[Path]) -> None:
-        """Make what was written to these files durable, and the entries they have."""
+        """Make the octets written to these files durable, and their directory entries."""
         ...
 
 
@@ -127,7 +127,7 @@ class RealFile:
 
 
 class RealFileSystem:
-    """Implements `FileSystem`. Only the owner may read what it makes."""
+    """Implements `FileSystem`. Only the owner may read files that it makes."""
 
     def create(self, path: Path) -> RealFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC

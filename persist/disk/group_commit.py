@@ -1,8 +1,8 @@
-"""Group commit: one write and one sync for everything that was asked for meanwhile.
+"""Group commit: one write and one sync for all items that were submitted meanwhile.
 
-Theory. `submit` takes an item and returns its commit. At most one batch is being written; what
-is submitted meanwhile waits and becomes the next batch, so the cost of a sync is shared by as
-many items as arrive while one lasts. Batches are written in order by one thread and commits
+Theory. `submit` takes an item and returns its commit. At most one batch is being written; items
+submitted meanwhile wait and become the next batch, so the cost of a sync is shared by as many
+items as arrive while one lasts. Batches are written in order by one thread and commits
 complete in order, on the loop, only after the batch that holds them was written without error.
 
 A batch that fails is tried again as it is, with growing pauses, until it works or the group is
@@ -189,7 +189,7 @@ class GroupCommit(Generic[Item]):
         return None if youngest is None or youngest.done else youngest
 
     def close(self) -> int:
-        """Write what is pending in the calling thread; how many items could not be written.
+        """Write all pending items in the calling thread; returns how many could not be written.
 
         Nothing is written after `abandon`.
 

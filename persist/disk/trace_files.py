@@ -38,7 +38,7 @@ QUEUED_MAX = 50_000
 """Records that wait for the thread."""
 
 RESUMED_MAX = 100_000
-"""The newest records that say what is followed after a restart."""
+"""The newest records by which a restart knows which messages to follow."""
 
 
 class TraceFiles:
@@ -91,7 +91,7 @@ class TraceFiles:
         return newest
 
     def _end_last_line(self) -> None:
-        """End a line that a crash has cut off: what is appended is to be a line of its own."""
+        """End a line that a crash has cut off, so that the next record begins a line."""
         if self._sizes:
             number = next(reversed(self._sizes))
             if not self._path(number).read_bytes().endswith(b"\n"):

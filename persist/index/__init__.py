@@ -1,4 +1,4 @@
-"""Where each queue's messages are on disk.
+"""Indexes: where the messages of each queue are on disk.
 
 Theory. A queue has an index: an entry for each position, in segments of 16384 that are in memory
 while they are needed. A change is noted in memory, goes to the journal when the next batch is

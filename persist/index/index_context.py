@@ -1,4 +1,4 @@
-"""What all queue indexes of a node share: its files, its clock, and what is still to be written."""
+"""The state that all queue indexes of a node share: files, clock, and what they have to write."""
 
 from __future__ import annotations
 

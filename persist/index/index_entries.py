@@ -88,7 +88,7 @@ class IndexEntries:
         at = bisect_left(self.numbers, (position + SEGMENT_MASK) >> SHIFT)
         return self.numbers[at] << SHIFT if at < len(self.numbers) else NOWHERE
 
-    # What was there at start
+    # Recovery
 
     def adopt_directory(self) -> None:
         """Note that a directory of the queue was found at start, with segments or empty."""
@@ -404,7 +404,7 @@ class IndexEntries:
         return segment.columns
 
     def _load(self, segment: Segment) -> None:
-        """Bring the entries of a segment back to memory; what is lost is reported."""
+        """Read the entries of a segment back into memory; lost ones are reported."""
         path = segment.path(self.directory)
         columns = Columns()
         reason = "entries of a damaged index"

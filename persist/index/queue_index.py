@@ -1,12 +1,12 @@
 """The index of one queue: which of its messages are on disk, and where.
 
-Implements `core.queue_store.QueueStore`. What a variable queue hands over is first only noted
-(`_unwritten`); the journal asks for it when it writes its next batch. A message that is removed
-before that never touches the disk, and its publisher has its confirm all the same.
+Implements `core.backing.queue_store.QueueStore`. A message that a variable queue hands over is at
+first only noted (`_unwritten`); the journal asks for it when it writes its next batch. A message
+that is removed before that never touches the disk, and its publisher gets the confirm all the same.
 
-From then on a message is an entry in a segment (`index_entries.py`), from which it goes when it is
-removed. Removals are noted too (`_removed`), for the next batch. So the journal has everything,
-and the files of the segments may be behind; `checkpoint.py` brings them up to date now and then.
+Once a message is in a batch, it has an entry in a segment (`index_entries.py`) until it is removed.
+Removals are noted too (`_removed`), for the next batch. So the journal has everything, and the
+files of the segments may be behind; `checkpoint.py` brings them up to date now and then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from warren.core.backing.queue_store import (
     StoredBody,
 )
 from warren.core.messages.message import Message
-from warren.core.messages.settlement import PublishConfirms, Waiting, in_rows
+from warren.core.messages.settlement import PublishConfirms, WaitingRow, in_rows
 from warren.core.ports import Commit
 from warren.persist.index.delivery_counts import DeliveryCounts
 from warren.persist.index.entry_reading import EntryReader
@@ -60,16 +60,16 @@ PURGED_AT_ONCE = 2000
 """Returned messages that are removed in one turn when a queue is purged."""
 
 Noted: TypeAlias = tuple[Message, bytes, PublishConfirms | None, int, int, int]
-"""A message, its body, its waiter and the number for that; its mark (see the journal) and
-octets."""
+"""A message, its body, its waiter, and the number under which that knows it; its mark (see the
+journal) and octets."""
 
 
 class QueueIndex(StreamReading):
     """The messages of one queue on disk. `directory` is where its segments are.
 
     `definition` is the commit of the queue's definition, None when that is durable. `is_noted`
-    belongs to the journal. `on_deleted` is called when the queue is deleted: its files may go when
-    the disk knows, too.
+    belongs to the journal. `on_deleted` is called when the queue is deleted; its files may be
+    removed when the deletion is on disk.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class QueueIndex(StreamReading):
         self._removed: list[tuple[int, int]] = []
         self._ended = False
 
-    # What was there at start
+    # Recovery
 
     def recovered(self) -> Recovered:
         entries = self.entries
@@ -125,16 +125,17 @@ class QueueIndex(StreamReading):
         return self._first_position
 
     def go_on_behind(self, start_shift: int) -> None:
-        """Have new positions begin behind all there are.
+        """Let new positions begin after all existing ones.
 
-        Those of a copy follow its leader's, and so may be ahead of the starts of this node.
+        A copy has the positions of its leader, which may be ahead of those that this start begins
+        with.
         """
         if self.entries.numbers:
             last_start = self.entries.numbers[-1] << SHIFT >> start_shift
             self._first_position = max(self._first_position, (last_start + 1) << start_shift)
 
     def adopt_returns(self, found: dict[int, int]) -> None:
-        """Take in counts and marks that were found at start, but for messages that are gone."""
+        """Keep the counts and marks found at start, except those of messages that are gone."""
         for at, value in found.items():
             if self.entries.find(at) is not None:
                 self.returns.adopt(at, value)
@@ -155,7 +156,7 @@ class QueueIndex(StreamReading):
         publish_seqs: Iterable[int],
         arrived_at: float | None = None,
     ) -> None:
-        """`write` messages that no other queue has: those for several queues come one by one."""
+        """`write` many messages. None of them is for other queues too: those come one by one."""
         unwritten = self._unwritten
         if arrived_at is not None:
             arrived_us = int(arrived_at * 1e6)
@@ -171,13 +172,13 @@ class QueueIndex(StreamReading):
         self._journal.note_many(self, mark, total, confirms)
 
     def first_mark(self) -> int | None:
-        """The mark of the first message that is to be written."""
+        """The mark of the first noted message; None if there is none."""
         for noted in self._unwritten.values():
             return noted[4]
         return None
 
     def emit(self, batch: OpenBatch, cut: int) -> bool:
-        """Put what was written, up to a mark, into the journal's next batch. False: not all."""
+        """Put the noted messages below this mark into the batch. False: some are left."""
         if not self._unwritten:
             return True
         embed_below = self._context.embed_below
@@ -257,11 +258,12 @@ class QueueIndex(StreamReading):
         return False
 
     def _offset_s(self, position: int) -> float:
-        """Return the offset of the wall clock from the node's, for what is written from here on."""
+        """The offset of the wall clock from the node's clock, for entries from this position on."""
         return self.entries.offsets.begin(position)
 
-    def _waiting_in(self, batch: OpenBatch) -> list[Waiting]:
-        """Return the list for those who wait for a message, which is never safer than its queue."""
+    def _waiting_in(self, batch: OpenBatch) -> list[WaitingRow]:
+        """The batch's list for publishers; they wait for the definition of the queue too, as a
+        message is never safer than its queue."""
         definition = self.definition
         if definition is None:
             return batch.waiting
@@ -309,7 +311,7 @@ class QueueIndex(StreamReading):
         batch.add((head, payload), RECORD_BYTES + len(payload))
 
     def emit_removed(self, batch: OpenBatch) -> None:
-        """Put what was removed or returned into the journal's next batch."""
+        """Put removals and counts of returns into the batch."""
         self._emit_returned(batch)
         if not self._removed:
             return
@@ -540,7 +542,7 @@ class QueueIndex(StreamReading):
     def _read_entries(self, entries: list[IndexEntry]) -> tuple[list[Message], int, int]:
         """The messages of these entries; how many were lost, and the octets of their bodies.
 
-        What is lost leaves the index.
+        Lost messages leave the index.
         """
         self.read_count += len(entries)
         messages, lost = self._reader.read(entries, self.redelivered_below)

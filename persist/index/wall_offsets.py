@@ -30,7 +30,7 @@ class WallOffsets:
         self._offsets_s: tuple[float, ...] = ()
 
     def begin(self, position: int) -> float:
-        """The offset for what is written now, from this position on."""
+        """The offset for entries that are written now, from this position on."""
         offset_s = self._context.offset_s()
         latest_s = self._offsets_s[-1] if self._offsets_s else self._context.epoch_s
         if offset_s != latest_s:

@@ -72,7 +72,7 @@ from warren.persist.recovery.recovery import (
 )
 
 PAUSES_S = (0.2, 0.5, 1.0)
-"""Pauses before what looks damaged is looked at again. A removal is in the journal within 25 ms and
+"""Pauses before apparent damage is looked at again. A removal is in the journal within 25 ms and
 a sync, a deleted queue's files go after a commit of definitions."""
 
 SUSPECTS_MAX = 10_000
@@ -254,7 +254,7 @@ class Check:
     # One look
 
     def _look(self, units: set[Unit] | None) -> None:
-        """Look at everything, or at these units; afterwards `_suspects` has what looks damaged."""
+        """Look at everything, or at these units; afterwards `_suspects` has apparent damage."""
         self._suspects = {}
         self._harmed_at = set()
         self._lacking = set()
@@ -352,7 +352,7 @@ class Check:
             self._unit = None
 
     def _was_deleted(self, queue_id: int) -> bool:
-        """Whether the queue was deleted, so that the next start removes what is left of it."""
+        """Whether the queue was deleted, so that the next start removes its messages."""
         queue_id = self._levels.queue_of(queue_id)
         return queue_id in self._deleted and queue_id not in self._names
 

@@ -1,4 +1,4 @@
-"""What the files of the message storage look like, down to every byte.
+"""The layout of the files of the message storage, down to every byte.
 
 Theory. `format` has the records and batches of the log and turns them into octets and back;
 `segment` has the files of a queue's index, 16384 positions in each. Nothing here reads or writes a

@@ -25,7 +25,6 @@ from warren.core.messages.message import Envelope
 
 FORMAT_VERSION = 1
 
-ALIGNMENT = 8
 TRANSIENT = 1 << 63
 """The bit of a place that means: in the transient store, which is emptied at start."""
 SHARED = 1
@@ -85,7 +84,6 @@ _COUNTS = struct.Struct("<8sHHI16s")
 _COUNT = struct.Struct("<QQQ")
 _CRC = struct.Struct("<I")
 
-_pack_record = RECORD.pack
 _pack_tail = _RECORD_TAIL.pack
 
 

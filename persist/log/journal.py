@@ -1,13 +1,14 @@
-"""The journal: one sync for everything that happened meanwhile, in all queues of the node.
+"""The journal: gathers what all queues of the node have to write, and writes it with one sync.
 
-Theory. Queue indexes note what is to be written. When the thread that writes is free, the journal
-closes a batch: it asks each of them for its records, which get their places, and hands the octets
-over as one piece. While that is written and synced the next batch gathers. So there is one sync
-at a time, and as many messages share it as arrive while the one before lasts.
+Theory. Queue indexes note what they have to write. When the thread that writes is free, the journal
+closes a batch: it asks each of these indexes for its records, gives the records their places, and
+hands all octets to the thread as one piece. While that is written and synced, the next batch
+gathers. So there is one sync at a time, and all messages that arrive during one sync share the
+next.
 
-A batch is closed at once (after the current turn of the loop) when a publisher waits for a
-confirm, and otherwise within `DELAY_S`, or when there is much to write. What was published and
-removed in between is never written.
+A batch is closed at once (after the current turn of the loop) when a publisher waits for a confirm.
+Otherwise it is closed within `DELAY_S`, or when there is much to write. A message that was
+published and removed in between is never written.
 
 Guarantees. A confirm leaves after the batch with the message is synced, and after the definition of
 its queue is: a message is never safer than its queue. It waits for no other definition. A failing
@@ -23,7 +24,7 @@ from functools import partial
 from typing import Protocol
 
 from warren.core.messages.message import Envelope
-from warren.core.messages.settlement import PublishConfirms, Waiting, settle_all, settle_in_rows
+from warren.core.messages.settlement import PublishConfirms, WaitingRow, settle_all, settle_in_rows
 from warren.core.ports import Commit, Timer
 from warren.core.scheduling.waiting import Event
 from warren.persist.disk.group_commit import GroupCommit
@@ -45,19 +46,20 @@ DELAY_S = 0.025
 often)."""
 
 BATCH_BYTES_MAX = 2 << 20
-"""A batch is closed when there is so much; encoding it takes a few milliseconds."""
+"""The octets at which a batch is closed; encoding so many takes a few milliseconds."""
 
 CONGESTED_BYTES = 8 << 20
-"""With so much unwritten, publishers are to wait for the disk."""
+"""With so many octets unwritten, publishers begin to wait for the disk."""
 
 RELIEVED_BYTES = 4 << 20
-
+"""With no more than this unwritten, they wait no longer."""
 
 MARK_BYTES_MIN = 1024
-"""Octets that a message counts at least where batches are cut: small ones take their time, too."""
+"""The least that a message counts where batches are cut: small messages take time, too."""
 
 ENQUEUE_BYTES = RECORD_BYTES + 24
-"""Octets of another queue for a shared message: a reference, and its entry among the lengths."""
+"""What a shared message costs for each further queue: a reference, and its entry among the
+lengths."""
 
 NOTHING_REMOVED = record_head(REMOVE, 0, 0, 0, 0, 0, b"", 0, b"")
 """A record without effect, to move the end of the journal."""
@@ -66,9 +68,9 @@ NOTHING_REMOVED = record_head(REMOVE, 0, 0, 0, 0, 0, b"", 0, b"")
 class OpenBatch:
     """A batch that is being put together. `offset` is where the next record starts in its file.
 
-    `taken` counts the octets of the messages it has, as they were counted when they were noted.
-    `waiting` are the publishers that wait for it alone, `waiting_longer` those that wait for the
-    definition of their queue too.
+    `taken` counts the octets of its messages, as they were counted when they were noted. `waiting`
+    are the publishers that wait for this batch alone, `waiting_longer` those that also wait for the
+    definition of their queue.
     """
 
     __slots__ = (
@@ -95,12 +97,12 @@ class OpenBatch:
         self.parts: list[bytes] = []
         self.lengths = array("I")
         self.shared: dict[tuple[int, int], tuple[int, int]] = {}
-        self.waiting: list[Waiting] = []
-        self.waiting_longer: list[tuple[Commit, list[Waiting]]] = []
+        self.waiting: list[WaitingRow] = []
+        self.waiting_longer: list[tuple[Commit, list[WaitingRow]]] = []
 
-    def waiting_for(self, definition: Commit) -> list[Waiting]:
+    def waiting_for(self, definition: Commit) -> list[WaitingRow]:
         """A list for publishers that wait for this definition too."""
-        waiting: list[Waiting] = []
+        waiting: list[WaitingRow] = []
         self.waiting_longer.append((definition, waiting))
         return waiting
 
@@ -124,11 +126,11 @@ class NotedIndex(Protocol):
     is_noted: bool
 
     def emit_removed(self, batch: OpenBatch) -> None:
-        """Put all that was removed or returned into the batch."""
+        """Put all removals, and the counts of returned messages, into the batch."""
         ...
 
     def first_mark(self) -> int | None:
-        """The mark of the first message that is to be written; None if there is none."""
+        """The mark of the first message that is not written yet; None if there is none."""
         ...
 
     def emit(self, batch: OpenBatch, cut: int) -> bool:
@@ -140,11 +142,12 @@ class Journal:
     """Writes the persistent store. `noted` are the queue indexes that have something to write.
     Messages of `embed_below` octets or more are written once, whatever the number of their queues.
 
-    `closing`: a batch will be closed without further ado; `urgent`: at the first opportunity.
+    `closing`: a batch will be closed later, nothing more has to be done for that; `urgent`: it will
+    be closed as soon as possible.
 
-    A message's `mark` is how much had been noted before it, in all queues together; it is the same
-    in every queue the message is for. A batch ends at a mark, and so it has all of a message's
-    queues or none: the body they share is in it once.
+    The `mark` of a message is the number of octets noted before it, in all queues together; it is
+    the same in every queue that gets the message. A batch ends at a mark. So a batch has a message
+    for all of its queues or for none, and the body that these share only once.
     """
 
     def __init__(
@@ -192,10 +195,10 @@ class Journal:
 
     @property
     def idle(self) -> bool:
-        """Whether everything noted so far is on disk, and those who waited for it know it."""
+        """Whether everything noted so far is on disk, and the publishers that waited know it."""
         return not (self.noted or self._writing or self._settled)
 
-    # What queue indexes say
+    # What queue indexes note
 
     def note(
         self, index: NotedIndex, envelope: Envelope, body: bytes, confirms: PublishConfirms | None
@@ -220,7 +223,7 @@ class Journal:
         return self.last_mark, octets
 
     def note_beside(self, index: NotedIndex, octets: int, confirms: PublishConfirms | None) -> int:
-        """Note a record of the index that goes with the message noted last. Return their mark."""
+        """Note a record that belongs to the message noted last. Return the mark of both."""
         self.noted_bytes += max(octets, MARK_BYTES_MIN)
         self.unwritten_bytes += octets
         self._to_ask(index, confirms)
@@ -229,7 +232,7 @@ class Journal:
     def note_many(
         self, index: NotedIndex, end_mark: int, octets: int, confirms: PublishConfirms | None
     ) -> None:
-        """Note that the index has messages that no other queue has. It gave them marks from
+        """Note that the index has messages for no other queue. It gave them marks from
         `noted_bytes` on; `end_mark` follows the last one."""
         self.last_body = self.last_envelope = None
         self.noted_bytes = end_mark
@@ -245,7 +248,7 @@ class Journal:
             self.close_later()
 
     def _to_ask(self, index: NotedIndex, confirms: PublishConfirms | None) -> None:
-        """Have the index asked for what it noted, the sooner if a publisher waits for it."""
+        """Ask this index when the next batch is closed: soon if a publisher waits for it."""
         if not index.is_noted:
             index.is_noted = True
             self.noted.append(index)
@@ -258,13 +261,13 @@ class Journal:
             self.much_noted()
 
     def close_later(self) -> None:
-        """Close a batch later (`DELAY_S`): something was noted for which no client waits."""
+        """Close a batch later (`DELAY_S`): no client waits for what was noted."""
         self.closing = True
         if self._timer is None and not self._writing:
             self._timer = self._call_later(DELAY_S, self._timed_out)
 
     def close_soon(self) -> None:
-        """Close a batch when the turn is over: something was noted for which a publisher waits."""
+        """Close a batch when the turn is over: a publisher waits for what was noted."""
         self.urgent = True
         if not self._soon:
             self._soon = True
@@ -285,24 +288,23 @@ class Journal:
             self.close_soon()
 
     def note_deletion(self) -> None:
-        """Note that a queue was deleted: a batch is to be closed behind all that was noted of
-        it."""
+        """Note that a queue was deleted: close a batch after everything that was noted of it."""
         self._deletion_noted = True
         if not self.closing:
             self.close_later()
 
     def flush(self) -> None:
-        """Close a batch as soon as may be, even an empty one (`on_batch` is called)."""
+        """Close a batch as soon as possible, even an empty one (`on_batch` is called)."""
         self._flush_wanted = True
         self.close_soon()
 
     def mark(self) -> None:
-        """Close a batch that has a record, if only one that says nothing."""
+        """Close a batch that has a record, if only one without effect."""
         self._mark_wanted = True
         self.flush()
 
     def removals_written(self) -> Event:
-        """Return an event: all that was removed so far is removed on disk."""
+        """Return the event that everything removed so far is removed on disk."""
         self.flush()
         return self._removals_awaited
 
@@ -365,7 +367,7 @@ class Journal:
         if self._mark_wanted:
             self._mark_wanted = False
             batch.add((NOTHING_REMOVED,), RECORD_BYTES)
-        # Readers of a batch rely on it: the batch has all removals that were noted before it.
+        # Readers of a batch rely on this order: removals noted before the batch are in it.
         for index in noted:
             index.emit_removed(batch)
         first = min((at for index in noted if (at := index.first_mark()) is not None), default=0)
@@ -377,7 +379,7 @@ class Journal:
         return batch
 
     def _written(self, piece: Piece, batch: OpenBatch) -> None:
-        """Tell those that wait for the batch, which is synced, and go on."""
+        """The batch is synced: tell the publishers that wait for it, and go on."""
         self._store.written(piece, self._writer.generation)
         self._writing = False
         self._writing_bytes = 0
@@ -401,7 +403,7 @@ class Journal:
             self._on_congestion(False)
 
     def abandon(self) -> None:
-        """Write nothing more."""
+        """Write nothing from now on: the node has a fault, and leaves its store as it is."""
         self._writing = True
 
     def stop(self) -> None:

@@ -1,16 +1,16 @@
-"""Writes the files of a log; runs in the thread that does nothing else.
+"""Writes the files of a log, in a thread that does nothing else.
 
-Answerable for what stands on the disk: a file is created with its header, grows by pieces, and is
+Answerable for the octets on the disk: a file is created with its header, grows by pieces, and is
 closed with a footer. `write` returns when the pieces are durable (or, in the transient store,
 handed to the operating system). After an error `write` is called with the same pieces again.
 
-A sync is shorter when the file need not grow. So where small pieces come one by one, the file
-is given room for the next ones: zeros behind its end, which they are written over.
+A sync takes less time if the file does not grow. So when small pieces come one by one, the file is
+given room for the next ones: zeros behind its end, over which they are written.
 
 After a failed sync nothing is known about what was written since the last good one. The file is
 then replaced by its next generation: what was durable is copied, the piece is written after it,
 and the new file takes the place of the old only when all of it is synced. The old one stays until
-those who read know of the new one.
+its readers know of the new one.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ COPY_BYTES = 1 << 20
 
 SMALL_BYTES = 4096
 SMALL_IN_A_ROW = 8
-"""A file is given room after so many pieces in a row of at most `SMALL_BYTES`."""
+"""A file is given room after this number of consecutive pieces of at most `SMALL_BYTES`."""
 
 
 class Piece(NamedTuple):
-    """Octets for one file at an offset: the next of that file, or the first of the next file.
+    """Octets for one file at an offset. They follow the piece before, or begin the next file.
 
     `seals`: the file is full, and its footer follows.
     """
@@ -113,7 +113,7 @@ class LogWriter:
             self._write_footer()
 
     def _make_room(self, end: int) -> None:
-        """Let the file have room behind `end`, where it ends with the next sync."""
+        """Give the file room behind `end`, where its octets end after the next sync."""
         if end <= self._room_end or not self._durable:
             return
         assert self._file is not None
@@ -126,7 +126,7 @@ class LogWriter:
             log_event(log, logging.DEBUG, "no_room_made", error=error)
 
     def _give_up_room(self, end: int) -> None:
-        """Let the file end where its last octet is; what is left of its room does no harm."""
+        """Let the file end after its last octet; room that stays does no harm."""
         if self._room_end <= end:
             return
         assert self._file is not None
@@ -157,7 +157,7 @@ class LogWriter:
         self._small = self._room_end = 0
 
     def _write_footer(self) -> None:
-        """Close the file. The footer is written when all before it is synced, and so it proves
+        """Close the file. The footer is written when everything before it is synced, and proves
         that.
 
         Nothing depends on the footer: it is not synced, and the file does without it when it cannot

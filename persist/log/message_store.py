@@ -40,12 +40,12 @@ from warren.persist.log.store_context import StoreContext
 class StoreFile:
     """One file of a store.
 
-    `size` is that of the file on disk, `live_bytes` of the records in it that are needed.
-    `references` counts those of shared records that have more than one. `moved` holds, for a file
-    written anew, where records were and where they are. `segments` are the index segments that
-    have, or had, entries in it, as long as their indexes keep them. `unwritten` are pieces on their
-    way to the disk. `late` are, while the file is written anew, records that further queues came to
-    need: offsets and lengths.
+    `size` is the size on disk, `live_bytes` that of the live records, which some queue needs.
+    `references` counts the queues of each shared record that has more than one. `moved` has, for a
+    file written anew, the former and the present offsets of records. `segments` are the index
+    segments that have, or had, entries in the file, as long as their indexes keep them. `unwritten`
+    are pieces on their way to the disk. `late` are offsets and lengths of records that further
+    queues came to need while the file was being written anew.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class StoreFile:
         return file_name(self.file_id, self.generation)
 
     def refer_late(self, place: int, length: int) -> None:
-        """Note that an entry of another queue, written now, needs a shared record of the file."""
+        """Note that another queue needs a shared record, while the file is written anew."""
         if self.late is not None:
             self.late[place & OFFSET_MASK] = length
 
@@ -89,9 +89,9 @@ class StoreFile:
 
 
 class MessageStore:
-    """The files of one log, and what is alive in them.
+    """The files of one log, and the live records in them.
 
-    `superseded` are files that newer generations took the place of, and that are to be removed.
+    `superseded` are files that newer generations have replaced, and that can be removed.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class MessageStore:
         self._dead: set[StoreFile] = set()
 
     def take_over(self, files: Iterable[StoreFile], last_id: int) -> None:
-        """Take over the files found at start, with what is alive in them; none is written to again.
+        """Take over the files found at the start, which are not written to again.
 
-        `last_id` is the highest number a file ever had.
+        `last_id` is the highest number that a file ever had.
         """
         self._last_id = last_id
         for file in files:
@@ -138,22 +138,21 @@ class MessageStore:
 
     @property
     def end(self) -> int:
-        """The place the next batch gets, unless it begins a file."""
+        """The place that the next batch gets, unless it begins a file."""
         current = self.current
         if current is None or current.sealed:
             return self.next_file_place
         return place_of(current.file_id, current.size)
 
     def open_file(self) -> StoreFile:
-        """The file that is written to; a new one when there is none or it is full."""
+        """The file for the next octets: a new one if there is none, or it is full."""
         if self.current is None or self.current.sealed:
             self._last_id += 1
             self.current = self.files[self._last_id] = StoreFile(self._last_id)
         return self.current
 
     def appended(self, file: StoreFile, data: bytes) -> Piece:
-        """Note octets for the end of the current file; return what the writer is to do with
-        them."""
+        """Note octets for the end of the current file; return the piece for the writer."""
         offset = file.size
         file.size += len(data)
         file.unwritten.append((offset, data))
@@ -203,11 +202,11 @@ class MessageStore:
         return self._handle(file).read(self.offset_in(file, offset), length)
 
     def offset_in(self, file: StoreFile, offset: int) -> int:
-        """Where the record of that name is in the file as it is now. Raises `Damaged`."""
+        """The present offset of the record that was written at `offset`. Raises `Damaged`."""
         return offset if file.moved is None else _moved_to(file.moved, offset)
 
     def contiguous(self, file_id: int) -> bool:
-        """Whether records that were written one after the other still stand so."""
+        """Whether records still stand in the order in which they were written, without gaps."""
         file = self.files.get(file_id)
         return file is not None and file.moved is None and not file.unwritten
 
@@ -230,10 +229,10 @@ class MessageStore:
     def path(self, file: StoreFile) -> Path:
         return self.directory / file.name
 
-    # What is alive
+    # Live records
 
     def keep(self, file: StoreFile, count: int, size: int) -> None:
-        """Count `count` records, of `size` octets, as needed."""
+        """Count `count` further records, of `size` octets, as live."""
         file.live_count += count
         file.live_bytes += size
         self.live_bytes += size
@@ -250,7 +249,7 @@ class MessageStore:
             self.keep(file, 1, length)
 
     def release(self, place: int, length: int) -> None:
-        """Count one index entry less that leads to this place."""
+        """An index entry that led to this place was removed: count one queue less."""
         file = self.files.get(file_of(place))
         if file is None:
             return
@@ -264,7 +263,7 @@ class MessageStore:
         self.drop(file, 1, length)
 
     def drop(self, file: StoreFile, count: int, size: int) -> None:
-        """Count `count` records of one queue, of `size` octets, as not needed any more."""
+        """Count `count` records of one queue, of `size` octets, as dead."""
         file.live_count -= count
         file.live_bytes -= size
         self.live_bytes -= size
@@ -273,7 +272,7 @@ class MessageStore:
             self._dead.add(file)
 
     def dead_before(self, file_id: int) -> list[StoreFile]:
-        """Full files below this one in which nothing is alive."""
+        """The full files below this one that have no live record."""
         return [
             file
             for file in self._dead

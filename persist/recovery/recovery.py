@@ -1,13 +1,12 @@
-"""What a node finds on disk when it starts: the log files, and the index of every queue.
+"""Recovery: reads the log files, and the index of every queue, when a node starts.
 
-Recovery reads the segments of all queues and then the journal from the last checkpoint on, and
-takes each record into account that the segment it belongs to does not know yet. It changes
-nothing but what no later recovery would look at: a torn end of the journal is cut, and files go
-that a crash left unfinished. So recovering twice, or being stopped in the middle, is the same as
-recovering once.
+It reads the segments of all queues, and then the journal from the last checkpoint on; it applies
+each record that is newer than the segment it belongs to. It changes only octets that no later
+recovery would read: it cuts off a torn end of the journal, and removes files that a crash left
+unfinished. So recovering twice, or being stopped in the middle, is the same as recovering once.
 
-Memory is bounded by what the journal touches since the checkpoint: other segments are read one
-after the other, and only their totals are kept.
+Memory is bounded by the segments that the journal has touched since the checkpoint. Other segments
+are read one after the other, and only their totals are kept.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The indexes of all queues as files say it: the segments, and what the journal adds to them.
+"""The indexes of all queues as files have them: the segments, and newer records of the journal.
 
-Only reads; so it serves recovery, and those who look into a directory while a node works in it.
-Segments may grow meanwhile: each says which part of the journal it knows, and that is not entered
-again. They may go meanwhile, too, when nothing is left in them or a higher generation is there:
-`gone` tells which went without one, and of those only what the journal adds is entered.
-`overlong` are files that have something behind their last whole frame, and where that ends.
-`damaged` are segments that lost entries, with the ranges they know to have left them.
+This module only reads. So it serves recovery, and programs that read a directory while a node works
+in it. Segments may grow meanwhile: each says up to which place of the journal it is, and records
+before that are not entered again. Segments may also be removed meanwhile, when they are empty or a
+higher generation exists. `gone` are those without a higher generation; only records of the journal
+are entered for them. `overlong` are files with octets behind their last whole frame, and where that
+frame ends. `damaged` are segments that lost entries, with the ranges that are known to be removed.
 
-Memory is bounded by what the journal touches: other segments are read one after the other, and
-only their totals are kept. Who needs no totals passes over `read`: a segment is read then when the
-journal touches it, or when its entries are asked for, once and as late as may be.
+Memory is bounded by the segments that the journal touches. Other segments are read one after the
+other, and only their totals are kept. A caller that needs no totals does not call `read`; then a
+segment is read once, when the journal touches it or its entries are asked for.
 """
 
 from __future__ import annotations

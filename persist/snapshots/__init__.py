@@ -6,7 +6,7 @@ lease has run out or its owner has ended.
 
 | module | for |
 |---|---|
-| `pins` | which snapshots stand, until when, and how much they hold; begin here |
+| `pins` | the snapshots, their leases, and how much they hold; begin here |
 | `pin_owner` | the process that a snapshot is kept for |
 | `cursors` | names under which streams keep their snapshots from batch to batch |
 

@@ -267,7 +267,7 @@ def measure(directory: Path) -> Pinned:
     A file that is in several snapshots counts once, and one that the store has as well does not.
     """
     paths = _directories(directory)
-    octets = sum(file.octets for file in _files_of_nobody_else(paths))
+    octets = sum(file.octets for file in _unshared_files(paths))
     snapshots = sum(not is_unfinished(path) for path in paths)
     return Pinned(snapshots, octets, len(list_cursors(directory)))
 
@@ -281,7 +281,7 @@ def held_by_cursors(directory: Path) -> dict[str, Held]:
         if not is_unfinished(path) and (cursor := _cursor_of(path)) is not None
     }
     octets: dict[str, int] = dict.fromkeys(cursor_of.values(), 0)
-    for file in _files_of_nobody_else(paths):
+    for file in _unshared_files(paths):
         for cursor in {cursor_of[path] for path in file.snapshots if path in cursor_of}:
             octets[cursor] += file.octets
     snapshots: dict[str, list[str]] = defaultdict(list)
@@ -306,7 +306,7 @@ class _PinnedFile:
     snapshots: set[Path] = field(default_factory=set)
 
 
-def _files_of_nobody_else(paths: list[Path]) -> list[_PinnedFile]:
+def _unshared_files(paths: list[Path]) -> list[_PinnedFile]:
     """Return the files in these snapshots that have no link outside of them."""
     found: dict[tuple[int, int], _PinnedFile] = {}
     of_others = set()

@@ -1,17 +1,19 @@
-"""Brings the files of the queue indexes up to date, so that the journal before can be forgotten.
+"""Checkpoints: bring the files of the queue indexes up to date, so that the journal can be shorter.
 
-A checkpoint is taken while the node works, some segments at a time. When a batch of the journal
-is closed, what segments have not on disk yet is put into frames; when that batch is synced, the
-frames are written and synced by the background thread. When all segments that were behind at the
-start are through, the checkpoint is written: recovery begins at the batch with which it started.
-Each frame says up to where the journal is in it, so it does no harm that some are newer.
+A checkpoint is taken while the node works, some segments at a time. When a batch of the journal is
+closed, the entries of some segments that are not on disk yet are put into frames. When the batch is
+synced, the background thread writes and syncs these frames. When this was done for all segments
+that were behind at the beginning, the checkpoint is written: recovery begins at the batch at which
+the checkpoint began. Each frame says up to which place of the journal it is, so newer frames do no
+harm.
 
-Delivery counts and dead marks are in the journal only. Before the checkpoint is written, all there
-are go to a small file: that it has newer ones than the checkpoint does no harm, for they only grow.
+Delivery counts and dead marks are in the journal only. Before the checkpoint is written, all of
+them go to a small file. Its counts may be newer than the checkpoint, which does no harm: they only
+grow.
 
-Then go the files that are not needed any more: log files with nothing alive before the checkpoint,
-and log files with little alive are written anew (`combine.py`). Files of segments that have become
-empty go earlier, but never later than the checkpoint that forgets why.
+Then files are removed: log files before the checkpoint that have no live record. Log files with few
+live records are written anew (`combine.py`). Files of segments that have become empty are removed
+before the checkpoint, as recovery would not know any more that they are.
 """
 
 from __future__ import annotations
@@ -43,20 +45,21 @@ log = logging.getLogger("warren.storage")
 
 SEGMENTS_A_SLICE = 64
 ENTRIES_A_SLICE = 16384
-"""Segments, and entries in them, put into frames in one turn of the loop: some milliseconds."""
+"""Segments, and entries in them, put into frames in one turn of the loop; this takes some
+milliseconds."""
 
 ALL_FILES = 1 << 32
 """Above the number of any file."""
 
 RETRY_S = 1.0
 IDLE_S = 1.0
-"""A node that wrote nothing for so long tidies up."""
+"""A node that has written nothing for this time takes a checkpoint and removes files."""
 
 Write: TypeAlias = tuple[Segment, Path, int, bytes]
 
 
 class Outcome:
-    """How a background job went; set by its thread, read on the loop."""
+    """The result of a background job; its thread sets it, the loop reads it."""
 
     __slots__ = ("error",)
 
@@ -65,9 +68,9 @@ class Outcome:
 
 
 class Checkpointer:
-    """`place` is that of the last checkpoint; `wanted` that one is to be taken.
+    """Takes checkpoints. `place` is that of the last one; `wanted`: one has to be taken.
 
-    `journal_bytes` is what the journal had behind the last checkpoint when the node started.
+    `journal_bytes` are the octets behind the last checkpoint when the node started.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class Checkpointer:
         self._writes: list[Write] = []
         self._busy = False
         self._removing: list[Path] = []
-        # Files in which nothing is alive, as far as the last batch says; as far as the disk knows.
+        # Files without live records when the last batch was closed; `_dead`: that is on disk, too.
         self._dying: list[StoreFile] = []
         # Queues that had no delivery counts when the checkpoint was begun.
         self._uncounted: list[DeliveryCounts] = []
@@ -106,10 +109,10 @@ class Checkpointer:
         self._written_bytes = 0
         self._idle_timer: Timer | None = None
         self._closed = False
-        # Files that were there at the start may be of no use any more.
+        # Some of the files found at the start may be needless.
         self.watch_idleness()
 
-    # What the journal says
+    # Calls for the journal's batches
 
     def batch_closed(self, end: int, octets: int) -> None:
         """Note that a batch was closed, which ends before `end` and has everything noted so far."""
@@ -134,13 +137,13 @@ class Checkpointer:
             self._prepare(end)
 
     def paged_out(self, octets: int) -> None:
-        """Note octets written to the transient store, whose indexes grow in memory too."""
+        """Note octets written to the transient store; its indexes grow in memory, too."""
         self._written_since += octets
         if self._written_since >= self._store.limits.checkpoint_bytes and not self._running:
             self.request()
 
     def batch_synced(self) -> None:
-        """Go on: the batch that was closed last is on disk."""
+        """The batch that was closed last is on disk: go on."""
         self._dead = set(self._dying)
         if self._removing:
             self._remove_segments()
@@ -155,7 +158,7 @@ class Checkpointer:
         self.watch_idleness()
 
     def request(self) -> None:
-        """Take a checkpoint as soon as may be."""
+        """Take a checkpoint as soon as possible."""
         self.wanted = True
         self._journal.flush()
 
@@ -217,7 +220,7 @@ class Checkpointer:
         self._in_background(job, lambda error: self._checkpoint_written(place, error))
 
     def _delivery_counts(self) -> list[tuple[int, list[tuple[int, int]]]] | None:
-        """Return all counts by queue; None while there were none since the node was started."""
+        """All counts by queue; None if there have been none since the node started."""
         counted = self._indexes.counted
         if not counted:
             return None
@@ -240,7 +243,7 @@ class Checkpointer:
         self._remove_dead()
         self._on_done()
 
-    # Files that are not needed any more
+    # Removing files
 
     def _remove_segments(self) -> None:
         if self._busy:
@@ -270,7 +273,7 @@ class Checkpointer:
             self._indexes.discarded.pop(path, None)
 
     def _remove_dead(self) -> None:
-        """Remove the log files in which nothing is alive, if the disk knows that."""
+        """Remove the log files without live records, once that state is on disk."""
         doomed = [
             self._persistent.forget(file)
             for file in self._persistent.dead_before(file_of(self.place))
@@ -283,7 +286,7 @@ class Checkpointer:
             self.remove_files(doomed)
 
     def remove_files(self, paths: list[Path]) -> None:
-        """Remove log files. A file that comes back with a crash is found to be dead again."""
+        """Remove log files. If a crash brings a file back, the next start removes it."""
         filesystem = self._store.filesystem
 
         def job() -> None:
@@ -298,7 +301,7 @@ class Checkpointer:
         self._store.run_background(job)
 
     def watch_idleness(self) -> None:
-        """Tidy up when nothing else happens: something was written, or is not needed any more."""
+        """Watch for idle times, in which a checkpoint is taken and files are removed."""
         if self._idle_timer is None and not self._closed:
             self._written_seen = self._written_bytes
             self._idle_timer = self._store.clock.call_later(IDLE_S, self._look_idle)
@@ -383,7 +386,7 @@ def write_counts(
     node_id: bytes,
     counts: list[tuple[int, list[tuple[int, int]]]],
 ) -> None:
-    """Put the delivery counts in place of those that are there. Raises OSError."""
+    """Replace the file of delivery counts. Raises OSError."""
     each = [
         DeliveryCount(queue_id, position, count)
         for queue_id, of_queue in counts
@@ -412,7 +415,7 @@ def _log_failure(event: str, error: OSError, action: str) -> None:
 
 
 def write_small_file(filesystem: FileSystem, path: Path, data: bytes) -> None:
-    """Put a file in place of what is there, durably, or leave what is there. Raises OSError."""
+    """Replace a file durably; if that fails, the old file stays. Raises OSError."""
     unfinished = path.with_name(path.name + ".new")
     file = filesystem.create(unfinished)
     try:

@@ -1,9 +1,9 @@
-"""The message storage of a node: its parts put together, and the little they have in common.
+"""The message storage of a node: its parts put together, and their common state.
 
-    Recovery(...).run()                 what is on disk; may take long, belongs in a thread
+    Recovery(...).run()                 reads the disk; may take long, belongs in a thread
     storage = Storage.start(..., recovery)
-    storage.open(queue_id, ...)         for every queue there is
-    storage.settle_unclaimed(...)       what belongs to no queue: dropped, or kept
+    storage.open(queue_id, ...)         for every queue
+    storage.settle_unclaimed(...)       drops or keeps the messages of no queue
     ...
     storage.stop()
 
@@ -65,19 +65,20 @@ log = logging.getLogger("warren.storage")
 TRANSIENT_DIRECTORY = "transient"
 
 START_SHIFT = 40
-"""Positions of a start of the node begin at its number times 2 to this power: none comes twice."""
+"""The positions that a start of the node gives begin at its number times 2 to this power, so no
+position is given twice."""
 
 QUARANTINED_MAX = 1000
-"""Damaged records kept for people to look at."""
+"""The number of damaged records that are kept for people to look at."""
 
 
 class NodeCalls(NamedTuple):
     """The calls of the storage to its node.
 
     `definitions` returns the youngest commit of definitions that a crash could still undo.
-    `on_flow` is told when publishers are to wait, and when not any more; `on_trouble` with an error
-    when the disk fails, with None when it works again. `pinned_max` is how many octets all
-    snapshots together may keep.
+    `on_flow(True)` is called when publishers must wait, and `on_flow(False)` when they need not;
+    `on_trouble` with an error when the disk fails, and with None when it works again. `pinned_max`
+    returns the octets that all snapshots together may keep.
     """
 
     definitions: Callable[[], Commit | None] = lambda: None
@@ -87,10 +88,10 @@ class NodeCalls(NamedTuple):
 
 
 class Storage:
-    """Everything on disk but the definitions.
+    """Everything on disk except the definitions.
 
-    `deleted_queues` knows which queues were deleted, and is told of those of which nothing can be
-    found on disk any more.
+    `deleted_queues` knows the queues that were deleted; it is told when nothing of one is on disk
+    any more.
     """
 
     @classmethod
@@ -101,7 +102,7 @@ class Storage:
         node: NodeCalls,
         deleted_queues: DeletedQueues | None = None,
     ) -> Storage:
-        """The storage with what recovery found; the start is noted on disk. Raises OSError."""
+        """Make the storage from what recovery found, and note the start on disk. Raises OSError."""
         storage = cls(context, recovery, node, deleted_queues or no_notes())
         storage._make_directories()
         storage._note_start(recovery)
@@ -115,10 +116,9 @@ class Storage:
         deleted_queues: DeletedQueues,
     ) -> None:
         self.unclaimed = UnclaimedMessages()
-        # The messages of queues that have definitions, and could not be brought back.
+        # The messages of queues that have definitions but could not be made.
         self._unreachable = UnclaimedMessages()
-        # The logs of queues that retain no acknowledged messages any more, by the ids of their
-        # levels.
+        # The retained messages of queues that retain none any more, by the ids of their levels.
         self._emptied: dict[int, QueueIndex] = {}
         self.directory = context.directory
         self.damaged = recovery.damaged
@@ -141,7 +141,7 @@ class Storage:
         self._make_stores(recovery)
         self._make_journal()
         self._make_tidying(recovery)
-        # Cards count for what is confirmed, as the journal does, and wait for no tidying.
+        # Confirms wait for cards, so these are written by the thread of the journal.
         self.card_files = CardLog(
             context.filesystem,
             context.directory,
@@ -160,7 +160,7 @@ class Storage:
     # The parts, in the order in which they need each other
 
     def _make_stores(self, recovery: Recovery) -> None:
-        """Make the stores of message files, and what queue indexes know of them."""
+        """Make the two stores of message files, and the context that queue indexes share."""
         context, start = self._context, recovery.start
         directory = context.directory
         transient_directory = directory / TRANSIENT_DIRECTORY / LOG_DIRECTORY
@@ -209,7 +209,7 @@ class Storage:
         )
 
     def _make_tidying(self, recovery: Recovery) -> None:
-        """Make the parts that keep files few and indexes up to date."""
+        """Make the parts that remove files, and bring those of the indexes up to date."""
         self.checkpointer = Checkpointer(
             self._context,
             self.indexes,
@@ -245,12 +245,11 @@ class Storage:
 
     def _note_start(self, recovery: Recovery) -> None:
         filesystem = self._context.filesystem
-        # The number of the start is on disk first, so that no later start takes itself for this
-        # one.
+        # The number of the start is on disk first, so that no later start gets the same one.
         checkpoint = Checkpoint(self._context.node_id, recovery.place, recovery.start)
         data = encode_checkpoint(checkpoint)
         write_small_file(filesystem, self.directory / CHECKPOINT_FILE, data)
-        # That file was true of the start before only.
+        # That file described the end of the run before.
         filesystem.remove(self.directory / CLEAN_FILE)
         filesystem.sync_directory(self.directory)
 
@@ -259,9 +258,9 @@ class Storage:
     def open(
         self, queue_id: int, *, durable: bool, beside: bool = False, retained: bool = False
     ) -> QueueIndex:
-        """The index of a queue, with what was recovered of it if it is durable (`BackingSpec`).
+        """The index of a queue (`BackingSpec`), with its recovered messages if it is durable.
 
-        To be called when the definition of the queue has been handed to the store of definitions.
+        The definition of the queue must have been handed to the store of definitions before.
         """
         if retained:
             self._deleted_queues.retaining.add(first_level(queue_id))
@@ -309,10 +308,10 @@ class Storage:
         defined: Collection[int] = (),
         is_deleted: Callable[[int], bool] | None = None,
     ) -> None:
-        """Drop the recovered messages of deleted queues that were not opened, and keep the others.
+        """Drop recovered messages of queues that were deleted; keep those of others not opened.
 
-        `defined` are queues that could not be brought back this time. `is_deleted` says of the id
-        of a queue that it was deleted; without it that is so where a note says it.
+        `defined` are queues that have definitions but could not be made. `is_deleted` says whether
+        the queue with this id was deleted; without it, the notes of deletions say so.
         """
         deleted_queues = self._deleted_queues
         is_deleted = is_deleted or deleted_queues.__contains__
@@ -325,7 +324,7 @@ class Storage:
             queue_id = first_level(storage_id)
             lives_on = queue_id in there or (is_deleted(queue_id) and queue_id not in known)
             if is_retained(storage_id) and lives_on:
-                # The queue is here, or at other nodes, and retains nothing here any more.
+                # The queue exists, here or at other nodes, but retains nothing here any more.
                 self._emptied[storage_id] = index
                 index.remove_range(0, index.first_position())
             elif queue_id in defined:
@@ -342,14 +341,14 @@ class Storage:
         self.unclaimed.report()
         self._undelivered = None
         self._recovered_counts = {}
-        # This start may end before the messages have left the disk: the next one needs the notes.
+        # The messages leave the disk later; if the node ends before, the next start needs notes.
         if unnoted := dropped - deleted_queues.noted:
             deleted_queues.note(unnoted)
-        # Of the other noted queues nothing is left, or a definition has the id again.
+        # The other notes are of no use: nothing of these queues is left, or they exist again.
         self._deletion.forget_when_synced(deleted_queues.noted - dropped)
 
     def drop_unclaimed(self, queue_id: int) -> Commit:
-        """Drop unclaimed messages; the commit is done when no restart brings them back."""
+        """Drop unclaimed messages. The commit is done when no restart can bring them back."""
         indexes = self.unclaimed.levels(queue_id)
         for index in indexes:
             self.unclaimed.take(index.queue_id)
@@ -381,7 +380,7 @@ class Storage:
         self.combine()
 
     def combine(self) -> None:
-        """Look for log files that are worth writing anew."""
+        """Find log files that are worth writing anew."""
         persistent, transient = self.combiners
         persistent.look(file_of(self.checkpointer.place))
         transient.look(1 << 32)
@@ -436,7 +435,7 @@ class Storage:
         self._watch_flow()
 
     def _report_lost(self, queue_id: int, position: int, reason: str, octets: bytes) -> None:
-        """Count and report a damaged message, and keep the octets that are left of it."""
+        """Count and report a damaged message, and keep its octets for people to look at."""
         self.lost += 1
         log_event(
             log,
@@ -465,11 +464,11 @@ class Storage:
     # The end
 
     def open_queues(self) -> list[QueueIndex]:
-        """The indexes of all queues there are."""
+        """The indexes of all durable queues."""
         return list(self._open.values())
 
     def stop(self) -> None:
-        """Hand over everything that is noted; to be followed by the ends of the threads."""
+        """Hand everything that is noted to the threads, which the caller then ends."""
         self.checkpointer.close()
         for combiner in self.combiners:
             combiner.close()
@@ -479,13 +478,13 @@ class Storage:
         self._end()
 
     def _end(self) -> None:
-        """Have nothing more happen by itself."""
+        """Stop everything that happens by itself."""
         self._stopping = True
         self._work.stop()
         self._deletion.stop()
 
     def abandon(self) -> None:
-        """Write and confirm nothing more: what is on disk stays as a crash would leave it."""
+        """Write and confirm nothing more: the disk stays as a crash would leave it."""
         self._abandoned = True
         self._end()
         self.checkpointer.close()
@@ -497,17 +496,17 @@ class Storage:
         self.card_files.abandon()
 
     def release(self) -> None:
-        """Close the files, after the ends of the threads."""
+        """Close the files, after the threads have ended."""
         self._writer.close()
         self._transient_writer.close()
         self.persistent.close()
         self.transient.close()
 
     def close(self) -> int:
-        """Write, in this thread, what the threads did not, and say that the node stopped clean.
+        """Write what the threads have not written, and note that the node stopped clean.
 
-        Returns how many batches could not be written; nothing in them was confirmed.
-        To be called when the threads behind `run_journal` and the others have ended.
+        Call it when the threads behind `run_journal` and the others have ended. Returns how many
+        batches could not be written; no message in them was confirmed.
         """
         lost = self._group.close()
         self._transient_group.close()
@@ -543,7 +542,7 @@ def _log_messages(level: int, event: str, queue_id: int, count: int) -> None:
 
 
 def empty_transient(filesystem: FileSystem, directory: Path) -> None:
-    """Remove what was paged out before the node started. `directory` is that of the storage."""
+    """Remove the messages that an earlier run paged out. `directory` is that of the storage."""
     transient = directory / TRANSIENT_DIRECTORY
     queues = transient / QUEUES_DIRECTORY
     for name in filesystem.names(queues):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pipe import Broker
 
-from warren.amqp.sasl import Challenge, Credentials, Exchange, SyntaxFault, offered
+from warren.amqp.sasl import Challenge, Credentials, Dialogue, SyntaxFault, offered
 
 
 def test_consumers_have_the_prefetch_that_is_configured() -> None:
@@ -19,13 +19,13 @@ def test_consumers_have_the_prefetch_that_is_configured() -> None:
 
 
 def test_the_demonstration_mechanism_asks_for_the_password() -> None:
-    exchange = Exchange("RABBIT-CR-DEMO")
+    exchange = Dialogue("RABBIT-CR-DEMO")
     assert isinstance(exchange.respond(b"guest", None), Challenge)
     assert exchange.respond(b"My password is secret", None) == Credentials("guest", "secret")
 
 
 def test_another_answer_to_the_challenge_is_no_answer() -> None:
-    exchange = Exchange("RABBIT-CR-DEMO")
+    exchange = Dialogue("RABBIT-CR-DEMO")
     exchange.respond(b"guest", None)
     with pytest.raises(SyntaxFault):
         exchange.respond(b"secret", None)

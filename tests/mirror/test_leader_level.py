@@ -21,7 +21,7 @@ def test_what_another_leader_may_have_delivered_is_redelivered_after_a_stop_in_o
     journal = SimpleNamespace(
         again=may_be_delivered,
         publish=lambda *_: 1,
-        nobody_asks=lambda *_: None,
+        without_confirms=lambda *_: None,
         run=lambda *_: None,
     )
     store = MemoryQueue()
@@ -56,7 +56,7 @@ class NotingJournal:
     def publish(self, *_: object) -> int:
         return 1
 
-    def nobody_asks(self, *_: object) -> None: ...
+    def without_confirms(self, *_: object) -> None: ...
 
     def run(self, *_: object) -> None: ...
 

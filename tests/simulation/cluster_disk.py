@@ -24,7 +24,7 @@ from warren.core.backing.queue_store import Recovered, StoredBody
 from warren.core.backing.retained_log import RetainedLog
 from warren.core.backing.stream_log import StreamLog, stream_log
 from warren.core.backing.stream_store import KeptInStream, MemoryStreamStore
-from warren.core.messages.message import NOBODY, Envelope, Message
+from warren.core.messages.message import NO_HOLDER, Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
 from warren.core.vhosts import queue_making
@@ -83,7 +83,7 @@ class Disk:
         """
         for queue in self._open:
             for message in queue.messages():
-                message.holder = NOBODY
+                message.holder = NO_HOLDER
 
 
 class DiskRetainedStore(MemoryRetainedStore):

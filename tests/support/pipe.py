@@ -34,7 +34,7 @@ from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.field import Field, Table
-from warren.core.messages.message import NOBODY, Message
+from warren.core.messages.message import NO_HOLDER, Message
 from warren.core.node import Node, default_server_properties
 from warren.core.ports import MetadataStore
 from warren.core.queues.local_queue import LocalQueue
@@ -462,7 +462,7 @@ class Broker:
             held += [afar.messages.values() for afar in node.held_afar(queue)]
         for messages in held:
             for message in messages:
-                message.holder = NOBODY
+                message.holder = NO_HOLDER
 
     @property
     def vhost(self) -> VirtualHost:

@@ -27,7 +27,7 @@ from warren.core.backing.peeking import FAR
 from warren.core.backing.queue_store import Batch
 from warren.core.backing.ready_messages import BatchSizes
 from warren.core.backing.variable_queue import VariableQueue
-from warren.core.messages.message import NOBODY, PAGED_OUT, Envelope, Message
+from warren.core.messages.message import NO_HOLDER, PAGED_OUT, Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 
 SMALL = BatchSizes(
@@ -515,4 +515,4 @@ def test_returned_messages_that_a_channel_still_has_are_copied_on_demand() -> No
     queue.check()
     first, second = queue.fetch(), queue.fetch()
     assert first is not None and first is not held and second is free
-    assert (first.body, first.position, first.holder) == (b"held", held.position, NOBODY)
+    assert (first.body, first.position, first.holder) == (b"held", held.position, NO_HOLDER)

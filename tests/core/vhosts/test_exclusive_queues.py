@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.core.vhosts.exclusive_queues import NOBODY, ExclusiveQueues
+from warren.core.vhosts.exclusive_queues import NO_OWNER, ExclusiveQueues
 
 ONE, OTHER = object(), object()
 
@@ -23,13 +23,13 @@ def test_a_queue_whose_connection_has_ended_meanwhile_is_nobodys() -> None:
     queues.declaring(7, ONE)
     queues.declaring(8, OTHER)
     queues.owner_ends(ONE)
-    assert queues.owner_of_new(7) is NOBODY
+    assert queues.owner_of_new(7) is NO_OWNER
     assert queues.owner_of_new(8) is OTHER
 
 
 def test_a_queue_that_nobody_here_declares_is_nobodys() -> None:
     queues: ExclusiveQueues[str] = ExclusiveQueues()
-    assert queues.owner_of_new(7) is NOBODY
+    assert queues.owner_of_new(7) is NO_OWNER
 
 
 def test_a_refused_declaration_leaves_nothing() -> None:
@@ -37,7 +37,7 @@ def test_a_refused_declaration_leaves_nothing() -> None:
     queues.declaring(7, ONE)
     queues.decided(7)
     queues.decided(7)
-    assert queues.owner_of_new(7) is NOBODY
+    assert queues.owner_of_new(7) is NO_OWNER
 
 
 def test_one_queue_of_many_goes_by_itself() -> None:

@@ -1,4 +1,5 @@
-"""The functions that serve the methods of a channel."""
+"""The methods of channels, and the function that serves each; `connection_methods.py` has those of
+channel 0."""
 
 from __future__ import annotations
 
