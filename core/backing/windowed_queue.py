@@ -74,7 +74,7 @@ class WindowedQueue(PriorityQueue):
     def remember(
         self, message_id: bytes, *, persistent: bool, confirms: PublishConfirms, publish_seq: int
     ) -> bool:
-        """Remember an id that is new, and forget the oldest if there are too many.
+        """Remember an id that is not known, and forget the oldest if there are too many.
 
         Call this right behind the publish of the message. Returns whether `confirms` will be told
         when the id is safe.
@@ -92,6 +92,26 @@ class WindowedQueue(PriorityQueue):
                 if dropped is not None:
                     level.ack([dropped])
         return level.defers_confirms if persistent else level.defers_transient
+
+    def was_there_before(self, message_id: bytes) -> bool:
+        """Whether the id was there when this object began: as at a leader that was a mirror, some
+        mirror may lack it and its message."""
+        return self._positions[message_id] < self._recalled_below
+
+    def remember_again(
+        self, message_id: bytes, confirms: PublishConfirms, publish_seq: int
+    ) -> bool:
+        """Have an id that is known written once more, as the last one: when that is safe, its
+        message is. Returns as `remember`."""
+        level = self._levels[IDS]
+        earlier = cast(MirroredLevel, level).take([self._positions.pop(message_id)])
+        level.ack(earlier)
+        return self.remember(
+            message_id,
+            persistent=earlier[0].envelope.persistent,
+            confirms=confirms,
+            publish_seq=publish_seq,
+        )
 
     def forget(self, message_id: bytes) -> None:
         """Forget this id, if it is known: it counts as new from now on."""

@@ -201,11 +201,25 @@ class DeduplicatingQueue(ClassicQueue, PublishConfirms):
         self._turned_away += 1
         if self._trace is not None:
             self._trace.duplicate(self, envelope)
+        if confirms is None:
+            return SETTLED
         unsafe = self._unsafe_ids.get(message_id)
-        if unsafe is None or confirms is None:
+        if unsafe is None and self._window.was_there_before(message_id):
+            unsafe = self._make_sure(message_id)
+        if unsafe is None:
             return SETTLED
         unsafe.publishers.append((confirms, publish_seq))
         return PENDING
+
+    def _make_sure(self, message_id: bytes) -> Unsafe | None:
+        """Find out when an id of the time before this object, and its message, are safe; None if
+        they are now."""
+        self._last_number += 1
+        number = self._last_number
+        if not self._window.remember_again(message_id, self, number):
+            return None
+        unsafe = self._unsafe[number] = self._unsafe_ids[message_id] = Unsafe(message_id, 1)
+        return unsafe
 
     # The queue itself is the `PublishConfirms` of messages that are not safe yet. It tells their
     # publishers, and those of the duplicates that it dropped meanwhile.

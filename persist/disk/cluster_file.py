@@ -29,22 +29,32 @@ class KnownCluster(NamedTuple):
 
 
 def read_known_cluster(data_directory: Path) -> KnownCluster | None:
-    """Return the cluster of a node; None if it is in no cluster. Raises OSError."""
+    """Return the cluster of a node; None if it is in no cluster.
+
+    Raises `DataDirectoryRefused` if the file is damaged; OSError.
+    """
     return _read(data_directory / FILE)
 
 
 def read_beginning(data_directory: Path) -> KnownCluster | None:
-    """Return the cluster that the node was about to begin when it ended; None if it was not."""
+    """Return the cluster that the node was about to begin when it ended; None if it was not.
+
+    Raises `DataDirectoryRefused` if the file is damaged; OSError.
+    """
     return _read(data_directory / BEGUN_FILE)
 
 
 def _read(path: Path) -> KnownCluster | None:
     try:
-        text = path.read_text("utf-8")
+        known = json.loads(path.read_bytes())
+        cluster_id, node = known["cluster_id"], known.get("node", "")
     except FileNotFoundError:
         return None
-    known = json.loads(text)
-    return KnownCluster(known["cluster_id"], known.get("node", ""))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataDirectoryRefused(f"{path} cannot be read: {error!r}") from None
+    if type(cluster_id) is not str or type(node) is not str:
+        raise DataDirectoryRefused(f"{path} does not name a cluster and a node")
+    return KnownCluster(cluster_id, node)
 
 
 def known_cluster(directory: DataDirectory | None, node: str = "") -> str | None:

@@ -268,7 +268,7 @@ def read_identity(path: Path) -> str | None:
     Only reads.
     """
     try:
-        text = (path / IDENTITY_FILE).read_text("utf-8")
+        text = (path / IDENTITY_FILE).read_bytes()
     except FileNotFoundError:
         _expect_empty(path)
         return None
@@ -286,7 +286,7 @@ def _expect_empty(path: Path) -> None:
         )
 
 
-def _parse_identity(path: Path, text: str) -> str:
+def _parse_identity(path: Path, text: bytes) -> str:
     try:
         identity = json.loads(text)
         version, node_id = identity["format"], identity["node_id"]

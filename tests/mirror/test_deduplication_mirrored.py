@@ -30,10 +30,14 @@ def mirror(cluster: Cluster, carrier: str) -> None:
     cluster.settle()
 
 
-def leader(cluster: Cluster) -> str:
-    stored = cluster["b"].metadata.get(("queue", "/", "q"))
+def record(cluster: Cluster) -> QueueRecord:
+    stored = cluster[cluster.alive[-1]].metadata.get(("queue", "/", "q"))
     assert stored is not None and isinstance(stored.record, QueueRecord)
-    return stored.record.leader
+    return stored.record
+
+
+def leader(cluster: Cluster) -> str:
+    return record(cluster).leader
 
 
 def queue_at(cluster: Cluster, node: str) -> DeduplicatingQueue:
@@ -135,3 +139,37 @@ def test_ids_go_along_when_the_lead_moves(cluster: Cluster) -> None:
     publish(cluster, client, range(7))
     queue = queue_at(cluster, "b")
     assert (len(queue), queue.ids, queue.duplicates) == (7, 7, 5)
+
+
+def test_a_duplicate_of_what_a_dead_leader_took_waits_for_the_mirror_that_lacks_it() -> None:
+    cluster = Cluster("a", "b", "c", delay=lambda: 0.02)
+    mirror(cluster, "log")
+    cluster.clock.advance(1)
+    client = declare(cluster)
+    publish(cluster, client, range(3))
+    cluster.stall("a", "c")
+    client.publishes("q", b"3", message_id="id-3", delivery_mode=2)
+    cluster.clock.advance(0.5)
+    assert not client.frames()
+    cluster.kill("a")
+    while leader(cluster) == "a":
+        cluster.clock.advance(0.01)
+    # It leads with the vote of the other one, which lacks the message.
+    assert leader(cluster) == "b"
+    cluster.stall("b", "c")
+    cluster.clock.advance(1)
+    again = client_of(cluster, "b")
+    for _ in range(2):
+        again.publishes("q", b"3", message_id="id-3", delivery_mode=2)
+    cluster.clock.advance(1)
+    queue = queue_at(cluster, "b")
+    assert (len(queue), queue.ids, queue.duplicates) == (4, 4, 2)
+    assert not again.frames()
+    cluster.unstall("b", "c")
+    cluster.clock.advance(3)
+    assert again.receives(commands.Basic.Ack).delivery_tag
+    cluster.kill("b")
+    cluster.clock.advance(30)
+    assert leader(cluster) == "c"
+    queue = queue_at(cluster, "c")
+    assert (len(queue), queue.ids) == (4, 4)

@@ -13,6 +13,7 @@ from warren.persist.disk.cluster_file import (
     read_known_cluster,
     write_known_cluster,
 )
+from warren.persist.disk.data_directory import DataDirectoryRefused
 
 KNOWN = KnownCluster("c1", "rabbit@a")
 
@@ -23,6 +24,13 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert read_known_cluster(tmp_path) == KNOWN
     (tmp_path / FILE).write_text('{"cluster_id": "c1"}')
     assert read_known_cluster(tmp_path) == KnownCluster("c1", "")
+
+
+@pytest.mark.parametrize("text", [b"", b"\x9d\x00", b"[]", b"7", b"{}", b'{"cluster_id": 7}'])
+def test_a_damaged_file_is_refused_by_its_name(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / FILE).write_bytes(text)
+    with pytest.raises(DataDirectoryRefused, match=f"{FILE} "):
+        read_known_cluster(tmp_path)
 
 
 def test_the_file_and_its_name_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

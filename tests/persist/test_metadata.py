@@ -539,9 +539,11 @@ class TestDataDirectory:
             open_store(tmp_path)
         assert contents(tmp_path) == before
 
-    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "1", "node_id": "n"}'])
-    def test_an_identity_that_cannot_be_read_is_refused(self, tmp_path: Path, text: str) -> None:
-        (tmp_path / "identity.json").write_text(text)
+    @pytest.mark.parametrize(
+        "text", [b"", b"\x9d\x00", b"[]", b"{}", b'{"format": "1", "node_id": "n"}']
+    )
+    def test_an_identity_that_cannot_be_read_is_refused(self, tmp_path: Path, text: bytes) -> None:
+        (tmp_path / "identity.json").write_bytes(text)
         with pytest.raises(NotADataDirectory):
             open_store(tmp_path)
 
