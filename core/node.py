@@ -60,7 +60,7 @@ class Client(Protocol):
     @property
     def channel_count(self) -> int: ...
 
-    def holdings(self) -> Iterable[HoldingChannel]:
+    def holdings(self) -> Iterable[ClientChannel]:
         """Its channels."""
         ...
 
@@ -71,7 +71,7 @@ class Client(Protocol):
     def growth_changed(self) -> None: ...
 
 
-class HoldingChannel(Protocol):
+class ClientChannel(Protocol):
     """A channel, as far as the node asks for its messages."""
 
     def unsettled(self) -> Sequence[Message]:
@@ -126,7 +126,7 @@ class Node:
         self._placement = placement or OneNode()
         self.clients: dict[Client, None] = {}
         # Channels that have ended and have not given back all their messages yet.
-        self.giving_back: dict[HoldingChannel, None] = {}
+        self.giving_back: dict[ClientChannel, None] = {}
         # Callbacks that return the messages of a queue that clients of other nodes hold.
         self.other_clients: list[Callable[[LocalQueue], Iterable[HeldAfar]]] = []
         self.counts = NodeCounts()

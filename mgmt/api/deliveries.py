@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import NO_HOLDER, HeldQueue, Message
-from warren.core.node import HoldingChannel, Node
+from warren.core.node import ClientChannel, Node
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.stream_queue import StreamingQueue
 from warren.mgmt.http.errors import BadRequest
@@ -186,10 +186,10 @@ class DeliverySurvey:
                 rows += _rows(asked.storage_id + level, below[level], ranges)
         return rows
 
-    async def _channels(self) -> Collection[HoldingChannel]:
+    async def _channels(self) -> Collection[ClientChannel]:
         """All channels. One that ends meanwhile gives its messages back: these are looked up after
         those of the clients."""
-        channels: dict[HoldingChannel, None] = {}
+        channels: dict[ClientChannel, None] = {}
         for client in list(self._node.clients):
             await self._breather.breathe()
             channels.update(dict.fromkeys(client.holdings()))

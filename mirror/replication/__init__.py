@@ -26,19 +26,19 @@ changes by compare-and-set only.
 
 | where to look | for |
 |---|---|
-| `mirroring` | the mirrors that queues are to have, as definitions, policies and nodes change |
+| `mirroring` | gives queues the mirrors that their policies want; begin here |
 | `leadership` | how this node begins to lead a queue, and how that ends |
 | `copies_here` | the mirrors that this node has of queues that others lead |
 | `led_queue`, `copy_here` | one queue led here; one mirror here |
-| `leader_calls` | what a leader asks the nodes of its mirrors |
-| `hand_outs` | what clients may have had, as far as mirrors know |
-| `nodes` | which nodes there are, as this one sees them |
+| `leader_calls` | the calls of a leader to the nodes of its mirrors |
+| `hand_outs` | messages that may have been handed to clients, as mirrors know |
+| `nodes` | the nodes of the cluster, as this one sees them |
 | `replicas`, `promotion` | which nodes get mirrors or the lead, and why the lead has changed |
-| `former_copy`, `former_copies`, `copy_cards` | what a node still has of a queue from before |
-| `retained_copies` | what a node keeps of messages that were acknowledged |
+| `former_copy`, `former_copies`, `copy_cards` | former copies of a node, and their cards |
+| `retained_copies` | acknowledged messages that a node retains of mirrored queues |
 | `retained_sync` | how a node is sent retained messages that it lacks |
-| `last_words` | what a leader that stops leaves in the definition |
-| `publishes_from_afar`, `refusals` | what a queue has of the publishes of other nodes |
+| `last_words` | the last change of a definition by a leader that stops in order |
+| `publishes_from_afar`, `refusals` | publishes of other nodes: those taken, those refused |
 | `renumbering` | how positions change from leader to leader |
 | `lost_and_found` | messages that only a superseded leader has |
 | `awaited_cards`, `record_changes` | when a mirror is called in sync; how definitions change |
@@ -46,13 +46,13 @@ changes by compare-and-set only.
 | `numbered_groups` | the groups of publishes that a store answers by numbers |
 | `confirm_rule`, `confirmation` | how many copies confirm a publish, with the carrier `log` |
 | `election`, `election_calls` | elections, with the carrier `log` |
-| `slices`, `slice_writing`, `slice_pauses` | what a mirror is sent when it is synchronised |
+| `slices`, `slice_writing`, `slice_pauses` | the synchronisation of a mirror |
 | `carrier_switch` | how a queue gets another carrier |
 | `hand_over` | planned changes of the leader |
 | `new_queues` | new quorum queues whose leader is gone before others have copies |
 | `forgotten_leaders`, `former_nodes` | queues of which only former copies are left |
-| `leaderless` | what a queue waits for that no node leads |
-| `leader_effects` | what a leader asks of its queue |
+| `leaderless` | why no node leads a queue, in words for operators |
+| `leader_effects` | the calls of a leader to its queue |
 | `returned_leader`, `whole_copies` | leaders that come back, and nodes that may have whole copies |
-| `figures` | what operators are shown |
+| `figures` | figures for operators |
 """

@@ -402,7 +402,7 @@ class CopiesHere:
     # Copies that go
 
     def drop_copy(self, copy: CopyHere, reason: str, *, keep: bool = False) -> None:
-        """Drop a copy. With `keep`, make what it has a former copy, for the next mirror here."""
+        """Drop a copy. With `keep`, turn it into a former copy, for the next mirror here."""
         if not self.is_here(copy):
             return
         self._forget(copy)

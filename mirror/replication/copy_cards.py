@@ -1,4 +1,4 @@
-"""Cards: what a node keeps on disk beside its whole copies of queues, for the time after a restart.
+"""Cards: notes on disk about the whole copies of a node, for the time after a restart.
 
 A card says of which queue a storage is a copy, and which leader's positions its messages have. A
 card may be of an earlier epoch than the copy, never of a later one. A copy without a card is of no

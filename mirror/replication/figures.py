@@ -1,4 +1,4 @@
-"""What operators see of a node's mirrored queues: which nodes have copies, how far these are."""
+"""Figures of mirrored queues for operators: the nodes that have copies, and their progress."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class MirrorFigures:
         return self._record_of(queue.key, queue.queue_id)
 
     def state(self, queue: Queue) -> MirrorState | None:
-        """Return what this node knows of the mirrors of a queue; None if it has none."""
+        """The figures of the mirrors of a queue, as this node knows them; None if it has none."""
         record = self._record(queue)
         led = self._led.get(queue.queue_id)
         if record is None or (led is None and not record.mirrors and not record.epoch):
@@ -91,7 +91,7 @@ class MirrorFigures:
         )
 
     def waits_for(self, queue: Queue) -> str:
-        """Return what a queue waits for that no node leads; empty where that is not known."""
+        """The reason why no node leads a queue; empty if it is not known."""
         record = self._record(queue)
         if record is None:
             return ""
@@ -121,7 +121,7 @@ class MirrorFigures:
         return [led.queue for led in self._led.values()]
 
     def lacks_mirrors(self, queue: Queue) -> bool:
-        """Whether a classic queue of this node is to have mirrors, and none is in sync."""
+        """Whether a classic queue of this node should have mirrors, and none is in sync."""
         led, record = self._led.get(queue.queue_id), self._record(queue)
         if led is None or record is None or record.in_sync or record.members:
             return False

@@ -1,4 +1,4 @@
-"""When a leader broadcasts what it has written down: when the turn is over, or a moment later.
+"""The times at which a leader broadcasts its instructions: when the turn is over, or a bit later.
 
 What clients wait for goes when the turn is over. No client waits for the news that messages were
 fetched or acknowledged. So that news waits for a publish to go with, which halves the broadcasts

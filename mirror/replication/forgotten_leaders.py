@@ -185,7 +185,7 @@ class ForgottenLeaders:
         return self.best_copy(queue_id)
 
     def best_copy(self, queue_id: int) -> Extent | None:
-        """Return what this node has of a queue; None if it has had no whole copy."""
+        """The extent of this node's copy of a queue; None if it has had no whole copy."""
         copy = self._copies.by_queue.get(queue_id)
         if copy is not None and copy.mirror.has_card:
             return Extent(copy.mirror.epoch, copy.mirror.ends())

@@ -1,4 +1,4 @@
-"""The former copies of a node, and the cards that say after a restart what its storages are.
+"""The former copies of a node, and the cards by which a restart knows its storages.
 
 A card is written when a copy is whole, or a queue is led, and again for each epoch. A former copy
 is kept until a leader asks for a mirror here again, or has been up for a while without asking.
@@ -144,7 +144,7 @@ class FormerCopies:
                 self.discard_copy(copy)
 
     def parts_to_search(self, queue_id: int) -> list[FormerCopy]:
-        """Return what was never whole, and may have messages of a leader that was lost."""
+        """The copies that were never whole and may have messages of a leader that was lost."""
         parts = [copy for of_queue, copy in self._unwanted if of_queue == queue_id]
         self._unwanted = [one for one in self._unwanted if one[0] != queue_id]
         return parts
@@ -205,7 +205,7 @@ class FormerCopies:
             self.discard_copy(former)
 
     def discard_copy(self, former: FormerCopy) -> None:
-        """Delete the copy, as soon as it has been searched for what only it has."""
+        """Delete the copy, as soon as it was searched for messages that no other node has."""
         former.is_wanted = False
         if not former.to_be_searched:
             self._cards.remove(former.storage_id)

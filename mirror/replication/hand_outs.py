@@ -53,7 +53,7 @@ class HandOuts:
         self.announced = below
         # The announced position that every mirror knows of.
         self.noted = below
-        # When a message from this position on is handed out, more is to be announced.
+        # When a message at this position or later is handed out, more must be announced.
         self.renew_at = below
 
     def announce(self, start: int) -> None:
@@ -95,7 +95,7 @@ class HandOuts:
             self._journal.hand_out(self._level, self.announced)
 
     def begin_anew(self, below: int) -> None:
-        """Count exactly what is below this position as delivered. The rest waits for mirrors."""
+        """Count exactly the messages below this position as delivered; others wait for mirrors."""
         self.announced = self.renew_at = below
         self.noted = min(self.noted, below)
         self._journal.hand_out(self._level, below)

@@ -1,4 +1,4 @@
-"""What a leader tells its mirrors to do, in batches of octets.
+"""The instructions of a leader to its mirrors, in batches of octets.
 
 A batch is a head (epoch, number) and instructions, in the order in which the leader did the same
 itself. Messages are named by the positions they have at the leader; neighbouring positions are one

@@ -1,4 +1,4 @@
-"""What the leader of a mirrored queue knows of the copy that a mirror has."""
+"""A mirror's copy, as far as the leader knows it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SyncProgress(NamedTuple):
     began_at: float
 
     def seconds_left(self, now: float) -> float | None:
-        """An estimate from what was sent so far; None before anything was sent."""
+        """An estimate from the pace so far; None before any message was sent."""
         if not self.sent:
             return None
         return round((now - self.began_at) * max(self.total - self.sent, 0) / self.sent, 1)

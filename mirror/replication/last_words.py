@@ -1,4 +1,4 @@
-"""What a leader that stops in order writes into the definition of its queue."""
+"""The last change of a definition by a leader that stops in order."""
 
 from __future__ import annotations
 

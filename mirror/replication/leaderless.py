@@ -1,4 +1,4 @@
-"""What a queue waits for that no node leads, in words for operators."""
+"""Why no node leads a queue, and what it waits for, in words for operators."""
 
 from __future__ import annotations
 

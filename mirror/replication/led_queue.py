@@ -286,7 +286,7 @@ class LedQueue:
             self._effects.superseded(self, sender.node)
 
     def confirmed(self, tokens: tuple[object, ...]) -> None:
-        """Nothing to do: mirrors report to the leader what they have."""
+        """Nothing to do: mirrors report their progress to the leader."""
 
     def congestion(self, congested: bool) -> None:
         self._effects.set_flow(self, congested)

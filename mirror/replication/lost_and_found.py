@@ -160,13 +160,13 @@ class LostAndFound:
         self._calls.serve("mirror.found", self._told_found)
 
     def search(self, key: Key, queue_id: int, former: FormerCopy) -> None:
-        """Put what only this copy has into `lost+found`, however long it takes to find that."""
+        """Put messages that only this copy has into `lost+found`, however long the search takes."""
         search = _Search(key, queue_id, former)
         search.late_at = self._clock.now() + LATE_S
         self._go_on(search)
 
     def forget(self, queue_id: int) -> None:
-        """Forget what was found of a queue that is not led here any more."""
+        """Forget the searches of a queue that this node leads no more."""
         self._found_of.pop(queue_id, None)
 
     def _go_on(self, search: _Search) -> None:
@@ -287,7 +287,7 @@ class LostAndFound:
         return bool(awaited) and not leader_is_lost(record.promoted)
 
     def _tell_found(self, search: _Search) -> None:
-        """Tell the leader what was found: copies that come later need not look for it."""
+        """Tell the leader how far the search was: later copies need not search that again."""
         if search.tell is None:
             return
         leader, epoch, upto = search.tell

@@ -80,12 +80,13 @@ class MirrorLevel:
         self.put_all_back()
 
     def put_all_back(self) -> None:
-        """Make ready again what was out for acknowledgement at a leader that is gone."""
+        """Make messages ready again that were pending at a leader that is gone."""
         self.backing.requeue(list(self.pending.values()))
         self.pending.clear()
 
     def count_handed_out(self) -> None:
-        """Count as delivered what the former leader had announced: it may have handed that out."""
+        """Count messages as delivered that the former leader had announced: it may have handed them
+        out."""
         below = min(self.handed_out_below + self.delta, self.backing.next_position)
         # The backing queue marks what is in it, and is told once. Messages that are out may be put
         # back later, by a mirror that was about to stop and leads after all.

@@ -68,6 +68,6 @@ class PublishesFromAfar:
         return refusals.of(origin) if refusals is not None else ()
 
     def publishing(self, queue_id: int, origin: str) -> AbstractContextManager[None]:
-        """While this lasts, what is published is kept by another node until it is answered."""
+        """Within this, another node keeps the published messages until it has the answer."""
         led = self._led.get(queue_id)
         return nullcontext() if led is None else led.leader.publishing_from_afar(origin)

@@ -88,7 +88,7 @@ class RetainedCopies:
         self._node: Node
 
     def begin(self, node: Node, new_backing: NewBacking) -> None:
-        """`new_backing` opens what the disk has."""
+        """`new_backing` opens the logs that are on disk."""
         self._new_backing = new_backing
         self._node = node
 
@@ -97,13 +97,13 @@ class RetainedCopies:
         return queue_id in self._node.local_queues
 
     def of(self, queue_id: int) -> Retention | None:
-        """What this node retains of a queue, whether it leads it or not."""
+        """The retention of a queue at this node, whether it leads the queue or not."""
         led = self._node.local_queues[queue_id].retention if self.leads(queue_id) else None
         # A queue that is about to be led takes over what its mirror had when it is complete.
         return led or self._retentions.get(queue_id)
 
     def of_mirror(self, queue_id: int) -> Retention | None:
-        """What this node retains of a queue that it does not lead."""
+        """The retention of a queue that this node does not lead."""
         return self._retentions.get(queue_id)
 
     def of_copy(self, queue_id: int) -> RetainedCopy:
@@ -123,7 +123,7 @@ class RetainedCopies:
                 self.follow(key, record, settings(key, record).retention)
 
     def follow(self, key: Key, record: QueueRecord, limits: StreamLimits | None) -> None:
-        """Follow the policy: what a queue is to retain may have changed."""
+        """Follow the policy: the limits of retention may have changed."""
         retention = self._retentions.get(record.queue_id)
         if limits is not None and record.durable:
             if retention is None:
@@ -228,7 +228,7 @@ class RetainedCopies:
                 retention.keep_within(queue.settings.retention)
 
     def delete(self, queue_id: int) -> None:
-        """Delete what is retained of a queue that is deleted."""
+        """Delete the retained messages of a deleted queue."""
         retention = self._retentions.pop(queue_id, None)
         self._superseded.pop(queue_id, None)
         self.next_positions.pop(queue_id, None)
@@ -242,7 +242,7 @@ class RetainedCopies:
 
 
 def _drop(log: RetainedLog, superseded: Iterable[Sequence[int]]) -> None:
-    """Remove what no later leader has heard of. None of these positions is given once more."""
+    """Remove messages of which no later leader has heard. Their positions are not given again."""
     for start, end in superseded:
         log.drop(start, end)
         log.skip_to(max(end, log.next_position))

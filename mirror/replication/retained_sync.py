@@ -185,7 +185,7 @@ class RetainedSync:
     async def _keep(
         self, queue_id: int, retention: Retention, messages: Iterable[tuple[Message, float]]
     ) -> None:
-        """Keep what came, and return when it is safe."""
+        """Retain the messages that came, and return when they are safe."""
         wanted = [
             (message, age_s)
             for message, age_s in messages

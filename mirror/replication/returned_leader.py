@@ -1,4 +1,4 @@
-"""A leader that was away, and the mirrors that may have what its disk lacks.
+"""A leader that was away, and the mirrors that may have messages which its disk lacks.
 
 The definition still names the mirrors that were in sync when the leader went. Each of them is asked
 to lead, and says whether it has a copy. A mirror that has one is waited for, however long it takes

@@ -1,4 +1,4 @@
-"""Writes slices: what a mirror that lacks the older messages of a queue is sent of them.
+"""Writes slices: older messages of a queue for a mirror that lacks them.
 
 Slices are small, so that clients have their turns between them (`slice_pauses`). A message that the
 mirror's node has in a former copy is only named.
@@ -104,7 +104,7 @@ class SliceWriter:
 
 
 def _write_notes(script: Script, level: LeaderLevel, number: int, positions: Iterable[int]) -> None:
-    """Write what else is known of these messages, and which of them operators have taken out."""
+    """Write the notes about these messages, and which of them operators have taken out."""
     for op, position, said in level.notes(positions):
         script.note(op, number, position, said)
     script.runs(Op.TAKE, number, [at for at in positions if at in level.taken])

@@ -130,7 +130,7 @@ class StreamMirrorLevel(MirrorLevel):
         return cast(StreamLog, self.backing)
 
     def begin(self, first: int, upto: int) -> None:
-        """Have what is between these positions from now on, and keep what is here from before."""
+        """Have the part between these positions from now on, and keep the messages from before."""
         log = self._log
         if log.next_position < first:
             log.trim_below(log.next_position)

@@ -16,7 +16,7 @@ from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.errors import NotAllowed
 from warren.core.exchanges.binding import Binding
 from warren.core.field import longstr
-from warren.core.node import HoldingChannel, Node, default_server_properties
+from warren.core.node import ClientChannel, Node, default_server_properties
 from warren.core.ports import Commit, Precondition, Write
 from warren.core.resources.alarms import Alarms, Resource
 from warren.core.scheduling.waiting import run
@@ -34,7 +34,7 @@ class FakeClient:
         self.closed_for: list[str] = []
         self.alarms_heard = 0
 
-    def holdings(self) -> list[HoldingChannel]:
+    def holdings(self) -> list[ClientChannel]:
         return []
 
     def force_close(self, reason: str) -> None:
