@@ -46,6 +46,37 @@ ROWS = [
         f"-s 100 --vary key --ack 50 --prefetch 200 {TOPIC}".split(),
         250_000,
     ),
+    Row(
+        "headers exchange, tasks",
+        f"{TASK} --exchange hx --exchange-type headers".split(),
+        200_000,
+    ),
+    Row(
+        "a time to live, ids and times",
+        "-s 100 --vary id --ack 50 --prefetch 200 --arg x-message-ttl=60000".split(),
+        200_000,
+    ),
+    Row(
+        "priorities, tasks",
+        f"{TASK} --arg x-max-priority=10".split(),
+        200_000,
+    ),
+    Row(
+        "a length limit, tasks",
+        f"{TASK} --arg x-max-length=1000000".split(),
+        200_000,
+    ),
+    Row(
+        "lazy, persistent, confirms, tasks",
+        f"{TASK} --persistent --confirm 500 --arg x-queue-mode=lazy".split(),
+        100_000,
+    ),
+    Row(
+        "quorum, confirms, tasks",
+        f"{TASK} --persistent --confirm 500 --arg x-queue-type=quorum".split(),
+        100_000,
+    ),
+    Row("no body, ids", "-s 0 --vary id --ack 50 --prefetch 200".split(), 200_000),
     Row("fanout to 10 queues, ids and times", f"-s 100 --vary id {FANOUT}".split(), 40_000),
     Row(
         "one at a time, persistent, confirmed",

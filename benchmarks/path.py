@@ -36,6 +36,9 @@ MESSAGES = 6000
 """More than routes are kept: keys that all differ are met as new ones."""
 ROUNDS = 15
 
+EXCHANGES = {"keys": ("keys", "topic"), "headers": ("by headers", "headers")}
+"""The exchange of a kind of publishes and its type; the others go to the default exchange."""
+
 
 class NoSocket:
     """A shell that drops what is written."""
@@ -142,17 +145,20 @@ def task_properties(number: int) -> bytes:
 
 def publishes(kind: str) -> bytes:
     parts = []
-    exchange = "keys" if kind == "keys" else ""
+    exchange = EXCHANGES.get(kind, ("", ""))[0]
     for i in range(MESSAGES):
         routing_key = f"orders.{i:08x}.created" if kind == "keys" else "q"
         method = call(60, 40, b"\0\0" + short(exchange) + short(routing_key) + b"\0")
-        size = 200 if kind == "tasks" else 50 + i % 400 if kind == "sizes" else 100
+        size = 200 if kind in ("tasks", "headers") else 50 + i % 400 if kind == "sizes" else 100
         properties = struct.pack(">H", 0x1000) + b"\1"
         if kind == "ids":
             properties = struct.pack(">H", 0x90C0) + short("text/plain") + b"\1"
             properties += short(f"{i:08x}-0000-4000-8000-000000000001")
             properties += struct.pack(">Q", 1_700_000_000 + i)
-        elif kind == "tasks":
+        elif kind == "expiring":
+            properties = struct.pack(">H", 0x1180) + b"\1" + short("60000")
+            properties += short(f"{i:08x}-0000-4000-8000-000000000001")
+        elif kind in ("tasks", "headers"):
             properties = task_properties(i)
         header = struct.pack(">HHQ", 60, 0, size) + properties
         parts += [method, frame(HEADER, 1, header), frame(BODY, 1, bytes(size))]
@@ -173,10 +179,12 @@ def measure(kind: str, no_ack: bool, backlog: bool, rule: Mapping[str, Any] | No
     on = node(loop, rule)
     publisher, consumer = opened(on), opened(on)
     publisher.receive_data(call(50, 10, b"\0\0" + short("q") + b"\0\0\0\0\0"))
-    if kind == "keys":
-        publisher.receive_data(call(40, 10, b"\0\0" + short("keys") + short("topic") + bytes(5)))
-        bind = b"\0\0" + short("q") + short("keys") + short("orders.#") + bytes(5)
-        publisher.receive_data(call(50, 20, bind))
+    if kind in EXCHANGES:
+        name, its_type = EXCHANGES[kind]
+        declare = b"\0\0" + short(name) + short(its_type) + bytes(5)
+        publisher.receive_data(call(40, 10, declare))
+        bind = b"\0\0" + short("q") + short(name) + short("orders.#") + b"\0"
+        publisher.receive_data(call(50, 20, bind + table({"lang": "py", "retries": 0})))
     if backlog:
         consumer.receive_data(call(60, 10, struct.pack(">IHB", 0, 200, 0)))
     consume = b"\0\0" + short("q") + short("c") + (b"\2" if no_ack else b"\0") + b"\0\0\0\0"
@@ -203,7 +211,7 @@ def measure(kind: str, no_ack: bool, backlog: bool, rule: Mapping[str, Any] | No
 def main() -> None:
     collect_rarely()
     rule = json.loads(sys.argv[1]) if len(sys.argv) > 1 else None
-    for kind in ("ids", "tasks", "keys", "sizes", "alike"):
+    for kind in ("ids", "tasks", "keys", "headers", "expiring", "sizes", "alike"):
         row = [
             measure(kind, no_ack, backlog, rule)
             for no_ack, backlog in ((True, False), (False, False), (False, True))
