@@ -29,6 +29,7 @@ from warren.mirror.carriers.ports import Carrier, CarrierKind, MemberId
 from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.copy_here import CopyHere
 from warren.mirror.replication.former_copies import FormerCopies
+from warren.mirror.replication.leadership import write_card_of_leader
 from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 
@@ -83,7 +84,7 @@ class CarrierSwitch:
         if record is None or led.leader.fenced:
             led.does_not_come_over()
             return
-        noted, before = self._formers.write_card_of_leader(led), led.carrier
+        noted, before = write_card_of_leader(self._formers, led), led.carrier
         led.member.leave()
         led.comes_over(kind, self._carriers[kind].join(record, led, led.leader.last_position))
         led.keep_all_until_heard()

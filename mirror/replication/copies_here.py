@@ -34,19 +34,18 @@ from warren.core.scheduling.waiting import Event, run
 from warren.core.vhosts.following import QUEUE_ID_BITS
 from warren.mirror.carriers.ports import Carrier, CarrierKind
 from warren.mirror.messages.calls import Calls
+from warren.mirror.messages.origin import SOME_ORIGINS
 from warren.mirror.messages.post import Kind, Post
 from warren.mirror.replication.copy_cards import COPY_BIT
 from warren.mirror.replication.copy_here import CopyHere
 from warren.mirror.replication.election_calls import ElectionCalls
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.former_copy import FormerCopy
-from warren.mirror.replication.leader import SOME_ORIGINS
-from warren.mirror.replication.led_queue import INVITE_AGAIN_S
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.nodes import Nodes
 from warren.mirror.replication.observed_copy import observer_of
 from warren.mirror.replication.queue_definitions import QueueDefinitions
-from warren.mirror.replication.queue_members import invitation_to
+from warren.mirror.replication.queue_members import INVITE_AGAIN_S, invitation_to
 from warren.mirror.replication.replicas import Wanted
 from warren.mirror.replication.retained_sync import RetainedSync
 from warren.mirror.replication.slices import unpack_slice

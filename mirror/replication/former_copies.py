@@ -12,7 +12,6 @@ from typing import cast
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec, MirroredLevel
 from warren.core.backing.stream_log import stream_log
 from warren.core.backing.variable_queue import LAZY_MODE
-from warren.core.definitions.definition_table import CompletedCommit
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import from_plain
 from warren.core.ports import Clock, Commit
@@ -20,7 +19,6 @@ from warren.core.queues.queue_type import STREAM, type_of
 from warren.mirror.replication.copy_cards import Card, CardFiles, CopyCards
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.former_nodes import is_former_needed, may_have_confirmed
-from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.renumbering import Renumbering
 from warren.mirror.replication.retained_copies import RetainedCopies
 
@@ -247,15 +245,6 @@ class FormerCopies:
             return self._cards.written(storage_id)
         card = Card(queue_id, epoch, deltas, *renumbering.plain(), led)
         return self._cards.write(storage_id, card)
-
-    def write_card_of_leader(self, led: LedQueue) -> Commit:
-        """Write that this node leads a queue, and in which epoch."""
-        leader, queue = led.leader, led.queue
-        if not queue.durable:
-            return CompletedCommit()
-        deltas, known = [0] * len(leader.levels), leader.renumbering
-        at = (led.storage_id, queue.queue_id, leader.epoch)
-        return self.write_card(*at, deltas, known, led=True)
 
     def storages_of(self, queue_id: int) -> frozenset[int]:
         """The storages that are whole copies of the queue; may be called on any thread."""

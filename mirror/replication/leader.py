@@ -23,6 +23,7 @@ from warren.core.messages.message import Envelope
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
 from warren.mirror.carriers.batch import Position
+from warren.mirror.messages.origin import SOME_ORIGINS
 from warren.mirror.replication.awaited_confirms import AwaitedConfirms
 from warren.mirror.replication.confirmation import Confirmation
 from warren.mirror.replication.flush_times import FlushTimes
@@ -35,8 +36,8 @@ from warren.mirror.replication.mirror_level import NOWHERE
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering, Step
 from warren.mirror.replication.slice_pauses import SlicePauses
-from warren.mirror.replication.slice_writing import SLICE_COUNT, SliceWriter
-from warren.mirror.replication.slices import pack_slice
+from warren.mirror.replication.slice_writing import SliceWriter
+from warren.mirror.replication.slices import SLICE_COUNT, pack_slice
 from warren.mirror.replication.unasked import Unasked
 from warren.mirror.replication.unreported import Unreported
 
@@ -45,10 +46,6 @@ BATCH_BYTES_MAX = 128 << 10
 
 NOT_BEFORE = 1 << 40
 """More batches than a leader ever writes."""
-
-SOME_ORIGINS = ""
-"""Among the origins of a queue: unknown nodes may have published to it, while its leader was away
-or it was not mirrored."""
 
 
 class Leader:

@@ -27,14 +27,16 @@ import msgspec
 from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.priority_queue import PriorityQueue, level_number
+from warren.core.definitions.definition_table import CompletedCommit
 from warren.core.definitions.records import QueueRecord
 from warren.core.log_line import log_event
 from warren.core.node import Node
-from warren.core.ports import Clock, Key
+from warren.core.ports import Clock, Commit, Key
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue_type import majority_of
 from warren.mirror.carriers.ports import Carrier, CarrierKind, CarrierMember
 from warren.mirror.messages.calls import Calls
+from warren.mirror.messages.origin import SOME_ORIGINS
 from warren.mirror.replication.copies_here import CopiesHere
 from warren.mirror.replication.copy_here import CopyHere
 from warren.mirror.replication.election import can_be_elected
@@ -43,7 +45,6 @@ from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.former_nodes import former_without
 from warren.mirror.replication.hand_over import HandOvers
 from warren.mirror.replication.last_words import at_stop
-from warren.mirror.replication.leader import SOME_ORIGINS
 from warren.mirror.replication.led_queue import LedEffects, LedQueue
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.nodes import Nodes
@@ -182,7 +183,7 @@ class Leadership:
         self._begin_epoch(led, record, copy.mirror)
         if not copy.is_outside:
             led.already_joined(led.member.others())
-        self._formers.write_card_of_leader(led).then(lambda: self._noted(led))
+        write_card_of_leader(self._formers, led).then(lambda: self._noted(led))
         led.want(self._effects.wanted(queue))
         for mirror in record.mirrors:
             if mirror not in record.in_sync:
@@ -284,7 +285,7 @@ class Leadership:
             if carrier is CarrierKind.GM and nodes is None:
                 led.will_found()
             member = led.member
-            self._formers.write_card_of_leader(led).then(lambda: self._start_member(led, member))
+            write_card_of_leader(self._formers, led).then(lambda: self._start_member(led, member))
         return led
 
     def _start_member(self, led: LedQueue, member: CarrierMember) -> None:
@@ -352,7 +353,7 @@ class Leadership:
             retained = self._formers.retained
             superseded = retained.begin_generation(led.queue, 1, known.retained_since)
             known.retains_anew(superseded)
-            self._formers.write_card_of_leader(led).then(lambda: go_on_as_noted(epoch))
+            write_card_of_leader(self._formers, led).then(lambda: go_on_as_noted(epoch))
 
         def go_on_as_noted(epoch: int) -> None:
             record = self._definitions.record_of(led.key, led.queue.queue_id)
@@ -466,6 +467,16 @@ class Leadership:
             self._definitions.write_record(led.key, led.queue.queue_id, last_words)
             led.leader.fenced = True
             led.member.leave()
+
+
+def write_card_of_leader(formers: FormerCopies, led: LedQueue) -> Commit:
+    """Write that this node leads a queue, and in which epoch."""
+    leader, queue = led.leader, led.queue
+    if not queue.durable:
+        return CompletedCommit()
+    deltas, known = [0] * len(leader.levels), leader.renumbering
+    at = (led.storage_id, queue.queue_id, leader.epoch)
+    return formers.write_card(*at, deltas, known, led=True)
 
 
 def _replace_levels(queue: LocalQueue, levels: list[BackingQueue]) -> None:

@@ -33,15 +33,12 @@ from warren.mirror.replication.former_copy import Kept
 from warren.mirror.replication.former_nodes import former_without
 from warren.mirror.replication.leader import Leader
 from warren.mirror.replication.queue_definitions import QueueDefinitions
-from warren.mirror.replication.queue_members import is_needed
+from warren.mirror.replication.queue_members import INVITE_AGAIN_S, is_needed
 from warren.mirror.replication.record_changes import ChangeOfRecord, RecordChanges
 from warren.mirror.replication.replicas import Wanted, stand_ins
 from warren.mirror.replication.returned_leader import ReturnedLeader
 
 log = logging.getLogger("warren.queue")
-
-INVITE_AGAIN_S = 3.0
-"""After this time, a node that was asked to have a mirror is asked again; that does no harm."""
 
 FOUND_S = 0.1
 """The time for which a new group waits for nodes that were asked to have a mirror."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-from warren.mirror.replication.leader import SOME_ORIGINS
+from warren.mirror.messages.origin import SOME_ORIGINS
 from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.refusals import Refusals
 

@@ -19,6 +19,9 @@ from warren.core.scheduling.waiting import Event
 from warren.mirror.replication.former_nodes import without_copies
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 
+INVITE_AGAIN_S = 3.0
+"""After this time, a node that was asked to have a mirror is asked again; that does no harm."""
+
 
 def members_of(record: QueueRecord) -> list[str]:
     """The members of the queue; its leader is the only one of a queue that names none."""

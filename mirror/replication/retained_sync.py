@@ -32,7 +32,7 @@ from warren.mirror.replication.mirror_level import NOWHERE
 from warren.mirror.replication.replicas import Wanted
 from warren.mirror.replication.retained_copies import RetainedCopies
 from warren.mirror.replication.slice_pauses import BUSY_PAUSE_S, LOOK_AGAIN_S
-from warren.mirror.replication.slice_writing import SLICE_BYTES, SLICE_COUNT
+from warren.mirror.replication.slices import SLICE_BYTES, SLICE_COUNT
 
 ASK: Final = "mirror.retained"
 ASK_AGAIN: Final = "mirror.retained_more"

@@ -13,10 +13,7 @@ from warren.core.ports import Clock
 from warren.mirror.replication.instructions import Op, Script, lives_s
 from warren.mirror.replication.known_copy import KnownCopy
 from warren.mirror.replication.leader_level import LeaderLevel
-
-SLICE_COUNT = 128
-SLICE_BYTES = 64 << 10
-"""Messages and octets sent to a mirror at a time in a sync: less than a millisecond of work."""
+from warren.mirror.replication.slices import SLICE_BYTES, SLICE_COUNT
 
 
 class SliceWriter:

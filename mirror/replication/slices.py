@@ -9,6 +9,10 @@ import struct
 
 from warren.mirror.messages.post import Undeliverable
 
+SLICE_COUNT = 128
+SLICE_BYTES = 64 << 10
+"""Messages and octets sent to a mirror at a time in a sync: less than a millisecond of work."""
+
 _HEAD = struct.Struct("<QQQ")
 
 

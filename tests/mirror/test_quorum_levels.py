@@ -18,7 +18,8 @@ from warren.mirror.replication.leader import Leader
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.queue_levels import leader_level
 from warren.mirror.replication.quorum_levels import QuorumLeaderLevel
-from warren.mirror.replication.slice_writing import SLICE_COUNT, SliceWriter
+from warren.mirror.replication.slice_writing import SliceWriter
+from warren.mirror.replication.slices import SLICE_COUNT
 
 ENVELOPE = Envelope("", "q", b"", False, 0, None)
 
