@@ -27,11 +27,11 @@ from warren.core.ports import Clock
 from warren.core.scheduling.waiting import Event, Until, run
 from warren.mirror.carriers.ports import Carrier, CarrierKind, MemberId
 from warren.mirror.messages.calls import Calls
-from warren.mirror.replication.copy_here import CopyHere
-from warren.mirror.replication.former_copies import FormerCopies
-from warren.mirror.replication.leadership import write_card_of_leader
-from warren.mirror.replication.led_queue import LedQueue
-from warren.mirror.replication.queue_definitions import QueueDefinitions
+from warren.mirror.replication.copies.copy_here import CopyHere
+from warren.mirror.replication.copies.former_copies import FormerCopies
+from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
+from warren.mirror.replication.leading.leadership import write_card_of_leader
+from warren.mirror.replication.leading.led_queue import LedQueue
 
 log = logging.getLogger("warren.queue")
 
