@@ -28,39 +28,36 @@ checked whether the turn is over."""
 class GatheredPublishes:
     """Publishes of one channel to the same queues, which are none until they are known.
 
-    They are added to `envelopes` and `bodies`, and handed over when there are as many as `room`;
-    both are new lists afterwards. `route` is that of the last publish.
+    `lives_ms` is their expiration; None without one. They are added to `envelopes` and `bodies`,
+    and handed over when there are as many as `room`; both are new lists afterwards. `route` is that
+    of the last publish.
     """
 
-    __slots__ = ("_expiring", "bodies", "channel", "envelopes", "queues", "room", "route")
+    __slots__ = ("bodies", "channel", "envelopes", "lives_ms", "queues", "room", "route")
 
-    def __init__(self, channel: Channel, route: Route, queues: tuple[Queue, ...]) -> None:
+    def __init__(
+        self, channel: Channel, route: Route, queues: tuple[Queue, ...], lives_ms: int | None
+    ) -> None:
         self.channel = channel
         self.route = route
         self.queues = queues
+        self.lives_ms = lives_ms
         self.envelopes: list[Envelope] = []
         self.bodies: list[bytes] = []
-        # Whether there may be messages with an expiration among them.
-        self._expiring = False
         self.room = self._find_room()
 
-    def takes(self, channel: Channel, route: Route, queues: tuple[Queue, ...]) -> bool:
-        """Whether publishes of this channel and route to these queues may be handed over with
-        these."""
+    def takes(
+        self, channel: Channel, route: Route, queues: tuple[Queue, ...], lives_ms: int | None
+    ) -> bool:
+        """Whether publishes of this channel and route to these queues, with this expiration, may
+        be handed over with these."""
         mine = self.route
         return (
             channel is self.channel
             and route.mandatory is mine.mandatory
+            and lives_ms == self.lives_ms
             and (queues is self.queues or (route.exchange, queues) == (mine.exchange, self.queues))
         )
-
-    def may_expire(self) -> int:
-        """Take messages with an expiration, too; returns the `room`. Queues look at each of them
-        by itself."""
-        if not self._expiring:
-            self._expiring = True
-            self.room = self._find_room()
-        return self.room
 
     def hand_over(self) -> bool:
         """Publish what was gathered. Returns whether to go on.
@@ -79,14 +76,14 @@ class GatheredPublishes:
         queues, exchange = self.queues, route.exchange
         shared = len(queues) > 1
         transaction = channel.transaction
-        if transaction is not None and not route.is_observed and not self._expiring:
+        if transaction is not None and not route.is_observed and self.lives_ms is None:
             channel.published += count
             exchange.published_in += count
             transaction.publish_many(route, queues, envelopes, bodies)
             return not turns.over
         if (
             count == 1
-            or self._expiring
+            or self.lives_ms == 0
             or any([queue.one_by_one for queue in queues])
             or (shared and any([envelope.persistent for envelope in envelopes]))
             or transaction is not None
@@ -131,7 +128,7 @@ class GatheredPublishes:
     def _find_room(self) -> int:
         count = len(self.queues)
         most = GATHERED_MAX if count <= 1 else SHARED_MAX
-        if self._expiring or any([queue.one_by_one for queue in self.queues]):
+        if self.lives_ms == 0 or any([queue.one_by_one for queue in self.queues]):
             most = RULED_MAX
         elif self.route.is_observed:
             most = OBSERVED_MAX

@@ -9,7 +9,7 @@ and it is an ordinary publish, it is recognised by its octets, without decoding 
 - the content header is stepped through once for the properties that publishing needs; a header that
   equals the last one in all octets that decide these is not stepped through again;
 - to a headers exchange, the headers that its bindings ask for are decoded, and lead to the queues;
-- then the body is cut out, and the publish is gathered with those before it.
+- then the body is cut out, if there is one, and the publish is gathered with those before it.
 
 The publishes gathered go to the queues when the next publish has other queues, when no further
 publish can be taken, or when there are enough of them. So a queue and its consumers get many
@@ -17,9 +17,8 @@ messages at a time, which costs less for each.
 
 All other publishes are left alone, before any part of them is carried out, and go the general way
 (`Connection`, `Channel.publish`), which answers them properly: publishes that are incomplete, not
-allowed, malformed or too large; those with a body of several frames, or an empty one; those with
-CC, BCC or a direct reply address; and publishes that are traced, or come during an
-alarm.
+allowed, malformed or too large; those with a body of several frames; those with CC, BCC or a direct
+reply address; and publishes that are traced, or come during an alarm.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
             if recognised is None:
                 break
             method, channel, route = recognised
-            batch = _batch_for(batch, channel, route, route.queues or ())
+            batch = _batch_for(batch, channel, route, route.queues or (), lives_ms)
             if batch is None:
                 return pos
             if quotas is not None and not _has_room(quotas, route, end - pos):
@@ -117,7 +116,7 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
             by_key = None if quotas else route.by_key
             like = _Like(method, by_key, route.queues) if by_key else None
             by_headers = route.by_headers
-            if by_headers is not None or lives_ms is not None:
+            if by_headers is not None:
                 start = _NOTHING_BEGINS_SO
         assert batch is not None
         header_at, last_header = len(method), b""
@@ -147,30 +146,34 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
                 or data[stop] != FRAME_END
                 or not data.startswith(body_heads[body_size], body_at - OVERHEAD)
             ):
-                break
+                # A publish without a body ends with its content header.
+                stop = body_at - OVERHEAD
+                if body_size or stop >= end or data[stop] != FRAME_END:
+                    break
             header = data[at + OVERHEAD - 1 : body_at - OVERHEAD]
             if not is_like:
                 found, decided = ordinary(header, flags, user)
                 if found == UNUSUAL:
                     break
-                if by_headers is not None:
-                    batch = _batch_for(batch, channel, route, by_headers(header))
+                if found < EXPIRING:
+                    priority, persistent, lives_ms = found & PRIORITY, found >= PERSISTENT, None
+                else:
+                    priority, persistent = found & PRIORITY, found & PERSISTENT > 0
+                    lives_ms = (found >> EXPIRATION_AT) - 1
+                if by_headers is not None or lives_ms != batch.lives_ms:
+                    queues = batch.queues if by_headers is None else by_headers(header)
+                    batch = _batch_for(batch, channel, route, queues, lives_ms)
                     if batch is None:
                         return pos
                     if not 0 < len(batch.queues) <= QUEUES_AT_ONCE:
                         break
                     room, envelopes, bodies = batch.room, batch.envelopes, batch.bodies
-                priority, persistent, lives_ms = found & PRIORITY, found >= PERSISTENT, None
-                if found >= EXPIRING:
-                    persistent = found & PERSISTENT > 0
-                    lives_ms = (found >> EXPIRATION_AT) - 1
-                    room = batch.may_expire()
                 if decided <= DECIDED_MAX:
                     start = data[at : at + _BODY_SIZE_AT]
                     deciding = header[_FLAGS_AT:decided]
                 else:
                     start = _NOTHING_BEGINS_SO
-            if header != last_header:
+            if header != last_header or not body_size:
                 envelope = Envelope(
                     exchange_name, routing_key, header, persistent, priority, lives_ms, (), address
                 )
@@ -180,17 +183,8 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
                 pos = stop + 1
             else:
                 # A client that sends the same header twice may send it many times.
-                head = data[pos:body_at]
-                head_size = len(head)
-                first = len(bodies)
-                while len(bodies) < room and data.startswith(head, pos):
-                    body_at = pos + head_size
-                    stop = body_at + body_size
-                    if stop >= end or data[stop] != FRAME_END:
-                        break
-                    bodies.append(data[body_at:stop])
-                    pos = stop + 1
-                envelopes += [envelope] * (len(bodies) - first)
+                pos = _take_alike(data, pos, end, body_at - pos, body_size, bodies, room)
+                envelopes += [envelope] * (len(bodies) - len(envelopes))
             if len(bodies) >= room:
                 if not batch.hand_over():
                     return pos
@@ -200,6 +194,22 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
         break
     if batch is not None:
         batch.hand_over()
+    return pos
+
+
+def _take_alike(
+    data: bytes, pos: int, end: int, head_size: int, body_size: int, bodies: list[bytes], room: int
+) -> int:
+    """Take the bodies of publishes from `pos` on that are the same but for the body; return the
+    offset behind them."""
+    head = data[pos : pos + head_size]
+    while len(bodies) < room and data.startswith(head, pos):
+        body_at = pos + head_size
+        stop = body_at + body_size
+        if stop >= end or data[stop] != FRAME_END:
+            break
+        bodies.append(data[body_at:stop])
+        pos = stop + 1
     return pos
 
 
@@ -240,17 +250,21 @@ def _recognise(
 
 
 def _batch_for(
-    batch: GatheredPublishes | None, channel: Channel, route: Route, queues: tuple[Queue, ...]
+    batch: GatheredPublishes | None,
+    channel: Channel,
+    route: Route,
+    queues: tuple[Queue, ...],
+    lives_ms: int | None,
 ) -> GatheredPublishes | None:
-    """The batch that gathers publishes of this route for these queues: the one at hand, or a new
-    one after that. None if the turn is over."""
+    """The batch that gathers publishes of this route, for these queues and with this expiration:
+    the one at hand, or a new one after that. None if the turn is over."""
     if batch is not None:
-        if batch.takes(channel, route, queues):
+        if batch.takes(channel, route, queues, lives_ms):
             batch.route = route
             return batch
         if not batch.hand_over():
             return None
-    return GatheredPublishes(channel, route, queues)
+    return GatheredPublishes(channel, route, queues, lives_ms)
 
 
 class _Like:

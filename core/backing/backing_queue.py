@@ -188,21 +188,22 @@ class BackingQueue(Protocol):
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> None:
-        """`publish` each of these messages, of which none expires. They are numbered from
-        `first_seq` on."""
+        """`publish` each of these messages, which are numbered from `first_seq` on."""
         ...
 
     def publish_many_delivered(
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> list[Message]:
-        """`publish_delivered` each of these messages, of which none expires."""
+        """`publish_delivered` each of these messages."""
         ...
 
     def fetch(self) -> Message | None:
@@ -290,21 +291,23 @@ class OneByOne(ABC):
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> None:
         for seq, (envelope, body) in enumerate(zip(envelopes, bodies, strict=True), first_seq):
-            self.publish(envelope, body, None, confirms, seq)
+            self.publish(envelope, body, expires_at, confirms, seq)
 
     def publish_many_delivered(
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> list[Message]:
         return [
-            self.publish_delivered(envelope, body, None, confirms, seq)
+            self.publish_delivered(envelope, body, expires_at, confirms, seq)
             for seq, (envelope, body) in enumerate(zip(envelopes, bodies, strict=True), first_seq)
         ]
 
@@ -362,6 +365,15 @@ class MirroredLevel(BackingQueue, Protocol):
     def count_as_delivered(self, below: int) -> None:
         """Count every message before this position as delivered once."""
         ...
+
+
+def answer_of(
+    backing: BackingQueue, envelope: Envelope, confirms: PublishConfirms | None
+) -> Settlement:
+    """The answer of a backing queue to a publish that it was given."""
+    if confirms is None or not backing.defers_confirms:
+        return SETTLED
+    return PENDING if envelope.persistent or backing.defers_transient else SETTLED
 
 
 def answers_of(

@@ -20,7 +20,7 @@ from warren.core.backing.taking import (
     take_from_heap,
     take_from_run,
 )
-from warren.core.messages.message import Envelope, Message, mark_delivered
+from warren.core.messages.message import Envelope, Message, mark_delivered, new_messages
 from warren.core.messages.settlement import PublishConfirms
 
 
@@ -84,10 +84,13 @@ class MemoryQueue:
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> None:
-        self._ready += self.publish_many_delivered(envelopes, bodies, confirms, first_seq)
+        self._ready += self.publish_many_delivered(
+            envelopes, bodies, expires_at, confirms, first_seq
+        )
         self.length += len(bodies)
         self.ready_bytes += sum(map(len, bodies))
 
@@ -95,12 +98,13 @@ class MemoryQueue:
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> list[Message]:
         first = self._next_position
-        self._next_position = end = first + len(bodies)
-        return list(map(Message, envelopes, bodies, range(first, end)))
+        self._next_position = first + len(bodies)
+        return new_messages(envelopes, bodies, first, expires_at)
 
     def fetch(self) -> Message | None:
         if not self.length:

@@ -29,7 +29,7 @@ from warren.core.backing.stream_limits import StreamLimits
 from warren.core.backing.stream_store import MemoryStreamStore, StreamStore, Walked
 from warren.core.backing.stream_tail import StreamTail
 from warren.core.backing.variable_queue import VariableQueue
-from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message import Envelope, Message, new_messages
 from warren.core.messages.settlement import PublishConfirms, settle_in_rows
 
 CHUNK_COUNT = 64
@@ -165,6 +165,7 @@ class StreamLog(PublishConfirms):
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> None:
@@ -195,7 +196,7 @@ class StreamLog(PublishConfirms):
         if confirms is not None:
             for position, number in enumerate(range(first_seq, first_seq + count), first):
                 self._waiting[position] = (confirms, number)
-        messages = list(map(Message, envelopes, bodies, range(first, first + count)))
+        messages = new_messages(envelopes, bodies, first, None)
         self._uncommitted.extend(messages)
         waiter, number = (self, first) if told is None else told
         if count == 1 and arrived_at is None:
@@ -217,6 +218,7 @@ class StreamLog(PublishConfirms):
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> list[Message]:

@@ -17,7 +17,7 @@ has grown to a small batch, or at the next tick of the pager (storage_internals.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from itertools import compress
+from itertools import compress, count
 from operator import attrgetter
 
 from warren.core.backing.backing_queue import BackingQueueStatus, Listed, Peeked
@@ -27,7 +27,7 @@ from warren.core.backing.queue_rates import QueueRates, Totals
 from warren.core.backing.queue_store import Purged, QueueStore
 from warren.core.backing.ready_messages import BatchSizes, ReadyMessages
 from warren.core.backing.taking import in_order
-from warren.core.messages.message import PAGED_OUT, Envelope, Message
+from warren.core.messages.message import PAGED_OUT, Envelope, Message, new_messages
 from warren.core.messages.settlement import PublishConfirms
 
 _is_persistent = attrgetter("persistent")
@@ -163,10 +163,11 @@ class VariableQueue:
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> None:
-        messages = self._take_in(envelopes, bodies, confirms, first_seq)
+        messages = self._take_in(envelopes, bodies, expires_at, confirms, first_seq)
         body_bytes = sum(map(len, bodies))
         self._ready.tail.extend(messages)
         self.length += len(messages)
@@ -178,10 +179,11 @@ class VariableQueue:
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> list[Message]:
-        messages = self._take_in(envelopes, bodies, confirms, first_seq)
+        messages = self._take_in(envelopes, bodies, expires_at, confirms, first_seq)
         if self._joined:
             self._pending.update(dict.fromkeys(messages))
         if self._next_position > self._look_at:
@@ -192,21 +194,19 @@ class VariableQueue:
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> list[Message]:
         """Give messages their positions, and hand the persistent ones to the store."""
-        first = self._next_position
-        self._next_position = end = first + len(bodies)
-        messages = list(map(Message, envelopes, bodies, range(first, end)))
+        messages = new_messages(envelopes, bodies, self._next_position, expires_at)
+        self._next_position += len(bodies)
         if self._durable:
             persistent = list(map(_is_persistent, envelopes))
             if any(persistent):
-                seqs = range(first_seq, first_seq + len(messages))
                 self._stored = True
-                self._store.write_many(
-                    list(compress(messages, persistent)), confirms, compress(seqs, persistent)
-                )
+                kept = list(compress(messages, persistent))
+                self._store.write_many(kept, confirms, compress(count(first_seq), persistent))
         return messages
 
     # Fetching

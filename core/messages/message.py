@@ -11,7 +11,8 @@ to queue.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Reversible
+from collections.abc import Collection, Reversible, Sequence
+from itertools import repeat
 from typing import Final, Protocol, cast
 
 from msgspec import Struct
@@ -126,6 +127,16 @@ class Message(Struct, eq=False, gc=False):
         assert self.body is not PAGED_OUT, self.position
         self.paged_bytes = len(self.body)
         self.body = PAGED_OUT
+
+
+def new_messages(
+    envelopes: Sequence[Envelope], bodies: Sequence[bytes], first: int, expires_at: float | None
+) -> list[Message]:
+    """Messages at positions from `first` on, which expire together."""
+    positions = range(first, first + len(bodies))
+    if expires_at is None:
+        return list(map(Message, envelopes, bodies, positions))
+    return list(map(Message, envelopes, bodies, positions, repeat(expires_at)))
 
 
 def mark_delivered(messages: Reversible[Message], start: int, below: int) -> None:

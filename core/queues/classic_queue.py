@@ -1,5 +1,4 @@
-"""A classic queue: which consumer gets a message, and what becomes of messages that no consumer
-gets.
+"""A classic queue: which consumer gets a message, and what becomes of those that none gets.
 
 Answerable for publishing, delivery, acknowledgement, expiry and length limits of one queue; not
 for keeping messages (the backing queue), for routing, for permissions, or for what a consumer does
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from warren.core.backing.backing_queue import BackingQueue, answers_of
+from warren.core.backing.backing_queue import BackingQueue, answer_of, answers_of
 from warren.core.backing.publishing_again import publishing_again
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
@@ -141,34 +140,42 @@ class ClassicQueue(LocalQueue):
         first_seq: int,
     ) -> Sequence[Settlement]:
         backing = self.backing
+        ttl_ms = self._time_to_live_ms(envelopes[0])
+        expires_at = None
+        if ttl_ms is not None:
+            expires_at = self._vhost.clock.now() + ttl_ms / 1000
+            self._drop_expired(EXPIRY_SLICE)
         ready = self.ring.top
         count = len(bodies)
         if not ready or backing.length:
-            backing.publish_many(envelopes, bodies, confirms, first_seq)
+            backing.publish_many(envelopes, bodies, expires_at, confirms, first_seq)
+            if expires_at is not None:
+                self._has_expiring = True
+                self._arm_expiry()
             return answers_of(backing, envelopes, confirms)
         if len(ready) > 1:
-            each = zip(envelopes, bodies, range(first_seq, first_seq + count), strict=True)
-            answers = [self.publish(envelope, body, confirms, seq) for envelope, body, seq in each]
-            return () if confirms is None else answers
+            return self._publish_each(envelopes, bodies, confirms, first_seq)
         consumer = ready[0]
         if consumer.no_ack:
             consumer.send_many(envelopes, bodies)
             if self._trace is not None:
                 self._trace.sent_many(self, consumer.traced_as(), envelopes, bodies)
-            if self.retention is not None:
-                messages = backing.publish_many_delivered(envelopes, bodies, confirms, first_seq)
-                self._sent_late += count
-                self.retention.ack(messages)
-                return answers_of(backing, envelopes, confirms)
-            return () if confirms is None else (SETTLED,) * count
-        # At least one message, or this would never end.
+            if self.retention is None:
+                return () if confirms is None else (SETTLED,) * count
+            self._sent_late += count
+            self.retention.ack(
+                backing.publish_many_delivered(envelopes, bodies, expires_at, confirms, first_seq)
+            )
+            return answers_of(backing, envelopes, confirms)
+        # Take one message at least, or this would never end.
         room = max(1, consumer.capacity())
         if room < count:
             first = self.publish_many(envelopes[:room], bodies[:room], confirms, first_seq)
-            rest_seq = first_seq + room
-            rest = self.publish_many(envelopes[room:], bodies[room:], confirms, rest_seq)
+            rest = self.publish_many(envelopes[room:], bodies[room:], confirms, first_seq + room)
             return (*first, *rest)
-        messages = backing.publish_many_delivered(envelopes, bodies, confirms, first_seq)
+        messages = backing.publish_many_delivered(
+            envelopes, bodies, expires_at, confirms, first_seq
+        )
         self.unacked += count
         consumer.take_many(messages)
         if self._trace is not None:
@@ -201,9 +208,8 @@ class ClassicQueue(LocalQueue):
         if settings.overflow != "drop-head" and self._would_overflow(len(body)):
             self._turn_away(envelope)
             if settings.overflow == "reject-publish-dlx":
-                return self._bury_unkept(
-                    envelope, body, DeathReason.MAXLEN, REJECTED, confirms, publish_seq
-                )
+                dead = Message(envelope, body, -1)
+                return self._bury_unkept(dead, DeathReason.MAXLEN, REJECTED, confirms, publish_seq)
             return REJECTED
         ttl_ms = self._time_to_live_ms(envelope)
         expires_at = None if ttl_ms is None else self._vhost.clock.now() + ttl_ms / 1000
@@ -227,19 +233,15 @@ class ClassicQueue(LocalQueue):
         elif ttl_ms == 0 and (settings.message_ttl_ms == 0 or not backing.length):
             self._turned_away += 1
             self.ways_out.expired += 1
-            return self._bury_unkept(
-                envelope, body, DeathReason.EXPIRED, SETTLED, confirms, publish_seq
-            )
+            dead = Message(envelope, body, -1)
+            return self._bury_unkept(dead, DeathReason.EXPIRED, SETTLED, confirms, publish_seq)
         else:
             backing.publish(envelope, body, expires_at, confirms, publish_seq)
             if expires_at is not None:
                 self._has_expiring = True
                 self._arm_expiry()
             self._drop_excess()
-        if confirms is not None and backing.defers_confirms:
-            if envelope.persistent or backing.defers_transient:
-                return PENDING
-        return SETTLED
+        return answer_of(backing, envelope, confirms)
 
     def _time_to_live_ms(self, envelope: Envelope) -> int | None:
         return self.settings.time_to_live_ms(envelope.expiration_ms)
@@ -450,14 +452,19 @@ class ClassicQueue(LocalQueue):
         settings = self.settings
         # Whether the queue must look at each message by itself.
         self._strict = (
-            settings.message_ttl_ms is not None
+            settings.message_ttl_ms == 0
             or settings.has_length_limit
             or self.redelivery is not None
             or (self._trace is not None and not self._trace.takes_batches)
             or self._takes_nothing
             or self._still > 0
         )
-        self._rules = self._strict or self._trace is not None or self.retention is not None
+        self._rules = (
+            self._strict
+            or settings.message_ttl_ms is not None
+            or self._trace is not None
+            or self.retention is not None
+        )
 
     def _stop_timers(self) -> None:
         super()._stop_timers()
@@ -487,13 +494,10 @@ class ClassicQueue(LocalQueue):
         consumer.send(message.envelope, message.body, message.redelivered)
 
     def _hand_over(self, consumer: Consumer, message: Message) -> None:
-        if self._rules:
-            self._hand_over_by_rules(consumer, message)
+        if not self._rules:
+            self.unacked += 1
+            consumer.take(message)
             return
-        self.unacked += 1
-        consumer.take(message)
-
-    def _hand_over_by_rules(self, consumer: Consumer, message: Message) -> None:
         if consumer.no_ack and self.retention is not None:
             self._send(consumer, message.envelope, message.body, message.redelivered)
             self._sent_late += 1
@@ -544,22 +548,18 @@ class ClassicQueue(LocalQueue):
 
     def _bury_unkept(
         self,
-        envelope: Envelope,
-        body: bytes,
+        dead: Message,
         reason: DeathReason,
         answer: Settlement,
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
-        """A publish died before the queue kept it: its publisher gets this answer when the dead
-        letter is safe."""
+        """Answer the publisher of a message that was never kept, when its dead letter is safe."""
         if self._trace is not None:
-            self._trace.died(self, (envelope,), reason)
+            self._trace.died(self, (dead.envelope,), reason)
         if self.settings.dead_letter_exchange is None:
             return answer
-        message = Message(envelope, body, -1, None)
-        burials = self._vhost.burials
-        return bury_unkept(burials, self, message, reason, answer, confirms, publish_seq)
+        return bury_unkept(self._vhost.burials, self, dead, reason, answer, confirms, publish_seq)
 
     # Length limits
 

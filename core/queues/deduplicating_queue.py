@@ -127,9 +127,7 @@ class DeduplicatingQueue(ClassicQueue, PublishConfirms):
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> Sequence[Settlement]:
-        each = zip(envelopes, bodies, range(first_seq, first_seq + len(bodies)), strict=True)
-        answers = [self.publish(envelope, body, confirms, seq) for envelope, body, seq in each]
-        return () if confirms is None else answers
+        return self._publish_each(envelopes, bodies, confirms, first_seq)
 
     def publish_again(
         self,

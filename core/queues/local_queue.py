@@ -157,6 +157,18 @@ class LocalQueue(Queue):
         if self._trace is not None:
             self._trace.refused(self, envelope)
 
+    def _publish_each(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> Sequence[Settlement]:
+        """`publish_many` for messages that are looked at one by one."""
+        each = zip(envelopes, bodies, range(first_seq, first_seq + len(bodies)), strict=True)
+        answers = [self.publish(envelope, body, confirms, seq) for envelope, body, seq in each]
+        return () if confirms is None else answers
+
     # Consuming
 
     @property

@@ -208,7 +208,8 @@ class Queue(ABC):
         """`publish` each of these messages, which are numbered from `first_seq` on. Without
         `confirms` the answer is empty.
 
-        None of the messages may have an expiration, and the queue must not be `one_by_one`.
+        The messages must all have the same expiration above 0, or none, and the queue must not be
+        `one_by_one`.
         """
 
     @abstractmethod

@@ -176,22 +176,24 @@ class QuorumLevel:
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> None:
         self._entered += len(bodies)
         lasting = list(map(self._lasting.of, envelopes))
-        self._inner.publish_many(lasting, bodies, confirms, first_seq)
+        self._inner.publish_many(lasting, bodies, expires_at, confirms, first_seq)
 
     def publish_many_delivered(
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> list[Message]:
         lasting = list(map(self._lasting.of, envelopes))
-        return self._inner.publish_many_delivered(lasting, bodies, confirms, first_seq)
+        return self._inner.publish_many_delivered(lasting, bodies, expires_at, confirms, first_seq)
 
     # Fetching
 

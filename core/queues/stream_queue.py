@@ -149,7 +149,7 @@ class StreamingQueue(LocalQueue):
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> Sequence[Settlement]:
-        self.backing.publish_many(envelopes, bodies, confirms, first_seq)
+        self.backing.publish_many(envelopes, bodies, None, confirms, first_seq)
         return () if confirms is None else (PENDING,) * len(bodies)
 
     def publish_again(

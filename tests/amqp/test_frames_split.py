@@ -234,7 +234,22 @@ STREAMS = {
     + method_frame(2, commands.Queue.Delete, queue="q")
     + run(2, 3),
     "bodies of several frames": run(1, 3, size=4089) + run(2, 2, size=9000),
-    "empty bodies": run(1, 3, size=0) + run(2, 3, size=0),
+    "empty bodies": run(1, 3, size=0)
+    + run(2, 3, size=0)
+    + run(2, 2)
+    + run(2, 1, size=0)
+    + run(1, 2),
+    "empty bodies of other keys and queues": run(2, 2, size=0, key="full")
+    + run(3, 2, size=0)
+    + keys(2, "orders.1")
+    + publish_frames(2, "amq.topic", "orders.2", b"", message_id="a")
+    + publish_frames(2, "amq.topic", "orders.3", b"", message_id="b")
+    + publish_frames(2, "", "full", b"", expiration="60000")
+    + publish_frames(2, "amq.headers", "", b"", headers=TO_BOTH)
+    + method_frame(3, commands.Tx.Commit)
+    + run(2, 1, size=0)[:-1]
+    + b"\x00"
+    + run(1, 1),
     "an empty body with a body frame": publish_frames(1, "", "q", b"")
     + Frame(BODY, 1, b"").octets
     + run(1, 2),

@@ -26,7 +26,7 @@ def again(node: Node, disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> N
     queue = node.queues[QUEUE]
     for start in range(0, SEGMENTS * SEGMENT_ENTRIES, 4096):
         bodies = [b"%d" % number for number in range(start, start + 4096)]
-        queue.publish_many([ENVELOPE] * 4096, bodies, None, 0)
+        queue.publish_many([ENVELOPE] * 4096, bodies, None, None, 0)
         node.rest()
     node.checkpoint()
     node.stop()

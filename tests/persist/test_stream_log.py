@@ -30,7 +30,7 @@ def open_stream(node: Node) -> StreamLog:
 
 
 def publish(log: StreamLog, bodies: list[bytes], publisher: Publisher, first_seq: int = 0) -> None:
-    log.publish_many([ENVELOPE] * len(bodies), bodies, publisher, first_seq)
+    log.publish_many([ENVELOPE] * len(bodies), bodies, None, publisher, first_seq)
 
 
 def read_all(log: StreamLog, start: int = 0, at_once: int = 7) -> list[tuple[int, bytes]]:

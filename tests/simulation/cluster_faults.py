@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cluster import Cluster
     from cluster_client import Session
     from cluster_replacements import Replacements
+    from cluster_unconfirmed import Unconfirmed
 
 LEASE_S = 4.0
 """After so long the others tidy up after a node that has died."""
@@ -35,14 +36,19 @@ class Faults:
     seen: Counter[str]
     is_wide: bool
     live: list[Session]
+    queues: list[str]
     sessions: list[Session]
     note: Callable[[str, object], None]
     after: Callable[[float, Callable[[], None]], None]
     pauses_unless: str | None
     replacements: Replacements
+    unconfirmed: Unconfirmed
     lost: set[str]
     _blocked: set[frozenset[str]]
     _stopping: set[str]
+
+    def _publish_plain(self, session: Session, queue: str) -> None:
+        raise NotImplementedError
 
     def _hit(self, fault: str) -> None:
         if self.cluster.alive:
@@ -84,6 +90,7 @@ class Faults:
             if session.node == name and not session.is_over:
                 session.poll()
                 session.dies_with_node()
+        self.unconfirmed.dies(name)
         self.ledger.node_died(name)
         self.cluster.restore_store(name)
         self.cluster.kill(name, self._arrives(), self._notice_s())
@@ -239,11 +246,12 @@ class Faults:
 
     # What was thought of last
 
-    def _stop(self) -> None:
+    def _stop(self, name: str = "") -> None:
         """A node is stopped in order: it hands over what it leads, and is back later."""
-        name = self._leader()
+        name = name or self._leader()
         if name in self.cluster.working and name not in self._stopping:
             self._stopping.add(name)
+            self.unconfirmed.stops(name)
             self.seen["stopped in order"] += 1
             self.cluster[name].node.stop_following()
             self.cluster[name].mirroring.stop_leading()
@@ -350,6 +358,20 @@ class Faults:
         lost_after_s = self.random.uniform(1.3, 4.0)
         self.after(lost_after_s, lambda: self.replacements.begin(leader))
 
+    def _fail_when_answered(self) -> None:
+        """A leader dies, or stops, when it has just answered another node's publish that waits for
+        no confirm."""
+        leader = self._leader()
+        records = checks.queue_records(self.cluster)
+        led = [name for name in self.queues if name in records and records[name].leader == leader]
+        for session in self.live:
+            # A node with a mirror gets the publish as a mirror before it gets the answer.
+            away = [name for name in led if session.node not in (leader, *records[name].mirrors)]
+            if away:
+                self._publish_plain(session, self.random.choice(away))
+        fails = self._kill if self.random.random() < 0.7 else self._stop
+        self.unconfirmed.when_answered(leader, lambda: fails(leader))
+
     def _end_faults(self) -> None:
         """Everything goes on that does not by itself."""
         for name in sorted(self._stopping):
@@ -404,5 +426,6 @@ LATEST_FAULTS = (
     "break_link_of_leader",
 )
 REPLACEMENTS = ("lose_node", "lose_node", "lose_node", "lose_most")
+UNCONFIRMED = ("fail_when_answered",)
 LOST_AT_START = ("lose_leader_after_start",)
 LATER_FAULTS = ("lose_whole_copies", "lose_whole_copies")

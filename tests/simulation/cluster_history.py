@@ -39,11 +39,13 @@ from cluster_faults import (  # noqa: E402
     LATEST_FAULTS,
     LOST_AT_START,
     REPLACEMENTS,
+    UNCONFIRMED,
     Faults,
 )
 from cluster_jobs import COPIED, MOVED, Operator, watching_operator  # noqa: E402
 from cluster_limits import DeliveryLimits, watching_limits  # noqa: E402
 from cluster_replacements import Replacements  # noqa: E402
+from cluster_unconfirmed import Unconfirmed, watching_unconfirmed  # noqa: E402
 from pamqp import commands  # noqa: E402
 from pipe import Frame  # noqa: E402
 from retained_checks import RetainedLedger  # noqa: E402
@@ -99,6 +101,9 @@ LOST_AT_START_FROM = 59_000_000
 RETAINED_FROM = 60_000_000
 """From here on most queues retain what is acknowledged; every other history is a hard one."""
 
+UNCONFIRMED_FROM = 64_000_000
+"""From here on most publishes wait for no confirm, and leaders fail when they have answered."""
+
 DELAYED_FROM = 70_000_000
 """From here on what is returned to some queues waits before it is ready again."""
 
@@ -123,9 +128,10 @@ RETENTION: dict[str, Any] = {"retention": {"max-bytes": 1 << 20}}
 STALE_S = 1.0
 """Expired messages are gone after this time, links and timers included."""
 
+FEW_MIRRORS: dict[str, Any] = {"ha-mode": "exactly", "ha-params": 2}
 HA_MODES: tuple[dict[str, Any], ...] = (
     {"ha-mode": "all"},
-    {"ha-mode": "exactly", "ha-params": 2},
+    FEW_MIRRORS,
     {"ha-mode": "exactly", "ha-params": 3},
     {"ha-mode": "nodes", "ha-params": ["b", "c"]},
 )
@@ -157,10 +163,13 @@ class History(Faults):
         self.has_quorum = seed >= QUORUM_FROM
         self.has_replacements = REPLACED_FROM <= seed < RETAINED_FROM
         self.is_lost_at_start = LOST_AT_START_FROM <= seed < RETAINED_FROM
-        self.has_retained = seed >= RETAINED_FROM
+        self.is_unconfirmed = UNCONFIRMED_FROM <= seed < DELAYED_FROM
+        self.has_retained = seed >= RETAINED_FROM and not self.is_unconfirmed
         self.has_delays = seed >= DELAYED_FROM
         self.has_operator = seed >= MOVED_FROM
-        self.is_hard = seed >= HARD_FROM and (seed % 2 == 1 or not self.has_retained)
+        self.is_hard = seed >= HARD_FROM and (
+            seed % 2 == 1 or seed < RETAINED_FROM or self.is_unconfirmed
+        )
         self.random = random = Random(seed)
         names = "abcde" if random.random() < 0.15 else "abc"
         self.is_durable = random.random() < 0.6 or self.has_quorum or self.is_lost_at_start
@@ -180,6 +189,7 @@ class History(Faults):
         # Nodes that are lost with their disks, and not forgotten yet.
         self.lost: set[str] = set()
         self.replacements = Replacements(self)
+        self.unconfirmed = Unconfirmed(self)
         self.delays = Delays(self) if seed >= SENT_LATER_FROM else None
         self.delivery_limits = DeliveryLimits(self) if seed >= RETURNED_FROM else None
         self.publishes: dict[int, Publish] = {}
@@ -272,6 +282,8 @@ class History(Faults):
         if self.has_replacements:
             faults = FAULTS + LATER_FAULTS + LATEST_FAULTS + 4 * REPLACEMENTS
             return faults + (16 * LOST_AT_START if self.is_lost_at_start else ())
+        if self.is_unconfirmed:
+            return FAULTS + LATER_FAULTS + LATEST_FAULTS + 48 * UNCONFIRMED
         if self.is_widest:
             return FAULTS + LATER_FAULTS + LATEST_FAULTS
         return FAULTS + LATER_FAULTS if self.is_wide else FAULTS
@@ -310,11 +322,12 @@ class History(Faults):
 
     def _set_up(self) -> None:
         random = self.random
+        quorum = 0.2 if self.is_unconfirmed else 0.6
         for number in range(random.randint(1, 3)):
             name = f"q{number}"
             self.queues.append(name)
             arguments: dict[str, Any] = {}
-            chance = random.random()
+            chance = 1.0 if self.is_unconfirmed else random.random()
             if chance < 0.12:
                 arguments["x-max-priority"] = Field("b", 2)
                 self.unordered.add(name)
@@ -343,7 +356,7 @@ class History(Faults):
             elif self.has_retained and random.random() < 0.8:
                 self._arguments[name]["durable"] = True
                 self.retained.queues.add(name)
-            elif self.has_quorum and name not in self.ttl_s and random.random() < 0.6:
+            elif self.has_quorum and name not in self.ttl_s and random.random() < quorum:
                 self._make_quorum(name, arguments)
             if self.delivery_limits is not None:
                 self.delivery_limits.choose(name, arguments)
@@ -373,7 +386,7 @@ class History(Faults):
 
     def _set_up_more(self, name: str, arguments: dict[str, Any]) -> None:
         random = self.random
-        if not arguments and random.random() < 0.15:
+        if not arguments and not self.is_unconfirmed and random.random() < 0.15:
             arguments["x-max-length"] = Field("I", 8)
             self.limited[name] = 8
         if "x-max-length" in arguments and random.random() < 0.7:
@@ -426,7 +439,7 @@ class History(Faults):
             self._change_members(queue)
             return
         random = self.random
-        definition = dict(random.choice(HA_MODES[:1] if self.is_lost_at_start else HA_MODES))
+        definition = dict(random.choice(self._ha_modes()))
         if self.has_carriers:
             definition |= self._carrier()
         if queue in self.retained.queues:
@@ -442,6 +455,12 @@ class History(Faults):
         self.ledger.wanted.setdefault(queue, []).append((self.now, self._copies_of(definition)))
         matched = exchange_behind(queue) or queue
         self._policies().set("/", matched, f"^{matched}$", definition, 0, "queues")
+
+    def _ha_modes(self) -> tuple[dict[str, Any], ...]:
+        if self.is_lost_at_start:
+            return HA_MODES[:1]
+        # A node with a mirror cannot lose a publish: it gets it as a mirror before the answer.
+        return 4 * (FEW_MIRRORS,) + HA_MODES if self.is_unconfirmed else HA_MODES
 
     def _carrier(self) -> dict[str, Any]:
         """What a policy says of how batches are brought; another one may say otherwise."""
@@ -495,7 +514,8 @@ class History(Faults):
         if self.is_widest and self.random.random() < 0.03:
             action = self.random.choice(LATEST_ACTIONS)
         else:
-            action = self.random.choices(ACTIONS, WEIGHTS)[0]
+            weights = UNCONFIRMED_WEIGHTS if self.is_unconfirmed else WEIGHTS
+            action = self.random.choices(ACTIONS, weights)[0]
         session = self.random.choice(live)
         getattr(self, action)(session, self.random.choice(self.queues))
 
@@ -516,8 +536,10 @@ class History(Faults):
                 properties["priority"] = self.random.randint(0, 3)
             if self.delays is not None and self.random.random() < 0.25:
                 self.delays.publishes(channel, publish, self.random.choice(DELAYS_MS), properties)
-            else:
-                channel.publishes(publish, **properties)
+                continue
+            if kind == PLAIN:
+                self.unconfirmed.published(publish, session)
+            channel.publishes(publish, **properties)
 
     def _publish_plain(self, session: Session, queue: str) -> None:
         self._publish(session, queue, PLAIN)
@@ -954,6 +976,7 @@ class History(Faults):
             assert not any(left), name
             assert not mirroring._leadership.promoted
         self.seen["publishes"] += len(self.publishes)
+        self.seen["unconfirmed, and promised"] += len(self.unconfirmed.promised())
         self.seen["confirmed"] += sum(p.confirmed_at is not None for p in self.publishes.values())
         self.seen["histories"] += 1
         self.seen[f"histories of {len(self.cluster.nodes)} nodes"] += 1
@@ -1064,7 +1087,7 @@ class History(Faults):
         session.vanishes()
 
     def _lost(self) -> list[Publish]:
-        return [
+        return self.unconfirmed.lost() + [
             publish
             for publish in self.publishes.values()
             if publish.confirmed_at is not None
@@ -1195,6 +1218,7 @@ ACTIONS = (
 )
 LATEST_ACTIONS = ("_publish_uncommitted", "_reject", "_reject", "_rebalance")
 WEIGHTS = (30, 8, 4, 6, 1.5, 14, 6, 8, 0.3, 0.3, 1, 0.5, 1.2, 1, 0.7, 0.7)
+UNCONFIRMED_WEIGHTS = (8, 30, *WEIGHTS[2:])
 
 
 @contextmanager
@@ -1424,6 +1448,7 @@ def run(seed: int, seen: Counter[str]) -> History:
                 watching_refusals(history),
                 watching_sends(history),
                 watching_operator(history.operator),
+                watching_unconfirmed(history.unconfirmed),
                 watching_queues_without_mirrors(history),
                 little_ahead(history),
                 leaders_not_awaited_for_long(history),

@@ -14,11 +14,14 @@ from pathlib import Path
 import cluster_history
 import pytest
 
+from warren.mirror.remote.remote_client import RemoteClient
+
 FROM = {
     "mirrors": (cluster_history.WIDER_FROM, cluster_history.WIDEST_FROM),
     "carriers": (cluster_history.CARRIERS_FROM,),
     "quorum": (cluster_history.QUORUM_FROM, cluster_history.HARD_FROM),
     "replaced": (cluster_history.REPLACED_FROM, cluster_history.LOST_AT_START_FROM),
+    "unconfirmed": (cluster_history.UNCONFIRMED_FROM,),
     "retained": (cluster_history.RETAINED_FROM + 10, cluster_history.RETAINED_QUORUM_FROM),
     "operator": (cluster_history.MOVED_FROM,),
     "delayed": (cluster_history.SENT_LATER_FROM,),
@@ -150,6 +153,9 @@ ONCE_FAILED = {
 SAME = 90_000_029
 """A history in which several nodes are down when all is to be well again."""
 
+NOTICED = cluster_history.UNCONFIRMED_FROM + 10
+"""A history in which a publish without a confirm is lost by the leader broken on purpose."""
+
 RARE = {
     "mirrors": (
         "in-sync candidate 1 promoted",
@@ -176,6 +182,12 @@ RARE = {
         "forgotten",
         "led without the votes it needs",
         "lost with its disk",
+    ),
+    "unconfirmed": (
+        "stopped in order",
+        "unconfirmed, and promised",
+        "unconfirmed, handed over at an orderly stop",
+        "unconfirmed, kept by a node that died",
     ),
     "retained": (
         "fault during synchronisation",
@@ -229,6 +241,15 @@ def test_no_client_of_a_cluster_is_told_what_is_not_so(group: str) -> None:
         if number + 1 >= COUNT and not missing:
             return
     raise AssertionError(f"none of {missing} in {seen}")
+
+
+def test_what_is_answered_before_mirrors_have_it_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of publishes without confirms is checked: a leader broken on purpose fails it."""
+    monkeypatch.setattr(RemoteClient, "await_mirrors", lambda self, when_mirrors_have_all: None)
+    seeds = range(NOTICED, NOTICED + COUNT_MAX)
+    with pytest.raises(AssertionError, match="E1: "):
+        for seed in seeds:
+            cluster_history.run(seed, Counter())
 
 
 @pytest.mark.parametrize("seed", ONCE_FAILED)

@@ -49,12 +49,13 @@ class SlowBackingQueue(MemoryQueue):
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> list[Message]:
         for publish_seq, envelope in enumerate(envelopes, first_seq):
             self._remember(envelope, confirms, publish_seq)
-        return super().publish_many_delivered(envelopes, bodies, confirms, first_seq)
+        return super().publish_many_delivered(envelopes, bodies, expires_at, confirms, first_seq)
 
     def _remember(
         self, envelope: Envelope, confirms: PublishConfirms | None, publish_seq: int

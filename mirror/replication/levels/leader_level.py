@@ -216,29 +216,35 @@ class LeaderLevel(OneByOne, Followed):
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> None:
-        if not self._are_alike(envelopes, confirms):
-            super().publish_many(envelopes, bodies, confirms, first_seq)
+        if expires_at is not None or not self._are_alike(envelopes, confirms):
+            super().publish_many(envelopes, bodies, expires_at, confirms, first_seq)
             return
         confirms, first_seq = self._write_down(envelopes, bodies, confirms, first_seq, False)
-        self.inner.publish_many(envelopes, bodies, confirms, first_seq)
+        self.inner.publish_many(envelopes, bodies, expires_at, confirms, first_seq)
 
     def publish_many_delivered(
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> list[Message]:
-        if not self._are_alike(envelopes, confirms):
-            return super().publish_many_delivered(envelopes, bodies, confirms, first_seq)
+        if expires_at is not None or not self._are_alike(envelopes, confirms):
+            return super().publish_many_delivered(
+                envelopes, bodies, expires_at, confirms, first_seq
+            )
         end = self.inner.next_position + len(bodies)
         if end > self.hand_outs.renew_at:
             self.hand_outs.announce(end)
         confirms, first_seq = self._write_down(envelopes, bodies, confirms, first_seq, True)
-        messages = self.inner.publish_many_delivered(envelopes, bodies, confirms, first_seq)
+        messages = self.inner.publish_many_delivered(
+            envelopes, bodies, expires_at, confirms, first_seq
+        )
         self.pending.update([(message.position, message) for message in messages])
         return messages
 

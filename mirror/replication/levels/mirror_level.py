@@ -156,10 +156,12 @@ class MirrorLevel:
     ) -> None:
         """Take messages, none of which expires, at positions from `first` on."""
         if delivered:
-            messages = self.backing.publish_many_delivered(envelopes, bodies, confirms, first_seq)
+            messages = self.backing.publish_many_delivered(
+                envelopes, bodies, None, confirms, first_seq
+            )
             self.pending.update(zip(range(first, first + len(messages)), messages, strict=True))
         else:
-            self.backing.publish_many(envelopes, bodies, confirms, first_seq)
+            self.backing.publish_many(envelopes, bodies, None, confirms, first_seq)
 
     def _fetch_behind(self, own: int, position: int) -> None:
         """Take out the last message. Those that are ready before it were returned at the leader.

@@ -47,12 +47,13 @@ class StreamLeaderLevel(LeaderLevel):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> None:
-        self.publish_many((envelope,), (body,), confirms, publish_seq)
+        self.publish_many((envelope,), (body,), None, confirms, publish_seq)
 
     def publish_many(
         self,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> None:

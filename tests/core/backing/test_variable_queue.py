@@ -120,23 +120,28 @@ class VariableQueueMachine(RuleBasedStateMachine):
         size=st.sampled_from(SIZES),
         persistent=st.lists(st.booleans(), min_size=1, max_size=9),
         delivered=st.booleans(),
+        ttl_s=st.sampled_from((None, None, 1.0, 5.0)),
     )
-    def publish_many(self, size: int, persistent: list[bool], delivered: bool) -> None:
+    def publish_many(
+        self, size: int, persistent: list[bool], delivered: bool, ttl_s: float | None
+    ) -> None:
         self.forget_reported()
         first = self.queue._next_position
-        entries = [self.new_entry(size, each, None) for each in persistent]
+        entries = [self.new_entry(size, each, ttl_s) for each in persistent]
         for position, entry in enumerate(entries, first):
             entry.position = position
         each = [self.arguments(entry) for entry in entries]
         envelopes, bodies = [one[0] for one in each], [one[1] for one in each]
         if delivered and not self.queue.length:
             messages = self.queue.publish_many_delivered(
-                envelopes, bodies, self.confirms, entries[0].seq
+                envelopes, bodies, entries[0].expires_at, self.confirms, entries[0].seq
             )
             for entry, message in zip(entries, messages, strict=True):
                 self.deliver(entry, message)
         else:
-            self.queue.publish_many(envelopes, bodies, self.confirms, entries[0].seq)
+            self.queue.publish_many(
+                envelopes, bodies, entries[0].expires_at, self.confirms, entries[0].seq
+            )
             self.ready += entries
 
     def new_entry(self, size: int, persistent: bool, ttl_s: float | None) -> Entry:

@@ -89,14 +89,15 @@ class QueueMachine(RuleBasedStateMachine):
         count=st.sampled_from((1, 2, 3, 7)),
         size=st.sampled_from((5, 30)),
         priority=st.integers(0, 4),
+        ttl_ms=st.sampled_from((None, None, 125, 1000)),
     )
-    def publish_many(self, count: int, size: int, priority: int) -> None:
+    def publish_many(self, count: int, size: int, priority: int, ttl_ms: int | None) -> None:
         envelopes, bodies = [], []
         for _ in range(count):
             persistent = self.model.published % 3 == 0
-            envelopes.append(Envelope("", "q", b"", persistent, priority, None))
+            envelopes.append(Envelope("", "q", b"", persistent, priority, ttl_ms))
             bodies.append((b"%d" % self.model.published).ljust(size, b"."))
-            self.model.publish(bodies[-1], priority, None)
+            self.model.publish(bodies[-1], priority, ttl_ms)
         assert not self.queue.publish_many(envelopes, bodies, None, 0)
         self.settle()
 

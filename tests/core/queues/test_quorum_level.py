@@ -112,7 +112,7 @@ class QuorumLevelMachine(RuleBasedStateMachine):
         entries = [self.new_entry(size) for _ in range(count)]
         envelopes = [TRANSIENT if entry.number % 2 else PERSISTENT for entry in entries]
         for level in self.levels:
-            level.publish_many(envelopes, [entry.body for entry in entries], None, 0)
+            level.publish_many(envelopes, [entry.body for entry in entries], None, None, 0)
         self.main += entries
 
     @precondition(lambda self: not self.ready)
