@@ -15,5 +15,6 @@ Rooms, each of which may use only those below it in this list:
 | `links` | How do two nodes talk? One authenticated connection for each pair. |
 
 `links`, `definitions` and `messages` know nothing of queues, and `gm` nothing of what it carries.
+`replication` has rooms of its own: its page lists them.
 `docs/clustering.md` and `docs/mirroring.md` say what users get; `docs/gm.md` describes the ring.
 """

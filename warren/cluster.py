@@ -59,10 +59,10 @@ from warren.mirror.messages.post import Post
 from warren.mirror.remote.placement import ClusterPlacement
 from warren.mirror.remote.queue_host import QueueHost
 from warren.mirror.remote.remote_queues import RemoteQueues
-from warren.mirror.replication.copy_cards import CardFiles, NoCards, leftover_rule
+from warren.mirror.replication.copies.copy_cards import CardFiles, NoCards, leftover_rule
+from warren.mirror.replication.definition.nodes import Nodes
+from warren.mirror.replication.definition.replicas import SyncLimits
 from warren.mirror.replication.mirroring import Mirroring
-from warren.mirror.replication.nodes import Nodes
-from warren.mirror.replication.replicas import SyncLimits
 from warren.node_refused import ClusterRefused, StoreLost
 from warren.open_files import descriptors
 from warren.persist.definitions.deleted_queues import DeletedQueues, no_notes, storage_ids

@@ -22,8 +22,8 @@ from warren.mirror.links.ports import PROTOCOL_VERSION
 from warren.mirror.members import leftovers
 from warren.mirror.members.directory import MemberDirectory, UnreadableMembership
 from warren.mirror.members.membership import Membership, MembershipRefused
-from warren.mirror.replication.queue_definitions import QueueDefinitions
-from warren.mirror.replication.queue_members import QueueMembers
+from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
+from warren.mirror.replication.definition.queue_members import QueueMembers
 from warren.node_refused import ClusterRefused
 from warren.persist.disk.cluster_file import known_cluster
 from warren.persist.disk.data_directory import DataDirectory

@@ -18,5 +18,5 @@ and requeued under positions that only grow. The implementations can be stacked:
 `returned_messages`; `page_out` moves their bodies. `paging` decides how much all queues together
 may keep in memory, from `queue_rates`. `peeking` and `taking` are for looking at messages and
 taking them out of the middle. Quorum queues (`core/queues/quorum_level.py`) and mirrors
-(`mirror/replication/`) wrap a backing queue.
+(`mirror/replication/levels/`) wrap a backing queue.
 """

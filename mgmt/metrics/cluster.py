@@ -16,8 +16,8 @@ from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics.exposition import Metric, Rows, Values, labels, written
 from warren.mgmt.metrics.grouping import grouped
 from warren.mgmt.queue_members import lacks_majority
+from warren.mirror.replication.definition.promotion import FAILOVERS, Promotion
 from warren.mirror.replication.figures import Lag, MirrorFigures
-from warren.mirror.replication.promotion import FAILOVERS, Promotion
 
 RABBITMQ_PREFIX = "rabbitmq_"
 ERLANG_PREFIX = "erlang_vm_"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+SOME_ORIGINS = ""
+"""Among the origins of a queue: unknown nodes may have published to it, while its leader was away
+or it was not mirrored."""
+
 
 def origin_name(node: str, incarnation: int) -> str:
     """The name of the publishes of one run of a node."""

@@ -20,8 +20,8 @@ from warren.core.queues.queue_owner import QueueOwner
 from warren.core.queues.queue_type import STREAM, majority_of
 from warren.mirror.remote.remote_queue import RemoteQueue
 from warren.mirror.remote.remote_queues import RemoteQueues
+from warren.mirror.replication.definition.nodes import Nodes
 from warren.mirror.replication.mirroring import Mirroring
-from warren.mirror.replication.nodes import Nodes
 
 QUORUM_SIZE = 3
 """Members of a quorum queue whose declaration does not say how many."""

@@ -27,10 +27,11 @@ from warren.core.ports import Clock
 from warren.core.scheduling.waiting import Event, Until, run
 from warren.mirror.carriers.ports import Carrier, CarrierKind, MemberId
 from warren.mirror.messages.calls import Calls
-from warren.mirror.replication.copy_here import CopyHere
-from warren.mirror.replication.former_copies import FormerCopies
-from warren.mirror.replication.led_queue import LedQueue
-from warren.mirror.replication.queue_definitions import QueueDefinitions
+from warren.mirror.replication.copies.copy_here import CopyHere
+from warren.mirror.replication.copies.former_copies import FormerCopies
+from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
+from warren.mirror.replication.leading.leadership import write_card_of_leader
+from warren.mirror.replication.leading.led_queue import LedQueue
 
 log = logging.getLogger("warren.queue")
 
@@ -83,7 +84,7 @@ class CarrierSwitch:
         if record is None or led.leader.fenced:
             led.does_not_come_over()
             return
-        noted, before = self._formers.write_card_of_leader(led), led.carrier
+        noted, before = write_card_of_leader(self._formers, led), led.carrier
         led.member.leave()
         led.comes_over(kind, self._carriers[kind].join(record, led, led.leader.last_position))
         led.keep_all_until_heard()

@@ -10,12 +10,12 @@ from warren.core.definitions.records import GroupRecord, QueueRecord
 from warren.core.ports import Key
 from warren.core.queues.queue import Queue
 from warren.mirror.gm.ring_view import Shown, shown_ring, shown_star
-from warren.mirror.replication.copy_here import CopyHere
-from warren.mirror.replication.known_copy import SyncProgress
-from warren.mirror.replication.leaderless import waits_for
-from warren.mirror.replication.led_queue import LedQueue
-from warren.mirror.replication.promotion import Promotion
-from warren.mirror.replication.replicas import Wanted
+from warren.mirror.replication.copies.copy_here import CopyHere
+from warren.mirror.replication.definition.promotion import Promotion
+from warren.mirror.replication.definition.replicas import Wanted
+from warren.mirror.replication.elections.leaderless import waits_for
+from warren.mirror.replication.leading.known_copy import SyncProgress
+from warren.mirror.replication.leading.led_queue import LedQueue
 
 
 class Lag(NamedTuple):

@@ -27,18 +27,18 @@ from warren.core.log_line import log_event
 from warren.core.ports import Key
 from warren.core.scheduling.waiting import run
 from warren.mirror.messages.calls import Calls
-from warren.mirror.replication.copies_here import CopiesHere
-from warren.mirror.replication.former_copies import FormerCopies
-from warren.mirror.replication.former_copy import EMPTY
-from warren.mirror.replication.former_nodes import (
+from warren.mirror.replication.copies.copies_here import CopiesHere
+from warren.mirror.replication.copies.former_copies import FormerCopies
+from warren.mirror.replication.copies.former_copy import EMPTY
+from warren.mirror.replication.definition.former_nodes import (
     former_without,
     has_only_former_copies,
     nodes_with_former_copies,
     without_copies,
     without_former,
 )
-from warren.mirror.replication.nodes import Nodes
-from warren.mirror.replication.queue_definitions import QueueDefinitions
+from warren.mirror.replication.definition.nodes import Nodes
+from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
 
 log = logging.getLogger("warren.queue")
 

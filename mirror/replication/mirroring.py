@@ -35,23 +35,19 @@ from warren.mirror.log.shell import LogShell
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 from warren.mirror.replication.carrier_switch import CarrierSwitch
-from warren.mirror.replication.copies_here import MIRRORED, CopiesHere, settings_of
-from warren.mirror.replication.copy_cards import CardFiles
-from warren.mirror.replication.figures import MirrorFigures
-from warren.mirror.replication.forgotten_leaders import ForgottenLeaders
-from warren.mirror.replication.former_copies import FormerCopies
-from warren.mirror.replication.former_copy import FormerCopy
-from warren.mirror.replication.former_nodes import without_former
-from warren.mirror.replication.leader_calls import LeaderCalls
-from warren.mirror.replication.leadership import Leadership
-from warren.mirror.replication.led_queue import LedQueue
-from warren.mirror.replication.lost_and_found import LostAndFound
-from warren.mirror.replication.new_queues import NewQueues
-from warren.mirror.replication.nodes import Nodes
-from warren.mirror.replication.promotion import leader_lacks
-from warren.mirror.replication.queue_definitions import QueueDefinitions
-from warren.mirror.replication.queue_members import QueueMembers
-from warren.mirror.replication.replicas import (
+from warren.mirror.replication.copies.copies_here import MIRRORED, CopiesHere, settings_of
+from warren.mirror.replication.copies.copy_cards import CardFiles
+from warren.mirror.replication.copies.former_copies import FormerCopies
+from warren.mirror.replication.copies.former_copy import FormerCopy
+from warren.mirror.replication.copies.lost_and_found import LostAndFound
+from warren.mirror.replication.copies.retained_copies import RetainedCopies
+from warren.mirror.replication.copies.retained_sync import RetainedSync
+from warren.mirror.replication.definition.former_nodes import without_former
+from warren.mirror.replication.definition.nodes import Nodes
+from warren.mirror.replication.definition.promotion import leader_lacks
+from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
+from warren.mirror.replication.definition.queue_members import QueueMembers
+from warren.mirror.replication.definition.replicas import (
     NO_LIMITS,
     Copies,
     SyncLimits,
@@ -59,9 +55,13 @@ from warren.mirror.replication.replicas import (
     wanted_leader,
     wanted_mirrors,
 )
-from warren.mirror.replication.retained_copies import RetainedCopies
-from warren.mirror.replication.retained_sync import RetainedSync
-from warren.mirror.replication.returned_leader import RECLAIM_S
+from warren.mirror.replication.elections.new_queues import NewQueues
+from warren.mirror.replication.elections.returned_leader import RECLAIM_S
+from warren.mirror.replication.figures import MirrorFigures
+from warren.mirror.replication.forgotten_leaders import ForgottenLeaders
+from warren.mirror.replication.leading.leader_calls import LeaderCalls
+from warren.mirror.replication.leading.leadership import Leadership
+from warren.mirror.replication.leading.led_queue import LedQueue
 
 log = logging.getLogger("warren.queue")
 

@@ -16,9 +16,9 @@ from pipe import Client
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import longstr
-from warren.mirror.replication.awaited_cards import AwaitedCards
-from warren.mirror.replication.copy_cards import Card
-from warren.mirror.replication.copy_here import LEADER_MAY_COME_S
+from warren.mirror.replication.copies.copy_cards import Card
+from warren.mirror.replication.copies.copy_here import LEADER_MAY_COME_S
+from warren.mirror.replication.leading.awaited_cards import AwaitedCards
 
 
 @pytest.fixture(params=["gm", "log", "quorum"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warren.core.messages.settlement import PublishConfirms
-from warren.mirror.replication.awaited_confirms import AwaitedConfirms
+from warren.mirror.replication.leading.awaited_confirms import AwaitedConfirms
 
 
 class Publisher(PublishConfirms):

@@ -7,7 +7,7 @@ from itertools import combinations, product
 
 import pytest
 
-from warren.mirror.replication.confirm_rule import (
+from warren.mirror.replication.definition.confirm_rule import (
     ALL,
     can_shrink,
     confirmed_upto,

@@ -14,7 +14,7 @@ from pipe import Client
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Table, long, longstr
 from warren.core.vhosts.delay_queue import DelayQueue
-from warren.mirror.replication.flush_times import WAIT_S
+from warren.mirror.replication.leading.flush_times import WAIT_S
 
 QUEUE = "amq.delayed.dx"
 COUNT = 20

@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from warren.core.definitions.records import QueueRecord
-from warren.mirror.replication.confirm_rule import ALL
-from warren.mirror.replication.election import Answer, CandidateCopy, Electorate, Vote, decide
+from warren.mirror.replication.definition.confirm_rule import ALL
+from warren.mirror.replication.elections.election import (
+    Answer,
+    CandidateCopy,
+    Electorate,
+    Vote,
+    decide,
+)
 
 
 def record(acks: int, *in_sync: str) -> QueueRecord:

@@ -9,7 +9,7 @@ from quorum_cluster import QuorumCluster, bodies, cluster_of, confirmed, declare
 from warren.core.backing.stream_log import StreamLog
 from warren.core.field import longstr
 from warren.core.queues.local_queue import LocalQueue
-from warren.mirror.replication.lost_and_found import LATE_S, LOST_AND_FOUND
+from warren.mirror.replication.copies.lost_and_found import LATE_S, LOST_AND_FOUND
 
 STREAM = {"x-queue-type": longstr("stream")}
 

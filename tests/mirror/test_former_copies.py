@@ -15,13 +15,14 @@ from warren.core.backing.backing_queue import BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import Envelope, Message
-from warren.mirror.replication import former_copy, leader_calls
-from warren.mirror.replication.copy_cards import COPY_BIT, Card, leftover_rule
-from warren.mirror.replication.former_copies import FORMER_S, FormerCopies
-from warren.mirror.replication.instructions import Script
-from warren.mirror.replication.known_copy import KnownCopy
-from warren.mirror.replication.leader_level import LeaderLevel
-from warren.mirror.replication.slice_writing import SliceWriter
+from warren.mirror.replication.copies import former_copy
+from warren.mirror.replication.copies.copy_cards import COPY_BIT, Card, leftover_rule
+from warren.mirror.replication.copies.former_copies import FORMER_S, FormerCopies
+from warren.mirror.replication.leading import leader_calls
+from warren.mirror.replication.leading.known_copy import KnownCopy
+from warren.mirror.replication.leading.slice_writing import SliceWriter
+from warren.mirror.replication.levels.instructions import Script
+from warren.mirror.replication.levels.leader_level import LeaderLevel
 
 BODY = bytes(1000)
 

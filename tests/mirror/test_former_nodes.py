@@ -8,8 +8,8 @@ from quorum_cluster import QuorumCluster, bodies, cluster_of, confirmed, got
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field
 from warren.core.queues.local_queue import LocalQueue
-from warren.mirror.replication.leader import Leader
-from warren.mirror.replication.lost_and_found import LATE_S, LOST_AND_FOUND
+from warren.mirror.replication.copies.lost_and_found import LATE_S, LOST_AND_FOUND
+from warren.mirror.replication.leading.leader import Leader
 
 ALL = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 WHEN_SYNCED = {"ha-promote-on-failure": "when-synced"}

@@ -10,7 +10,7 @@ from pipe import Client, Content
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field
-from warren.mirror.replication.hand_outs import AHEAD_MAX, AHEAD_MIN
+from warren.mirror.replication.levels.hand_outs import AHEAD_MAX, AHEAD_MIN
 
 POLICY = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 

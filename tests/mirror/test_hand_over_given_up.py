@@ -14,7 +14,7 @@ from pamqp import commands
 from pipe import Client
 
 from warren.mirror.messages.calls import Calls
-from warren.mirror.replication.hand_over import PATIENCE_S
+from warren.mirror.replication.leading.hand_over import PATIENCE_S
 
 LOG = {"ha-mode": "all", "ha-replication": "log", "log-acks": "majority"}
 

@@ -15,7 +15,7 @@ from pamqp import commands
 from pipe import Client
 
 from warren.core.definitions.records import QueueRecord
-from warren.mirror.replication.lost_and_found import LATE_S, LOST_AND_FOUND
+from warren.mirror.replication.copies.lost_and_found import LATE_S, LOST_AND_FOUND
 
 POLICY = {"ha-mode": "all", "ha-promote-on-failure": "always", "ha-sync-mode": "manual"}
 

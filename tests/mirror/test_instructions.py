@@ -12,7 +12,7 @@ import pytest
 from warren.core.messages.message import Envelope
 from warren.mirror.messages.cargo import Unpacker
 from warren.mirror.messages.post import Undeliverable
-from warren.mirror.replication.instructions import NEVER, Op, Script, perform
+from warren.mirror.replication.levels.instructions import NEVER, Op, Script, perform
 
 
 def envelope(number: int, **facts: Any) -> Envelope:

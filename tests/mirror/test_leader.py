@@ -7,10 +7,10 @@ from manual_clock import ManualClock
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.messages.message import Envelope
 from warren.mirror.carriers.batch import epoch_and_batch
-from warren.mirror.replication.flush_times import WAIT_S
-from warren.mirror.replication.instructions import Op
-from warren.mirror.replication.leader import BATCH_BYTES_MAX, Leader
-from warren.mirror.replication.leader_level import LeaderLevel
+from warren.mirror.replication.leading.flush_times import WAIT_S
+from warren.mirror.replication.leading.leader import BATCH_BYTES_MAX, Leader
+from warren.mirror.replication.levels.instructions import Op
+from warren.mirror.replication.levels.leader_level import LeaderLevel
 
 
 class Effects:

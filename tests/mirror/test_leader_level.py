@@ -9,7 +9,7 @@ import pytest
 from warren.core.backing.backing_queue import Peeked
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.messages.message import Envelope
-from warren.mirror.replication.leader_level import LeaderLevel
+from warren.mirror.replication.levels.leader_level import LeaderLevel
 
 ENVELOPE = Envelope("", "ha", b"", True, 0, None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from warren.core.definitions.records import QueueRecord, forgotten
-from warren.mirror.replication.leaderless import waits_for
+from warren.mirror.replication.elections.leaderless import waits_for
 
 LOST = "its leader is forgotten, and no copy that is left has all its messages"
 ALWAYS = "a policy with ha-promote-on-failure: always, by which a mirror leads with what it has"

@@ -13,7 +13,7 @@ from pamqp import commands
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field
 from warren.core.scheduling.waiting import run
-from warren.mirror.replication.copy_here import LEADER_MAY_COME_S
+from warren.mirror.replication.copies.copy_here import LEADER_MAY_COME_S
 
 CARRIERS = ("gm", "log")
 

@@ -10,7 +10,7 @@ from manual_clock import ManualClock
 from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Key
 from warren.mirror.carriers.ports import CarrierKind, MemberId
-from warren.mirror.replication.led_queue import LedQueue
+from warren.mirror.replication.leading.led_queue import LedQueue
 
 KEY: Key = ("queue", "/", "ha")
 

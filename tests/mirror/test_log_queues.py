@@ -16,8 +16,8 @@ from warren.core.definitions.validation import ValidationFailed
 from warren.core.policies.policy_definition import check_definition
 from warren.mirror.carriers.ports import StopReason
 from warren.mirror.gm.ring_view import RingStanding, Shown
-from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
-from warren.mirror.replication.replicas import Wanted
+from warren.mirror.replication.copies.lost_and_found import LOST_AND_FOUND
+from warren.mirror.replication.definition.replicas import Wanted
 
 LOG = {"ha-mode": "all", "ha-replication": "log"}
 

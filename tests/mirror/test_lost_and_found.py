@@ -18,11 +18,11 @@ from warren.core.field import Field
 from warren.core.messages.message import Envelope
 from warren.core.ports import Commit
 from warren.core.vhosts.vhost import VirtualHost
-from warren.mirror.replication import lost_and_found
-from warren.mirror.replication.former_copy import FormerCopy, Tail
-from warren.mirror.replication.lost_and_found import HEADER, LOST_AND_FOUND
-from warren.mirror.replication.renumbering import NO_LIMIT, Step
-from warren.mirror.replication.unasked import Unasked
+from warren.mirror.replication.copies import lost_and_found
+from warren.mirror.replication.copies.former_copy import FormerCopy, Tail
+from warren.mirror.replication.copies.lost_and_found import HEADER, LOST_AND_FOUND
+from warren.mirror.replication.leading.unasked import Unasked
+from warren.mirror.replication.levels.renumbering import NO_LIMIT, Step
 
 
 @pytest.fixture

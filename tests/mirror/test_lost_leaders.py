@@ -12,9 +12,9 @@ from warren.core.field import Field
 from warren.core.scheduling.waiting import run
 from warren.mirror.members import abreast
 from warren.mirror.remote.remote_queue import NEW_LEADER_S
-from warren.mirror.replication.copy_here import LEADER_MAY_COME_S
-from warren.mirror.replication.flush_times import WAIT_S
-from warren.mirror.replication.hand_over import PATIENCE_S
+from warren.mirror.replication.copies.copy_here import LEADER_MAY_COME_S
+from warren.mirror.replication.leading.flush_times import WAIT_S
+from warren.mirror.replication.leading.hand_over import PATIENCE_S
 
 
 @pytest.fixture

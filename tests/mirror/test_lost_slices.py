@@ -13,9 +13,9 @@ from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import Envelope
 from warren.mirror.messages.post import Kind
-from warren.mirror.replication.instructions import NEVER, Op, Script
-from warren.mirror.replication.mirror import Mirror
-from warren.mirror.replication.mirror_level import NOWHERE
+from warren.mirror.replication.copies.mirror import Mirror
+from warren.mirror.replication.levels.instructions import NEVER, Op, Script
+from warren.mirror.replication.levels.mirror_level import NOWHERE
 
 NODES = ("a", "b", "c", "d", "e")
 

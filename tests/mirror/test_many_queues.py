@@ -12,7 +12,7 @@ from pamqp import commands
 
 from warren.core.scheduling.turns import TURN_US
 from warren.mirror.definitions.shared_definitions import SharedCommit, SharedDefinitions
-from warren.mirror.replication.copies_here import CopiesHere
+from warren.mirror.replication.copies.copies_here import CopiesHere
 from warren.mirror.replication.mirroring import LOOK_US, REST_TICKS, TICK_S, Mirroring
 
 QUEUES = 400

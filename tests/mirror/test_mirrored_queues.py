@@ -18,9 +18,9 @@ from warren.core.messages.message import Envelope
 from warren.core.queues.consumers import Consumer
 from warren.core.scheduling.waiting import run
 from warren.mirror.members import abreast
-from warren.mirror.replication.flush_times import WAIT_S
-from warren.mirror.replication.leader import BATCH_BYTES_MAX
-from warren.mirror.replication.replicas import SyncLimits, Wanted
+from warren.mirror.replication.definition.replicas import SyncLimits, Wanted
+from warren.mirror.replication.leading.flush_times import WAIT_S
+from warren.mirror.replication.leading.leader import BATCH_BYTES_MAX
 
 
 @pytest.fixture

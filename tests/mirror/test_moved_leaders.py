@@ -13,7 +13,7 @@ from pipe import Client
 from warren.amqp.content_codec import AmqpContentCodec
 from warren.core.field import Field
 from warren.core.messages.message import Envelope
-from warren.mirror.replication.hand_over import PATIENCE_S
+from warren.mirror.replication.leading.hand_over import PATIENCE_S
 
 
 @pytest.fixture

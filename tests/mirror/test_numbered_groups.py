@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from warren.mirror.replication.numbered_groups import TIDY_AT, NumberedGroups
+from warren.mirror.replication.levels.numbered_groups import TIDY_AT, NumberedGroups
 
 
 @pytest.mark.parametrize("seed", range(20))

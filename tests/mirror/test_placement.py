@@ -10,7 +10,7 @@ from cluster import Cluster, ClusterNode
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field
-from warren.mirror.replication.replicas import Copies, Wanted, wanted_mirrors
+from warren.mirror.replication.definition.replicas import Copies, Wanted, wanted_mirrors
 
 
 def leaders(

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from warren.mirror.replication.promotion import LEADER_BACK, handed_over, leader_down, promotion
+from warren.mirror.replication.definition.promotion import (
+    LEADER_BACK,
+    handed_over,
+    leader_down,
+    promotion,
+)
 
 ODD = "is down@host has handed it over"
 

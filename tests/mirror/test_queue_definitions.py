@@ -8,7 +8,7 @@ import pytest
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Key, Stored
-from warren.mirror.replication.queue_definitions import QueueDefinitions
+from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
 from warren.persist.disk.group_commit import PendingCommit
 
 KEY: Key = ("queue", "/", "q")

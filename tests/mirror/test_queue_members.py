@@ -14,7 +14,7 @@ from warren.core.definitions.records import QueueRecord
 from warren.core.field import long, longstr
 from warren.core.scheduling.waiting import run
 from warren.mgmt.definitions.importer import Importer
-from warren.mirror.replication.replicas import SyncLimits, Wanted
+from warren.mirror.replication.definition.replicas import SyncLimits, Wanted
 
 ORDINARY = Wanted.of_members
 

@@ -12,13 +12,14 @@ from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.messages.message import Envelope, Message
 from warren.core.queues.quorum_level import LastingEnvelopes, QuorumLevel, quorum_level
 from warren.mirror.messages.cargo import Unpacker
-from warren.mirror.replication.instructions import perform
-from warren.mirror.replication.known_copy import KnownCopy
-from warren.mirror.replication.leader import Leader
-from warren.mirror.replication.mirror import Mirror
-from warren.mirror.replication.queue_levels import leader_level
-from warren.mirror.replication.quorum_levels import QuorumLeaderLevel
-from warren.mirror.replication.slice_writing import SLICE_COUNT, SliceWriter
+from warren.mirror.replication.copies.mirror import Mirror
+from warren.mirror.replication.leading.known_copy import KnownCopy
+from warren.mirror.replication.leading.leader import Leader
+from warren.mirror.replication.leading.slice_writing import SliceWriter
+from warren.mirror.replication.levels.instructions import perform
+from warren.mirror.replication.levels.queue_levels import leader_level
+from warren.mirror.replication.levels.quorum_levels import QuorumLeaderLevel
+from warren.mirror.replication.levels.slices import SLICE_COUNT
 
 ENVELOPE = Envelope("", "q", b"", False, 0, None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warren.mirror.messages.origin import origin_name
-from warren.mirror.replication.refusals import Refusals
+from warren.mirror.replication.copies.refusals import Refusals
 
 
 def test_a_refusal_is_kept_until_its_publisher_knows() -> None:

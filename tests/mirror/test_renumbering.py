@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.mirror.replication.renumbering import (
+from warren.mirror.replication.levels.renumbering import (
     NO_LIMIT,
     STEPS_MAX,
     Gap,

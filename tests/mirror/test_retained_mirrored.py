@@ -245,8 +245,8 @@ def test_mirror_that_was_away_is_sent_what_it_lacks(cluster: Cluster) -> None:
 def test_synchronisation_that_is_broken_off_goes_on_with_the_next_leader(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("warren.mirror.replication.retained_sync.SLICE_COUNT", 3)
-    monkeypatch.setattr("warren.mirror.replication.retained_sync.LISTED_MAX", 20)
+    monkeypatch.setattr("warren.mirror.replication.copies.retained_sync.SLICE_COUNT", 3)
+    monkeypatch.setattr("warren.mirror.replication.copies.retained_sync.LISTED_MAX", 20)
     client = client_of(cluster, "a")
     declare_mirrored(cluster, client, "q")
     cluster.kill("b")

@@ -20,8 +20,8 @@ from warren.core.field import Field, Table, long, longstr
 from warren.core.ports import Key
 from warren.core.queues.queue_type import QueueType
 from warren.core.scheduling.waiting import run
-from warren.mirror.replication import leader_calls
-from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
+from warren.mirror.replication.copies.lost_and_found import LOST_AND_FOUND
+from warren.mirror.replication.leading import leader_calls
 
 STREAM: Table = {"x-queue-type": longstr("stream")}
 

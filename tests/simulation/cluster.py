@@ -31,8 +31,8 @@ from warren.mirror.remote.placement import ClusterPlacement
 from warren.mirror.remote.queue_host import QueueHost
 from warren.mirror.remote.remote_queue import RemoteQueue
 from warren.mirror.remote.remote_queues import RemoteQueues
+from warren.mirror.replication.definition.nodes import Nodes
 from warren.mirror.replication.mirroring import Mirroring
-from warren.mirror.replication.nodes import Nodes
 from warren.persist.disk.group_commit import PendingCommit
 
 NewBacking = Callable[["ClusterNode", BackingSpec], BackingQueue]

@@ -17,14 +17,14 @@ from warren.core.definitions.records import QueueRecord
 from warren.core.exchanges.delay import delay_queue_name
 from warren.core.messages.message import Message
 from warren.core.queues.quorum_level import QuorumLevel
-from warren.mirror.replication.confirm_rule import ALL as CONFIRMED_BY_ALL
-from warren.mirror.replication.election import can_be_elected
-from warren.mirror.replication.former_nodes import has_only_former_copies
-from warren.mirror.replication.hand_over import PATIENCE_S
-from warren.mirror.replication.leader_level import LeaderLevel
-from warren.mirror.replication.mirror_level import MirrorLevel
-from warren.mirror.replication.new_queues import is_new
-from warren.mirror.replication.promotion import Promotion, promotion
+from warren.mirror.replication.definition.confirm_rule import ALL as CONFIRMED_BY_ALL
+from warren.mirror.replication.definition.former_nodes import has_only_former_copies
+from warren.mirror.replication.definition.promotion import Promotion, promotion
+from warren.mirror.replication.elections.election import can_be_elected
+from warren.mirror.replication.elections.new_queues import is_new
+from warren.mirror.replication.leading.hand_over import PATIENCE_S
+from warren.mirror.replication.levels.leader_level import LeaderLevel
+from warren.mirror.replication.levels.mirror_level import MirrorLevel
 
 if TYPE_CHECKING:
     from cluster import Cluster, ClusterNode

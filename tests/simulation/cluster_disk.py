@@ -28,7 +28,7 @@ from warren.core.messages.message import NO_HOLDER, Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
 from warren.core.vhosts import queue_making
-from warren.mirror.replication import copies_here, former_copies
+from warren.mirror.replication.copies import copies_here, former_copies
 
 START_SHIFT = 24
 """Positions of a start of a node begin at its number times 2 to this power."""

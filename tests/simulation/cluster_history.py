@@ -64,11 +64,12 @@ from warren.mgmt.messages.plan import Action  # noqa: E402
 from warren.mirror.messages.cargo import CarriedMessages  # noqa: E402
 from warren.mirror.remote.queue_host import WAIT_FOR_QUEUE_S  # noqa: E402
 from warren.mirror.remote.remote_client import RemoteClient  # noqa: E402
-from warren.mirror.replication import copy_here, hand_outs  # noqa: E402
-from warren.mirror.replication.leader_level import LeaderLevel  # noqa: E402
-from warren.mirror.replication.led_queue import LedQueue  # noqa: E402
-from warren.mirror.replication.lost_and_found import LATE_S, LOST_AND_FOUND  # noqa: E402
-from warren.mirror.replication.queue_members import members_of  # noqa: E402
+from warren.mirror.replication.copies import copy_here  # noqa: E402
+from warren.mirror.replication.copies.lost_and_found import LATE_S, LOST_AND_FOUND  # noqa: E402
+from warren.mirror.replication.definition.queue_members import members_of  # noqa: E402
+from warren.mirror.replication.leading.led_queue import LedQueue  # noqa: E402
+from warren.mirror.replication.levels import hand_outs  # noqa: E402
+from warren.mirror.replication.levels.leader_level import LeaderLevel  # noqa: E402
 
 FAULTY_S = (2.0, 5.0, 9.0)
 """For so long things go wrong; afterwards everything is healed."""

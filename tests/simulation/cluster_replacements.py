@@ -17,7 +17,10 @@ from pamqp import commands
 from warren.core.definitions.records import QueueRecord, forgotten
 from warren.core.scheduling.waiting import run as run_to_end
 from warren.mirror.members import leftovers
-from warren.mirror.replication.former_nodes import has_only_former_copies, nodes_with_former_copies
+from warren.mirror.replication.definition.former_nodes import (
+    has_only_former_copies,
+    nodes_with_former_copies,
+)
 
 if TYPE_CHECKING:
     from cluster_history import History

@@ -22,7 +22,7 @@ from warren.core.queues.moving import Unanswered
 from warren.mirror.messages.origin import origin_name
 from warren.mirror.remote.publishes_under_way import PublishesUnderWay
 from warren.mirror.remote.settling import PublishedReport
-from warren.mirror.replication.publishes_from_afar import PublishesFromAfar
+from warren.mirror.replication.leading.publishes_from_afar import PublishesFromAfar
 
 if TYPE_CHECKING:
     from cluster_client import Publish, Session

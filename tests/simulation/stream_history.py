@@ -41,7 +41,7 @@ from warren.core.backing.stream_log import StreamLog
 from warren.core.field import Field, Table, long, longstr
 from warren.core.queues.stream_queue import StreamingQueue
 from warren.core.scheduling.waiting import run as run_to_end
-from warren.mirror.replication.queue_members import members_of
+from warren.mirror.replication.definition.queue_members import members_of
 
 FAULTY_S = (2.0, 5.0, 9.0)
 FAULT_COUNTS = (0, 1, 2, 3, 4, 6)

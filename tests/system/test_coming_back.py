@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
 
-from warren.mirror.replication.copy_cards import is_copy
-from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
+from warren.mirror.replication.copies.copy_cards import is_copy
+from warren.mirror.replication.copies.lost_and_found import LOST_AND_FOUND
 from warren.persist.layout.format import decode_clean
 
 LEASES_END = True

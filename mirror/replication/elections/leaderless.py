@@ -1,0 +1,30 @@
+"""Why no node leads a queue, and what it waits for, in words for operators."""
+
+from __future__ import annotations
+
+from warren.core.definitions.records import QueueRecord
+from warren.mirror.carriers.ports import CarrierKind
+from warren.mirror.replication.definition.former_nodes import nodes_with_former_copies
+from warren.mirror.replication.definition.replicas import WHEN_SYNCED
+from warren.mirror.replication.elections.election import votes_wanted
+
+_ALL_LOST = "its leader is forgotten, and no copy that is left has all its messages"
+_A_POLICY = "a policy with ha-promote-on-failure: always, by which a mirror leads with what it has"
+
+
+def waits_for(record: QueueRecord, promote: str) -> str:
+    """Return what has to happen before a node leads the queue; `promote` is the policy's
+    `ha-promote-on-failure`."""
+    awaited = [] if record.leader_is_forgotten else [f"its leader {record.leader}"]
+    if record.in_sync:
+        needed = votes_wanted(record) if CarrierKind.of(record) is CarrierKind.LOG else 1
+        nodes = ", ".join(record.in_sync)
+        awaited.append(f"{needed} of the nodes that have all its messages: {nodes}")
+    if awaited:
+        return ", or ".join(awaited)
+    nodes = ", ".join(nodes_with_former_copies(record))
+    if nodes:
+        return f"all nodes that had a copy, of which the one that has most will lead: {nodes}"
+    if promote == WHEN_SYNCED:
+        return f"its deletion, or {_A_POLICY}: {_ALL_LOST}"
+    return f"a mirror to take the lead: {_ALL_LOST}"

@@ -1,0 +1,51 @@
+"""A leader that was away, and the mirrors that may have messages which its disk lacks.
+
+The definition still names the mirrors that were in sync when the leader went. Each of them is asked
+to lead, and says whether it has a copy. A mirror that has one is waited for, however long it takes
+to write itself into the definition. When all say that they have none, as after a start of the whole
+cluster, the leader goes on at once. A mirror that says nothing is waited for while it is up for the
+cluster or can be reached, and for `RECLAIM_S` in any case: links take a moment to come up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from warren.core.definitions.records import QueueRecord
+from warren.core.ports import Clock
+from warren.mirror.replication.elections.whole_copies import Ask, WholeCopies
+
+RECLAIM_S = 3.0
+"""How long a leader that was away waits for mirrors that give no sign of life."""
+
+
+class ReturnedLeader:
+    """The returned leader of one queue, until it is known which node leads. `there()` are the nodes
+    that show signs of life; `ask` asks a node to lead, and tells whether it has a copy."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        there: Callable[[], Collection[str]],
+        ask: Ask,
+        can_lead: Callable[[QueueRecord, int], bool] = lambda record, mirrors: True,
+    ) -> None:
+        """`can_lead`: whether this many mirrors in sync are enough for one of them to lead."""
+        self._clock = clock
+        self._until = clock.now() + RECLAIM_S
+        self._there = there
+        self._ask = ask
+        self._mirrors = WholeCopies(there)
+        self._can_lead = can_lead
+
+    def awaited(self, record: QueueRecord) -> list[str]:
+        """The mirrors that may have more than this leader, and may take the lead."""
+        if self._clock.now() < self._until:
+            without = self._mirrors.without(record.epoch)
+            return [mirror for mirror in record.in_sync if mirror not in without]
+        awaited = self._mirrors.may_have(record.in_sync, record.epoch)
+        return awaited if self._can_lead(record, len(awaited)) else []
+
+    def ask(self, record: QueueRecord, then: Callable[[], None]) -> None:
+        """Ask the awaited mirrors to lead; `then` is called when one turns out to have no copy."""
+        self._mirrors.ask(self._ask, self.awaited(record), record.epoch, then)
