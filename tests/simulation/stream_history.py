@@ -33,6 +33,7 @@ import cluster_checks as checks
 from cluster import Cluster, random_delays
 from cluster_disk import Disk, backings_on, other_queues_on_disk
 from cluster_faults import Faults
+from cluster_unconfirmed import Unconfirmed
 from pamqp import commands
 from pipe import BODY, HEADER, Client, Frame
 
@@ -244,6 +245,8 @@ class StreamHistory(Faults):
         self.random = random = Random(seed)
         self.is_wide = True
         self.ledger = NoLedger()  # type: ignore[assignment]
+        # Clients ask for confirms of all publishes, so this hears of nodes only.
+        self.unconfirmed = Unconfirmed(self)  # type: ignore[arg-type]
         names = "abcde" if random.random() < 0.15 else "abc"
         disks: dict[str, Disk] = {}
         slow_s = random.choice((0.002, 0.01, 0.2))
