@@ -41,7 +41,7 @@ def decode_table(data: bytes, offset: int) -> tuple[Table, int]:
 
 
 def decode_named(data: bytes, offset: int, names: Container[bytes]) -> Table:
-    """Of the table whose length prefix starts at `offset`, the pairs with these names."""
+    """The pairs with these names, of the table whose length prefix starts at `offset`."""
     at, end = _span(data, offset, len(data))
     table: Table = {}
     while at < end:

@@ -316,7 +316,7 @@ def headers(header: bytes) -> Table:
 
 
 def named_headers(header: bytes, names: Collection[bytes]) -> Table:
-    """Of the headers of a content header that `scan` accepts, those with these names."""
+    """The headers with these names, of a content header that `scan` accepts."""
     start, end = find_headers(header)
     if start == end or not names:
         return {}

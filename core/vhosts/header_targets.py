@@ -7,15 +7,14 @@ the message for themselves, nothing is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
-from warren.core.exchanges.binding import Binding
 from warren.core.exchanges.exchange import Exchange, HeadersExchange
 from warren.core.exchanges.routing import table_us
 from warren.core.ports import ContentCodec
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import TURN_US, Turns
-from warren.core.vhosts.pattern_targets import KEPT_MAX, decide_alone
+from warren.core.vhosts.pattern_targets import KeptQueues, decide_alone
 
 
 class HeaderTargets:
@@ -26,7 +25,7 @@ class HeaderTargets:
     `route` finds the queues for routing keys and a content header in the general way.
     """
 
-    __slots__ = ("_codec", "_exchange", "_kept", "_route", "_size", "_turns")
+    __slots__ = ("_codec", "_exchange", "_kept", "_route", "_turns")
 
     def __init__(
         self,
@@ -39,9 +38,7 @@ class HeaderTargets:
         self._route = route
         self._codec = codec
         self._turns = turns
-        self._size = 0
-        # By the identities of the bindings, which are kept, so that no others can have them.
-        self._kept: dict[tuple[int, ...], tuple[Collection[Binding], tuple[Queue, ...]]] = {}
+        self._kept = KeptQueues()
 
     def queues(self, header: bytes) -> tuple[Queue, ...]:
         """The queues for a message with this content header; for the same bindings, the same
@@ -53,16 +50,11 @@ class HeaderTargets:
         bindings = exchange.match(self._codec.named_headers(header, exchange.names))
         turns.spend(exchange.match_us + table_us(len(header)))
         identities = tuple(map(id, bindings))
-        kept = self._kept.get(identities)
-        if kept is not None:
-            return kept[1]
+        found = self._kept.found.get(identities)
+        if found is not None:
+            return found[1]
         if not decide_alone(exchange, bindings):
             return ()
         queues = self._route(exchange, ("",), header)
-        size = 1 + len(bindings) + len(queues)
-        self._size += size
-        if self._size > KEPT_MAX:
-            self._kept.clear()
-            self._size = size
-        self._kept[identities] = (bindings, queues)
+        self._kept.keep(identities, bindings, queues)
         return queues

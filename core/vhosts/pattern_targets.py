@@ -8,7 +8,7 @@ the key for themselves, nothing is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 
 from warren.core.exchanges.binding import Binding
 from warren.core.exchanges.exchange import Exchange, TopicExchange
@@ -21,6 +21,27 @@ Queues = tuple[Queue, ...] | None
 """The queues for a routing key; None where more than the key decides."""
 
 
+class KeptQueues:
+    """The queues behind sets of bindings of one exchange, by the identities of the bindings. The
+    bindings are kept, too, so that nothing else can have their identities."""
+
+    __slots__ = ("_size", "found")
+
+    def __init__(self) -> None:
+        self.found: dict[Hashable, tuple[Collection[Binding], tuple[Queue, ...]]] = {}
+        self._size = 0
+
+    def keep(
+        self, identity: Hashable, bindings: Collection[Binding], queues: tuple[Queue, ...]
+    ) -> None:
+        size = 1 + len(bindings) + len(queues)
+        self._size += size
+        if self._size > KEPT_MAX:
+            self.found.clear()
+            self._size = size
+        self.found[identity] = (bindings, queues)
+
+
 class PatternTargets:
     """The queues behind the patterns of one exchange.
 
@@ -29,30 +50,24 @@ class PatternTargets:
     `route` finds the queues for a routing key in the general way.
     """
 
-    __slots__ = ("_exchange", "_kept", "_match", "_route", "_size")
+    __slots__ = ("_exchange", "_found", "_kept", "_match", "_route")
 
     def __init__(self, exchange: TopicExchange, route: Callable[[Exchange, str], Queues]) -> None:
         self._exchange = exchange
         self._match = exchange.patterns.match
         self._route = route
-        self._size = 0
-        # By the identity of the bindings, which are kept, so that nothing else can have it.
-        self._kept: dict[int, tuple[Collection[Binding], Queues]] = {}
+        self._kept = KeptQueues()
+        self._found = self._kept.found
 
     def queues(self, routing_key: str) -> Queues:
         """The queues for a key; for the same bindings, the same object."""
         bindings = self._match(routing_key)
-        kept = self._kept.get(id(bindings))
-        if kept is not None:
-            return kept[1]
+        found = self._found.get(id(bindings))
+        if found is not None:
+            return found[1]
         queues = self._route(self._exchange, routing_key)
-        if decide_alone(self._exchange, bindings):
-            size = 1 + len(bindings) + len(queues or ())
-            self._size += size
-            if self._size > KEPT_MAX:
-                self._kept.clear()
-                self._size = size
-            self._kept[id(bindings)] = (bindings, queues)
+        if queues is not None and decide_alone(self._exchange, bindings):
+            self._kept.keep(id(bindings), bindings, queues)
         return queues
 
 
