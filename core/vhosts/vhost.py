@@ -27,11 +27,7 @@ from warren.core.definitions.records import (
     VirtualHostRecord,
     group_key,
 )
-from warren.core.errors import (
-    NotFound,
-    PreconditionFailed,
-    unknown_type,
-)
+from warren.core.errors import NotFound, PreconditionFailed, unknown_type
 from warren.core.exchanges.binding import Binding
 from warren.core.exchanges.delay import DELAYED_TYPE, check_name, delay_queue_name
 from warren.core.exchanges.exchange import (
@@ -40,6 +36,7 @@ from warren.core.exchanges.exchange import (
     INTERNAL_USER,
     Exchange,
 )
+from warren.core.exchanges.message_headers import MessageHeaders
 from warren.core.exchanges.removal import Removal
 from warren.core.exchanges.routing import DEFAULT_EXCHANGE, Routed, route, table_us
 from warren.core.field import KIND_NAMES, Table, to_plain
@@ -467,7 +464,7 @@ class VirtualHost:
             self.exchanges.get,
             exchange,
             routing_keys,
-            lambda names: self.codec.named_headers(header, names),
+            MessageHeaders(self.codec, header),
             lambda name: self.codec.property_text(header, name),
             self._is_addressable,
         )
