@@ -83,8 +83,7 @@ class GatheredPublishes:
             return not turns.over
         if (
             count == 1
-            or self.lives_ms == 0
-            or any([queue.one_by_one for queue in queues])
+            or self._one_by_one()
             or (shared and any([envelope.persistent for envelope in envelopes]))
             or transaction is not None
         ):
@@ -125,10 +124,14 @@ class GatheredPublishes:
             return False
         return True
 
+    def _one_by_one(self) -> bool:
+        """Whether a queue must look at each message by itself."""
+        return self.lives_ms == 0 or any([queue.one_by_one for queue in self.queues])
+
     def _find_room(self) -> int:
         count = len(self.queues)
         most = GATHERED_MAX if count <= 1 else SHARED_MAX
-        if self.lives_ms == 0 or any([queue.one_by_one for queue in self.queues]):
+        if self._one_by_one():
             most = RULED_MAX
         elif self.route.is_observed:
             most = OBSERVED_MAX

@@ -268,8 +268,8 @@ def ordinary(header: bytes, flags: int, user: bytes) -> tuple[int, int]:
 
 
 def _after_timestamp(header: bytes, flags: int, offset: int, user: bytes) -> tuple[int, int]:
-    """For `ordinary`: how many octets decide a header that has the last properties, and where it
-    ends; nowhere if it names another user."""
+    """`ordinary` for the properties behind the timestamp: how many octets decide the header, and
+    the offset behind the properties; -1 if they name another user."""
     decided = offset
     if flags & _TYPE:
         decided = offset + 1

@@ -23,7 +23,7 @@ from warren.core.erlang_text import binary_text, octets_text
 from warren.core.errors import AccessRefused, PreconditionFailed, Unsupported
 from warren.core.exchanges.exchange import Exchange, HeadersExchange, TopicExchange
 from warren.core.exchanges.routing import table_us
-from warren.core.field import KIND_NAMES, to_text
+from warren.core.field import KIND_NAMES, to_octets, to_text
 from warren.core.messages.message import Envelope
 from warren.core.messages.settlement import (
     PENDING,
@@ -124,7 +124,7 @@ class PublishRoutes:
         self._node = node
         self.vhost = vhost
         self._user = user
-        self.user_octets = user.name.encode("utf-8", "surrogateescape")
+        self.user_octets = to_octets(user.name)
         self._topology = vhost.topology
         self._generation = vhost.topology.generation
         self._routes: dict[bytes, Route] = {}

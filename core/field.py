@@ -80,7 +80,7 @@ KIND_NAMES: Mapping[str, str] = {
 
 def longstr(text: str) -> Field:
     """A string field."""
-    return Field("S", text.encode("utf-8", "surrogateescape"))
+    return Field("S", to_octets(text))
 
 
 def long(number: int) -> Field:
@@ -105,7 +105,7 @@ def to_octets(name: str) -> bytes:
 
 def cut_to_short_string(text: str) -> str:
     """The text, or as much of its start as a short string holds."""
-    raw = text.encode("utf-8", "surrogateescape")
+    raw = to_octets(text)
     if len(raw) <= SHORT_STRING_MAX:
         return text
     return raw[:SHORT_STRING_MAX].decode("utf-8", "ignore")
@@ -185,7 +185,7 @@ def nested_too_deep(value: Any) -> bool:
 
 def json_text(text: str) -> str:
     """A name for JSON, which holds Unicode only."""
-    return text if text.isascii() else _octets_to_json(text.encode("utf-8", "surrogateescape"))
+    return text if text.isascii() else _octets_to_json(to_octets(text))
 
 
 def _octets_to_json(octets: bytes) -> str:
@@ -240,7 +240,7 @@ def _field_from_json(name: str, value: Any) -> Field:
 
 
 def _checked_name(name: str) -> str:
-    if len(name.encode("utf-8", "surrogateescape")) > SHORT_STRING_MAX:
+    if len(to_octets(name)) > SHORT_STRING_MAX:
         raise NoField(f"name of argument '{name}' is longer than {SHORT_STRING_MAX} octets")
     return name
 

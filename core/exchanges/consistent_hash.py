@@ -21,7 +21,7 @@ from zlib import crc32
 from warren.core.erlang_text import binary_text
 from warren.core.errors import PreconditionFailed
 from warren.core.exchanges.binding import Binding, DestinationKind
-from warren.core.field import KIND_NAMES, Field, Table
+from warren.core.field import KIND_NAMES, Field, Table, to_octets
 
 SLOTS = 65_536
 """Enough that shares are even to 4 % between a hundred destinations, few enough to remember."""
@@ -66,7 +66,7 @@ def hashed_value(field: Field | None) -> bytes:
 def weight_of(routing_key: str) -> int:
     """The weight a binding key stands for. Raises `PreconditionFailed`."""
     if _INTEGER.fullmatch(routing_key) is None:
-        shown = binary_text(routing_key.encode("utf-8", "surrogateescape"))
+        shown = binary_text(to_octets(routing_key))
         raise PreconditionFailed(f"The binding key must be an integer: {shown}")
     weight = int(routing_key)
     if weight < 1:
@@ -117,7 +117,7 @@ class ConsistentHash:
 def _score(binding: Binding, weight: int, slot: int) -> float:
     """Lower is better."""
     text = f"{slot} {binding.destination_kind} {binding.destination}"
-    digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    digest = blake2b(to_octets(text), digest_size=8).digest()
     u = (int.from_bytes(digest, "big") + 1) / 2**64
     return -math.log(u) / weight
 

@@ -99,7 +99,7 @@ def routing_type(arguments: Table) -> str:
 
 def check_name(exchange: str, vhost: str) -> None:
     """Raise `PreconditionFailed` for a name that is too long for a delayed exchange."""
-    octets = len(exchange.encode("utf-8", "surrogateescape"))
+    octets = len(to_octets(exchange))
     if octets > NAME_BYTES_MAX:
         raise PreconditionFailed(
             f"the name of an exchange of type '{DELAYED_TYPE}' may have {NAME_BYTES_MAX} octets,"

@@ -256,7 +256,7 @@ class ConsistentHashExchange(Exchange):
             return hashed_value(headers((to_octets(name),)).get(name))
         if self._source.property is not None:
             return property_text(self._source.property) or b""
-        return routing_key.encode("utf-8", "surrogateescape")
+        return to_octets(routing_key)
 
     def _prepare(self) -> None:
         self._source = hash_source(self.arguments)
@@ -313,7 +313,7 @@ class ModulusHashExchange(Exchange):
     ) -> Collection[Binding]:
         if not self._ordered:
             return ()
-        hashed = crc32(routing_key.encode("utf-8", "surrogateescape"))
+        hashed = crc32(to_octets(routing_key))
         return (self._ordered[hashed % len(self._ordered)],)
 
     def _prepare(self) -> None:

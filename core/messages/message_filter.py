@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from warren.core.errors import BrokerError
-from warren.core.field import Field, Table, to_json
+from warren.core.field import Field, Table, to_json, to_octets
 from warren.core.messages.message import Message
 from warren.core.patterns.matcher import TooSlow
 from warren.core.patterns.pattern import InvalidPattern, compile_pattern
@@ -561,7 +561,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _contains(read: Read, wanted: str) -> Test:
-    octets = wanted.encode("utf-8", "surrogateescape")
+    octets = to_octets(wanted)
 
     def test(subject: Subject) -> bool:
         value = read(subject)

@@ -34,6 +34,7 @@ class KeptQueues:
     def keep(
         self, identity: Hashable, bindings: Collection[Binding], queues: tuple[Queue, ...]
     ) -> None:
+        """Add what was found; beyond `KEPT_MAX` everything else is forgotten."""
         size = 1 + len(bindings) + len(queues)
         self._size += size
         if self._size > KEPT_MAX:

@@ -3,10 +3,16 @@ them is told to its channel."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
 from pamqp import commands
 from pipe import Broker, Client, publish_frames
 
 from warren.core.field import Table, long, longstr
+from warren.core.messages.message import Envelope
+from warren.core.queues.classic_queue import ClassicQueue
 
 
 def binds(client: Client, exchange: str, queues: list[str], arguments: Table) -> None:
@@ -57,6 +63,42 @@ def test_each_message_of_a_read_lives_as_long_as_its_own_expiration_says() -> No
     assert [client.counts(queue)[0] for queue in ("a", "b")] == [3, 3]
     broker.clock.advance(15)
     assert [client.counts(queue)[0] for queue in ("a", "b")] == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("queue_arguments", "body", "properties"),
+    [
+        pytest.param({}, b"x", {}, id="nothing unusual"),
+        pytest.param({}, b"x", {"expiration": "60000"}, id="an expiration"),
+        pytest.param({}, b"x", {"user_id": "guest"}, id="a user id"),
+        pytest.param({}, b"", {}, id="no body"),
+        pytest.param({"x-message-ttl": long(60000)}, b"x", {}, id="a queue with a time to live"),
+    ],
+)
+def test_publishes_of_one_read_are_handed_over_together(
+    queue_arguments: Table,
+    body: bytes,
+    properties: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Broker().connects()
+    client.opens_channel(1)
+    client.declares("q", arguments=queue_arguments)
+    together: list[int] = []
+    publish_many = ClassicQueue.publish_many
+
+    def counted(queue: ClassicQueue, envelopes: Sequence[Envelope], *rest: Any) -> Any:
+        together.append(len(envelopes))
+        return publish_many(queue, envelopes, *rest)
+
+    monkeypatch.setattr(ClassicQueue, "publish_many", counted)
+    publishes = [
+        publish_frames(1, "", "q", body, message_id=f"{number:03}", **properties)
+        for number in range(100)
+    ]
+    client.sends_octets(b"".join(publishes))
+    assert together == [100]
+    assert client.counts("q")[0] == 100
 
 
 def test_a_quota_that_dead_letters_use_up_closes_the_channel_whose_publish_is_refused() -> None:
