@@ -272,6 +272,8 @@ class RunningNode:
             cluster.on_nodes_changed = partial(_look_again, shovels, federation)
         if kept is not None:
             _settle_unclaimed(node, kept.messages, stores, cluster)
+            if cluster is not None:
+                kept.messages.storage.on_lost = cluster.mirroring.has_lost
         for monitor in monitors:
             monitor.start()
         return cls(

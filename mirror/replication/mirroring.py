@@ -52,6 +52,7 @@ from warren.mirror.replication.definition.replicas import (
     Copies,
     SyncLimits,
     Wanted,
+    next_leader,
     wanted_leader,
     wanted_mirrors,
 )
@@ -118,6 +119,8 @@ class Mirroring:
         # Queues whose definitions have changed since the last tick.
         self._changed: set[int] = set()
         self._congested: set[LedQueue] = set()
+        # The storages of queues that have lost messages while this node led them.
+        self._lossy: set[int] = set()
         self.figures = MirrorFigures(
             nodes.name,
             self._leadership.promotions,
@@ -185,6 +188,24 @@ class Mirroring:
         if spec.retained:
             return self.retained.take(spec.queue_id - spec.queue_id % LEVELS)
         return self.copies.backing(spec)
+
+    def has_lost(self, level_id: int) -> None:
+        """Note that the storage of a level has lost messages of its queue, which were damaged: a
+        mirror that is in sync has them, and is to lead if this node leads the queue."""
+        storage_id = level_id - level_id % LEVELS
+        if storage_id not in self._lossy:
+            self._lossy.add(storage_id)
+            # The caller may be in the middle of a delivery.
+            self._clock.call_soon(lambda: self._look_at_lossy(storage_id))
+
+    def _look_at_lossy(self, storage_id: int) -> None:
+        led = next((led for led in self._led.values() if led.storage_id == storage_id), None)
+        record = None if led is None else self._record(led.queue)
+        if led is None or record is None or not record.in_sync:
+            # No other node has these messages.
+            self._lossy.discard(storage_id)
+        else:
+            self.reconcile(led.queue)
 
     def stop_leading(self) -> None:
         """The node stops in order: let mirrors take the lead at once if that loses nothing."""
@@ -362,7 +383,11 @@ class Mirroring:
             self._leadership.unlead(led)
             self._want_no_former(queue)
             return
-        leader = wanted_leader(wanted, copies, self.hand_overs.can_take_over())
+        can_take_over = self.hand_overs.can_take_over()
+        leader = wanted_leader(wanted, copies, can_take_over)
+        if led.storage_id in self._lossy:
+            # Mirrors in sync have these messages, and the next leader makes them ready again.
+            leader = next_leader(copies, can_take_over, {}) or leader
         # A hand-over makes each mirror in sync stand still, so all of them have to be up.
         if leader != self._nodes.name and set(record.in_sync) <= set(led.members()):
             self.hand_overs.begin(led, leader)
@@ -509,6 +534,7 @@ class Mirroring:
     # `LeadershipEffects`
 
     def leads_no_more(self, led: LedQueue) -> None:
+        self._lossy.discard(led.storage_id)
         self._to_flush.pop(led, None)
         self.set_flow(led, False)
         led.await_mirrors(())

@@ -123,6 +123,8 @@ class Storage:
         self.directory = context.directory
         self.damaged = recovery.damaged
         self.lost = 0
+        # Called with the id of the storage of a queue which a damaged message has left.
+        self.on_lost: Callable[[int], None] = lambda queue_id: None
         self._context = context
         self._node = node
         self._deleted_queues = deleted_queues
@@ -445,6 +447,7 @@ class Storage:
             position=position,
             reason=reason,
         )
+        self.on_lost(queue_id)
         if not octets or self.lost > QUARANTINED_MAX:
             return
         path = self.directory / QUARANTINE_DIRECTORY / f"{queue_id:016x}.{position}.octets"

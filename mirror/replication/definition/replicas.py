@@ -229,9 +229,9 @@ def better_leader(now: Copies, leads: Mapping[str, int]) -> str:
     return best if leads.get(best, 0) + 1 < leads.get(now.leader, 0) else now.leader
 
 
-def drained_leader(now: Copies, may_lead: Collection[str], leads: Mapping[str, int]) -> str | None:
-    """The node that is to lead in the place of one in maintenance mode: the mirror in sync that
-    leads the fewest queues; None if there is none."""
+def next_leader(now: Copies, may_lead: Collection[str], leads: Mapping[str, int]) -> str | None:
+    """The node that is to lead if the present leader should not: the mirror in sync that leads the
+    fewest queues; None if there is none."""
     there = [node for node in now.in_sync if node in may_lead]
     return min(there, key=lambda node: (leads.get(node, 0), node), default=None)
 

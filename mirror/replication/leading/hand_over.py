@@ -30,7 +30,7 @@ from warren.core.scheduling.waiting import Waiting, run
 from warren.mirror.messages.calls import Calls, NodeDown
 from warren.mirror.replication.definition.nodes import Nodes
 from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
-from warren.mirror.replication.definition.replicas import Copies, better_leader, drained_leader
+from warren.mirror.replication.definition.replicas import Copies, better_leader, next_leader
 from warren.mirror.replication.leading.led_queue import LedQueue
 
 PATIENCE_S = 5.0
@@ -248,7 +248,7 @@ class HandOvers:
         count = 0
         for led, record in self._led_with_records():
             copies = Copies(record.leader, record.mirrors, record.in_sync)
-            target = drained_leader(copies, may_lead, leads)
+            target = next_leader(copies, may_lead, leads)
             if target is not None:
                 count += 1
                 leads[target] = leads.get(target, 0) + 1

@@ -38,6 +38,8 @@ class MirrorLevel:
         self.upto = NOWHERE
         self.delta = 0
         self.pending: dict[int, Message] = {}
+        # The positions of pending messages that the leader has passed over: it has lost them.
+        self.passed_over: set[int] = set()
         # The messages that count as delivered: all below a position, and single ones.
         self.handed_out_below = 0
         self.again: set[int] = set()
@@ -60,10 +62,14 @@ class MirrorLevel:
     def empty(self) -> None:
         self.backing.ack(list(self.pending.values()))
         self.pending.clear()
+        self.passed_over.clear()
         self.purge()
 
     def purge(self) -> None:
         self.backing.purge()
+        passed_over = [self.pending.pop(at) for at in self.passed_over & self.pending.keys()]
+        self.backing.ack(passed_over)
+        self.passed_over.clear()
         self.again &= self.pending.keys()
 
     def follow(self, their_delta: int) -> None:
@@ -83,6 +89,7 @@ class MirrorLevel:
         """Make messages ready again that were pending at a leader that is gone."""
         self.backing.requeue(list(self.pending.values()))
         self.pending.clear()
+        self.passed_over.clear()
 
     def count_handed_out(self) -> None:
         """Count messages as delivered that the former leader had announced: it may have handed them
@@ -234,8 +241,8 @@ class MirrorLevel:
         self.taken.update(range(start, stop))
 
     def _fetch(self, start: int, stop: int) -> None:
-        """Fetch these positions. Earlier messages that are still ready are dropped: the leader has
-        lost them."""
+        """Fetch these positions. Earlier messages that are still ready become pending, too: the
+        leader has lost them, and the next leader makes them ready again."""
         last = stop - 1 + self.delta
         first = start + self.delta
         while True:
@@ -243,11 +250,10 @@ class MirrorLevel:
             beyond = [message for message in messages if message.position > last]
             if beyond:
                 self.backing.requeue(beyond)
-            lost = [message for message in messages if message.position < first]
-            if lost:
-                self.backing.ack(lost)
             for message in messages:
-                if first <= message.position <= last:
+                if message.position <= last:
                     self.pending[message.position - self.delta] = message
+                    if message.position < first:
+                        self.passed_over.add(message.position - self.delta)
             if not messages or messages[-1].position >= last:
                 return

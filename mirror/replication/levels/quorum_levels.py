@@ -74,6 +74,7 @@ class QuorumMirrorLevel(MirrorLevel):
     def put_all_back(self) -> None:
         self.backing.requeue([self.pending[position] for position in sorted(self.pending)])
         self.pending.clear()
+        self.passed_over.clear()
 
     def _carry_out(self, op: Op, start: int, stop: int) -> None:
         if op is Op.FETCH:

@@ -1,0 +1,56 @@
+"""A leader whose log is damaged on disk: its clients get the messages that its mirrors have."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from running_cluster import RunningCluster, publish, wait_until
+
+COUNT = 200
+DAMAGED = (20, 21, 150, 199)
+
+
+def flip_in_log(data_directory: Path, body: bytes) -> int:
+    """Flip a bit of the body wherever the log has it; returns in how many places."""
+    places = 0
+    for path in (data_directory / "store" / "log").iterdir():
+        octets = bytearray(path.read_bytes())
+        for found in re.finditer(re.escape(body), octets):
+            with path.open("r+b") as file:
+                file.seek(found.end() - 3)
+                file.write(bytes([octets[found.end() - 3] ^ 0x10]))
+            places += 1
+    return places
+
+
+@pytest.mark.parametrize("carrier", ["gm", "log"])
+def test_damaged_messages_come_from_a_mirror(running_cluster: RunningCluster, carrier: str) -> None:
+    a, b = running_cluster["a"], running_cluster["b"]
+    bodies = [b"<%s %05d>" % (carrier.encode(), at) + b"x" * 3000 for at in range(COUNT)]
+    definition = {"ha-mode": "all", "ha-sync-mode": "automatic", "ha-replication": carrier}
+    a.changes("policies", "/", "d", body={"pattern": "^damaged$", "definition": definition})
+    client = a.connect()
+    client.channel().queue_declare("damaged", durable=True, arguments={"x-queue-mode": "lazy"})
+    wait_until(lambda: len(a.in_sync("damaged")) == 2)
+    publisher = client.channel()
+    publisher.confirm_delivery()
+    publish(publisher, "damaged", bodies)
+    assert [flip_in_log(a.data_directory, bodies[number]) for number in DAMAGED] == [1] * 4
+
+    channel = b.connect().channel()
+    # Messages that are on their way when the queue moves come again, marked.
+    seen: set[bytes] = set()
+    for method, _, body in channel.consume("damaged", inactivity_timeout=20):
+        assert body is not None, set(bodies) - seen
+        assert method.redelivered or body not in seen
+        seen.add(body)
+        channel.basic_ack(method.delivery_tag)
+        if len(seen) == len(bodies):
+            break
+    channel.cancel()
+    assert seen == set(bodies)
+    assert a.log.count("message_lost") >= 1
+    wait_until(lambda: b.queue("damaged")["node"] != a.name)
+    wait_until(lambda: a.name in b.queue("damaged")["synchronised_slave_nodes"])
