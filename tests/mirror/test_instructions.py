@@ -45,11 +45,12 @@ class Told:
         first: int,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        lives_s: float,
         delivered: bool,
     ) -> None:
         self.calls.append(len(bodies))
         for position, (envelope, body) in enumerate(zip(envelopes, bodies, strict=True), first):
-            self._note(level, position, envelope, body, NEVER, delivered)
+            self._note(level, position, envelope, body, lives_s, delivered)
 
     def _note(self, *said: Any) -> None:
         level, position, envelope, body, lives_s, delivered = said
@@ -90,10 +91,10 @@ def test_many_are_written_as_each_by_itself(seed: int) -> None:
             for _ in range(rng.randint(1, 6))
         ]
         bodies = [bytes(rng.randrange(5)) for _ in envelopes]
-        delivered = rng.random() < 0.5
-        many.publish_many(0, position, envelopes, bodies, delivered)
+        delivered, lives_s = rng.random() < 0.5, rng.choice((NEVER, 2.5))
+        many.publish_many(0, position, envelopes, bodies, lives_s, delivered)
         for one, body in zip(envelopes, bodies, strict=True):
-            single.publish(0, position, one, body, NEVER, delivered)
+            single.publish(0, position, one, body, lives_s, delivered)
             position += 1
         acked = list(range(position - len(bodies), position))
         many.runs(Op.ACK, 0, acked)
@@ -107,20 +108,24 @@ def test_many_are_written_as_each_by_itself(seed: int) -> None:
 
 def test_messages_that_follow_one_another_are_told_together() -> None:
     script = Script()
-    script.publish_many(0, 0, [envelope(n) for n in range(3)], [b"a", b"b", b"c"], False)
-    script.publish_many(0, 3, [envelope(n) for n in range(2)], [b"d", b"e"], False)
+    script.publish_many(0, 0, [envelope(n) for n in range(3)], [b"a", b"b", b"c"], NEVER, False)
+    script.publish_many(0, 3, [envelope(n) for n in range(2)], [b"d", b"e"], NEVER, False)
     # Handed out at once; of another level; with a gap before it; one that expires; behind it.
-    script.publish_many(0, 5, [envelope(n) for n in range(2)], [b"f", b"g"], True)
+    script.publish_many(0, 5, [envelope(n) for n in range(2)], [b"f", b"g"], NEVER, True)
     script.publish(1, 7, envelope(1), b"h", NEVER, True)
     script.publish(1, 9, envelope(1), b"i", NEVER, True)
     script.publish(1, 10, envelope(1), b"j", 2.5, True)
     script.publish(1, 11, envelope(1), b"k", NEVER, True)
     script.publish(1, 12, envelope(1), b"l", NEVER, True)
+    # They expire together; later than these.
+    script.publish_many(1, 13, [envelope(n) for n in range(3)], [b"m", b"n", b"o"], 4.0, True)
+    script.publish(1, 16, envelope(1), b"p", 5.0, True)
     told = carried_out(script.take(0, 0))
-    assert told.calls == [5, 2, 1, 1, 1, 2]
-    assert [message[1] for message in told.messages] == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12]
-    assert [message[3] for message in told.messages] == [b"%c" % n for n in b"abcdefghijkl"]
-    assert [message[4] for message in told.messages] == [NEVER] * 9 + [2.5] + [NEVER] * 2
+    assert told.calls == [5, 2, 1, 1, 1, 2, 3, 1]
+    assert [message[1] for message in told.messages] == [*range(8), *range(9, 17)]
+    assert [message[3] for message in told.messages] == [b"%c" % n for n in b"abcdefghijklmnop"]
+    lives_s = [NEVER] * 9 + [2.5] + [NEVER] * 2 + [4.0] * 3 + [5.0]
+    assert [message[4] for message in told.messages] == lives_s
 
 
 def test_positions_with_gaps_are_several_runs() -> None:
@@ -142,7 +147,7 @@ def test_positions_with_gaps_are_several_runs() -> None:
 
 def test_a_batch_that_is_cut_off_is_refused_wherever_that_is() -> None:
     script = Script()
-    script.publish_many(0, 0, [envelope(n) for n in range(3)], [b"abc"] * 3, False)
+    script.publish_many(0, 0, [envelope(n) for n in range(3)], [b"abc"] * 3, NEVER, False)
     payload = script.take(0, 0)
     whole = len(carried_out(payload).messages)
     assert whole == 3

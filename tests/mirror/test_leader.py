@@ -77,7 +77,7 @@ def test_publishes_of_another_node_are_in_one_batch_with_the_number_of_the_last_
     with leader.publishing_from_afar("c"):
         for _ in range(3):
             leader.publish(0, 0, envelope, bytes(BATCH_BYTES_MAX), None, False)
-        leader.publish_many(0, 3, [envelope] * 2, [bytes(BATCH_BYTES_MAX)] * 2, False)
+        leader.publish_many(0, 3, [envelope] * 2, [bytes(BATCH_BYTES_MAX)] * 2, None, False)
     assert effects.batches == []
     leader.origin("c", 5)
     assert len(effects.batches) == 1

@@ -199,8 +199,7 @@ class Mirror(PublishConfirms):
         lives_s: float,
         delivered: bool,
     ) -> None:
-        expires_at = self._clock.now() + lives_s if lives_s >= 0 else None
-        self._append(level, position, envelope, body, expires_at, delivered)
+        self._append(level, position, envelope, body, self._expires_at(lives_s), delivered)
 
     def publish_many(
         self,
@@ -208,17 +207,21 @@ class Mirror(PublishConfirms):
         first: int,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        lives_s: float,
         delivered: bool,
     ) -> None:
-        copy = self.levels[level]
+        copy, expires_at = self.levels[level], self._expires_at(lives_s)
         persistent = envelopes[0].persistent
         alike = all([envelope.persistent is persistent for envelope in envelopes])
         if not (alike and copy.takes_together(first, len(bodies), delivered)):
             for position, (envelope, body) in enumerate(zip(envelopes, bodies, strict=True), first):
-                self._append(level, position, envelope, body, None, delivered)
+                self._append(level, position, envelope, body, expires_at, delivered)
             return
         confirms, number = self._await_store(copy, persistent, len(bodies))
-        copy.publish_many(first, envelopes, bodies, delivered, confirms, number)
+        copy.publish_many(first, envelopes, bodies, expires_at, delivered, confirms, number)
+
+    def _expires_at(self, lives_s: float) -> float | None:
+        return self._clock.now() + lives_s if lives_s >= 0 else None
 
     def _append(
         self,

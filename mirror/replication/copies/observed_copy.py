@@ -59,8 +59,9 @@ class ObservedCopy:
         first: int,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        lives_s: float,
         delivered: bool,
     ) -> None:
         for envelope in envelopes:
             self._observe(envelope)
-        self._copy.publish_many(level, first, envelopes, bodies, delivered)
+        self._copy.publish_many(level, first, envelopes, bodies, lives_s, delivered)

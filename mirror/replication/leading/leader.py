@@ -126,11 +126,13 @@ class Leader:
         first: int,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         delivered: bool,
     ) -> int:
-        """`publish` each of these messages, from `first` on, in one batch; none expires."""
+        """`publish` each of these messages, from `first` on, in one batch."""
+        left_s = lives_s(expires_at, self._clock)
         batch = self._batch
-        self._script.publish_many(level, first, envelopes, bodies, delivered)
+        self._script.publish_many(level, first, envelopes, bodies, left_s, delivered)
         self._written()
         return batch
 

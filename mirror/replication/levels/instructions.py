@@ -113,9 +113,10 @@ class Performer(Protocol):
         first: int,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        lives_s: float,
         delivered: bool,
     ) -> None:
-        """The same for messages at positions from `first` on, none of which expires."""
+        """The same for messages at positions from `first` on, which expire together."""
         ...
 
     def run(self, op: Op, level: int, start: int, count: int) -> None:
@@ -193,9 +194,10 @@ class Script:
         first: int,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        lives_s: float,
         delivered: bool,
     ) -> None:
-        """`publish` each of these messages, at positions from `first` on; none expires."""
+        """`publish` each of these messages, at positions from `first` on."""
         if self._run_count:
             self._end_run()
         op: int = Op.PUBLISH_DELIVERED if delivered else Op.PUBLISH
@@ -204,10 +206,10 @@ class Script:
         last = self._last_envelope
         for position, envelope, body in zip(count(first), envelopes, bodies):
             if envelope is last:
-                parts += (pack(op | _SAME_ENVELOPE, level, position, NEVER, len(body)), body)
+                parts += (pack(op | _SAME_ENVELOPE, level, position, lives_s, len(body)), body)
             else:
                 head, names, header = envelope_parts(envelope)
-                parts += (pack(op, level, position, NEVER, len(body)), head, names, header, body)
+                parts += (pack(op, level, position, lives_s, len(body)), head, names, header, body)
                 last = envelope
         self._last_envelope = last
         self.octets += sum(map(len, parts[began:]))
@@ -315,8 +317,8 @@ def _publish(
     unpacker: Unpacker,
 ) -> tuple[int, Envelope]:
     """Carry out the publish at `start`, together with the publishes behind it whose messages have
-    the next positions of the level. `envelope` is that of the publish before. Returns where the
-    next instruction begins, and the last envelope."""
+    the next positions of the level and expire with it. `envelope` is that of the publish before.
+    Returns where the next instruction begins, and the last envelope."""
     end = len(payload)
     unpack = _PUBLISH.unpack_from
     code, level, first, lives_s, size = unpack(payload, start)
@@ -334,15 +336,13 @@ def _publish(
         envelopes.append(envelope)
         bodies.append(payload[start:stop])
         start = stop
-        if lives_s != NEVER or start == end or payload[start] & ~_SAME_ENVELOPE != kind:
+        if start == end or payload[start] & ~_SAME_ENVELOPE != kind:
             break
-        code, next_level, position, lives_s, size = unpack(payload, start)
-        if next_level != level or position != first + len(bodies) or lives_s != NEVER:
-            # The next instruction is carried out by itself.
-            lives_s = NEVER
+        code, next_level, position, next_lives_s, size = unpack(payload, start)
+        if (next_level, position, next_lives_s) != (level, first + len(bodies), lives_s):
             break
     if len(bodies) == 1:
         performer.publish(level, first, envelope, bodies[0], lives_s, delivered)
     else:
-        performer.publish_many(level, first, envelopes, bodies, delivered)
+        performer.publish_many(level, first, envelopes, bodies, lives_s, delivered)
     return start, envelope

@@ -52,9 +52,10 @@ class InstructionLog(Protocol):
         first: int,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         delivered: bool,
     ) -> int:
-        """`publish` messages at positions from `first` on; none of them expires."""
+        """`publish` messages at positions from `first` on, which all expire at the same time."""
         ...
 
     def without_confirms(self, level: int, position: int, batch: int, count: int = 1) -> None:
@@ -220,10 +221,13 @@ class LeaderLevel(OneByOne, Followed):
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> None:
-        if expires_at is not None or not self._are_alike(envelopes, confirms):
+        if not self._are_alike(envelopes, confirms):
             super().publish_many(envelopes, bodies, expires_at, confirms, first_seq)
             return
-        confirms, first_seq = self._write_down(envelopes, bodies, confirms, first_seq, False)
+        batch = self._journal.publish_many(
+            self.level, self.inner.next_position, envelopes, bodies, expires_at, False
+        )
+        confirms, first_seq = self._await_mirrors(batch, envelopes, confirms, first_seq)
         self.inner.publish_many(envelopes, bodies, expires_at, confirms, first_seq)
 
     def publish_many_delivered(
@@ -234,14 +238,16 @@ class LeaderLevel(OneByOne, Followed):
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> list[Message]:
-        if expires_at is not None or not self._are_alike(envelopes, confirms):
+        if not self._are_alike(envelopes, confirms):
             return super().publish_many_delivered(
                 envelopes, bodies, expires_at, confirms, first_seq
             )
-        end = self.inner.next_position + len(bodies)
+        first = self.inner.next_position
+        end = first + len(bodies)
         if end > self.hand_outs.renew_at:
             self.hand_outs.announce(end)
-        confirms, first_seq = self._write_down(envelopes, bodies, confirms, first_seq, True)
+        batch = self._journal.publish_many(self.level, first, envelopes, bodies, expires_at, True)
+        confirms, first_seq = self._await_mirrors(batch, envelopes, confirms, first_seq)
         messages = self.inner.publish_many_delivered(
             envelopes, bodies, expires_at, confirms, first_seq
         )
@@ -257,24 +263,22 @@ class LeaderLevel(OneByOne, Followed):
         persistent = envelopes[0].persistent
         return all([envelope.persistent is persistent for envelope in envelopes])
 
-    def _write_down(
+    def _await_mirrors(
         self,
+        batch: int,
         envelopes: Sequence[Envelope],
-        bodies: Sequence[bytes],
         confirms: PublishConfirms | None,
         first_seq: int,
-        delivered: bool,
     ) -> tuple[PublishConfirms | None, int]:
-        """Write down publishes. Return the object that the store is to answer, and the number of
-        the first publish there; None and 0 if it is not to answer."""
-        inner, journal = self.inner, self._journal
-        first = inner.next_position
-        batch = journal.publish_many(self.level, first, envelopes, bodies, delivered)
+        """Note who waits for mirrors to have the next messages, which are written down in this
+        batch. Return the object that the store is to answer, and the number of the first publish
+        there; None and 0 if it is not to answer."""
+        inner, journal, count = self.inner, self._journal, len(envelopes)
         if confirms is None:
-            journal.without_confirms(self.level, first, batch, len(bodies))
+            journal.without_confirms(self.level, inner.next_position, batch, count)
             return None, 0
         local = inner.defers_confirms if envelopes[0].persistent else inner.defers_transient
-        return journal.confirm(confirms, first_seq, local, batch, len(bodies))
+        return journal.confirm(confirms, first_seq, local, batch, count)
 
     def fetch(self) -> Message | None:
         hand_outs = self.hand_outs

@@ -157,18 +157,21 @@ class MirrorLevel:
         first: int,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         delivered: bool,
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> None:
-        """Take messages, none of which expires, at positions from `first` on."""
+        """Take messages at positions from `first` on, which all expire at the same time."""
+        if expires_at is not None:
+            self.backing.expiring = True
         if delivered:
             messages = self.backing.publish_many_delivered(
-                envelopes, bodies, None, confirms, first_seq
+                envelopes, bodies, expires_at, confirms, first_seq
             )
             self.pending.update(zip(range(first, first + len(messages)), messages, strict=True))
         else:
-            self.backing.publish_many(envelopes, bodies, None, confirms, first_seq)
+            self.backing.publish_many(envelopes, bodies, expires_at, confirms, first_seq)
 
     def _fetch_behind(self, own: int, position: int) -> None:
         """Take out the last message. Those that are ready before it were returned at the leader.

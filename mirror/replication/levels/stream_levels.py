@@ -59,7 +59,7 @@ class StreamLeaderLevel(LeaderLevel):
     ) -> None:
         log, journal, count = self._log, self._journal, len(bodies)
         first = log.next_position
-        batch = journal.publish_many(self.level, first, envelopes, bodies, False)
+        batch = journal.publish_many(self.level, first, envelopes, bodies, None, False)
         if confirms is None:
             journal.without_confirms(self.level, first, batch, count)
         told = journal.confirm(log, first, True, batch, count)
@@ -178,6 +178,7 @@ class StreamMirrorLevel(MirrorLevel):
         first: int,
         envelopes: Sequence[Envelope],
         bodies: Sequence[bytes],
+        expires_at: float | None,
         delivered: bool,
         confirms: PublishConfirms | None,
         first_seq: int,
