@@ -129,6 +129,14 @@ class Message(Struct, eq=False, gc=False):
         self.body = PAGED_OUT
 
 
+def parted_by_expiry(messages: list[Message], now: float) -> tuple[list[Message], list[Message]]:
+    """The messages that have not expired by now, and those that have."""
+    expired = [one for one in messages if one.expires_at is not None and one.expires_at <= now]
+    if not expired:
+        return messages, expired
+    return [one for one in messages if one.expires_at is None or one.expires_at > now], expired
+
+
 def new_messages(
     envelopes: Sequence[Envelope], bodies: Sequence[bytes], first: int, expires_at: float | None
 ) -> list[Message]:

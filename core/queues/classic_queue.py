@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from warren.core.backing.backing_queue import BackingQueue, answer_of, answers_of
 from warren.core.backing.publishing_again import publishing_again
-from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message import Envelope, Message, parted_by_expiry
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
@@ -52,14 +52,7 @@ class ClassicQueue(LocalQueue):
     """A classic queue that this node leads. Other types whose messages go to one consumer each
     derive from it."""
 
-    __slots__ = (
-        "_expiry",
-        "_has_expiring",
-        "_rules",
-        "_sent_late",
-        "_strict",
-        "redelivery",
-    )
+    __slots__ = ("_expiry", "_has_expiring", "_rules", "_sent_late", "_strict", "redelivery")
 
     def __init__(
         self,
@@ -264,28 +257,28 @@ class ClassicQueue(LocalQueue):
                 self._resume_soon()
                 return
             consumer = ready[0]
-            if len(ready) == 1 and not (self._strict or self._has_expiring or consumer.no_ack):
+            if len(ready) == 1 and not (self._strict or consumer.no_ack):
                 taken = self._hand_over_many(consumer, messages_left)
                 if not taken or not backing.length:
                     return
                 messages_left -= taken
                 ready = ring.top
-                continue
-            message = backing.fetch()
-            if message is None:
-                break
-            messages_left -= 1
-            bytes_left -= len(message.body)
-            if consumer.no_ack:
-                self._send_message(consumer, message)
-                self._sent_late += 1
-                acknowledged.ack((message,))
             else:
-                self._hand_over(consumer, message)
-            if consumer.blocked:
-                ready = ring.top
-            elif len(ready) > 1:
-                ready.rotate(-1)
+                message = backing.fetch()
+                if message is None:
+                    break
+                messages_left -= 1
+                bytes_left -= len(message.body)
+                if consumer.no_ack:
+                    self._send_message(consumer, message)
+                    self._sent_late += 1
+                    acknowledged.ack((message,))
+                else:
+                    self._hand_over(consumer, message)
+                if consumer.blocked:
+                    ready = ring.top
+                elif len(ready) > 1:
+                    ready.rotate(-1)
             if self._has_expiring and backing.length and not self._drop_expired(EXPIRY_SLICE):
                 self._resume_soon()
                 return
@@ -396,9 +389,8 @@ class ClassicQueue(LocalQueue):
     # For operators
 
     def take_waiting(self, level: int, positions: Collection[int]) -> list[Message]:
-        if self.redelivery is None:
-            return []
-        return self.redelivery.take_out(self.backing, level, positions)
+        redelivery = self.redelivery
+        return [] if redelivery is None else redelivery.take_out(self.backing, level, positions)
 
     def purge(self) -> int:
         if self._trace is not None:
@@ -522,18 +514,23 @@ class ClassicQueue(LocalQueue):
         return self.redelivery.shown(self.backing, message)
 
     def _hand_over_many(self, consumer: Consumer, limit: int) -> int:
-        """Hand the only consumer up to `limit` messages. Returns how many it took."""
+        """Hand the only consumer up to `limit` messages, less the expired ones. Returns how many
+        left the queue; a higher number if they are large."""
         backing = self.backing
         # Fewer messages if they are large on average, so that a slice stays short.
         by_size = 1 + DELIVERY_SLICE_BYTES * backing.length // (backing.ready_bytes + 1)
         messages = backing.fetch_many(min(limit, by_size, consumer.capacity()))
+        fetched = len(messages)
+        expired: list[Message] = []
+        if self._has_expiring:
+            messages, expired = parted_by_expiry(messages, self._vhost.clock.now())
         self.unacked += len(messages)
         consumer.take_many(messages)
         if self._trace is not None:
             self._trace.handed_over_many(self, consumer.traced_as(), messages)
-        if by_size < limit:
-            return max(len(messages), limit * len(messages) // by_size)
-        return len(messages)
+        if expired:
+            self._expired(expired)
+        return max(fetched, limit * fetched // by_size)
 
     # Deaths
 
@@ -610,11 +607,14 @@ class ClassicQueue(LocalQueue):
             return True
         expired = self.backing.fetch_expired(self._vhost.clock.now(), limit)
         if expired:
-            self._vhost.turns.spend(len(expired) * DROP_US)
-            self.ways_out.expired += len(expired)
-            self._bury(expired, DeathReason.EXPIRED)
+            self._expired(expired)
         self._arm_expiry()
         return len(expired) < limit
+
+    def _expired(self, messages: list[Message]) -> None:
+        self._vhost.turns.spend(len(messages) * DROP_US)
+        self.ways_out.expired += len(messages)
+        self._bury(messages, DeathReason.EXPIRED)
 
     def _arm_expiry(self) -> None:
         """Keep one timer, set no later than the earliest expiry among the heads."""

@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from warren.core.backing.backing_queue import ReturningQueue
 from warren.core.errors import ResourceLocked, Unsupported
-from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message import Envelope, Message, parted_by_expiry
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import PublishConfirms, Settlement
 from warren.core.queues.classic_queue import ClassicQueue
@@ -141,7 +141,11 @@ class QuorumQueue(ClassicQueue):
         message = self.backing.fetch()
         if message is None:
             return 0
-        self._hand_over(consumer, message)
+        _, expired = parted_by_expiry([message], self._vhost.clock.now())
+        if expired:
+            self._expired(expired)
+        else:
+            self._hand_over(consumer, message)
         return 1
 
     def get(self, no_ack: bool, client: TracedClient) -> Message | None:
