@@ -272,8 +272,6 @@ class RunningNode:
             cluster.on_nodes_changed = partial(_look_again, shovels, federation)
         if kept is not None:
             _settle_unclaimed(node, kept.messages, stores, cluster)
-            if cluster is not None:
-                kept.messages.storage.on_lost = cluster.mirroring.has_lost
         for monitor in monitors:
             monitor.start()
         return cls(
@@ -546,9 +544,11 @@ async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
 def _settle_unclaimed(
     node: Node, messages: MessageStorage, stores: Stores, cluster: Cluster | None
 ) -> None:
-    """Keep, drop or take as a mirror's copy the messages on disk that no open queue has claimed."""
+    """Keep, drop or take as a mirror's copy the messages on disk that no open queue has claimed.
+    From now on the cluster is told of messages that the storage loses."""
     is_deleted = None
     if cluster is not None:
+        messages.storage.on_lost = cluster.mirroring.has_lost
         is_deleted = cluster.leftovers(messages.storage.card_files, stores.deleted_queues)
         cluster.find_former_copies(node, is_deleted)
     records = stores.metadata.records(("queue",))

@@ -116,11 +116,10 @@ class Mirroring:
         self._by_key: dict[Key, int] = {}
         self._to_flush: dict[LedQueue, None] = {}
         self._ticks = 0
-        # Queues whose definitions have changed since the last tick.
+        # Queues whose definitions have changed since the last tick, and storages with losses.
         self._changed: set[int] = set()
-        self._congested: set[LedQueue] = set()
-        # The storages of queues that have lost messages while this node led them.
         self._lossy: set[int] = set()
+        self._congested: set[LedQueue] = set()
         self.figures = MirrorFigures(
             nodes.name,
             self._leadership.promotions,
@@ -190,22 +189,9 @@ class Mirroring:
         return self.copies.backing(spec)
 
     def has_lost(self, level_id: int) -> None:
-        """Note that the storage of a level has lost messages of its queue, which were damaged: a
-        mirror that is in sync has them, and is to lead if this node leads the queue."""
-        storage_id = level_id - level_id % LEVELS
-        if storage_id not in self._lossy:
-            self._lossy.add(storage_id)
-            # The caller may be in the middle of a delivery.
-            self._clock.call_soon(lambda: self._look_at_lossy(storage_id))
-
-    def _look_at_lossy(self, storage_id: int) -> None:
-        led = next((led for led in self._led.values() if led.storage_id == storage_id), None)
-        record = None if led is None else self._record(led.queue)
-        if led is None or record is None or not record.in_sync:
-            # No other node has these messages.
-            self._lossy.discard(storage_id)
-        else:
-            self.reconcile(led.queue)
+        """Note that the storage of a level has lost messages of its queue, which were damaged: if
+        this node leads the queue, a mirror that is in sync has them, and is to lead."""
+        self._lossy.add(level_id - level_id % LEVELS)
 
     def stop_leading(self) -> None:
         """The node stops in order: let mirrors take the lead at once if that loses nothing."""
@@ -385,8 +371,9 @@ class Mirroring:
             return
         can_take_over = self.hand_overs.can_take_over()
         leader = wanted_leader(wanted, copies, can_take_over)
-        if led.storage_id in self._lossy:
-            # Mirrors in sync have these messages, and the next leader makes them ready again.
+        if led.has_lost_messages:
+            # Mirrors in sync have them, and the next leader makes them ready again.
+            led.has_lost_messages = bool(record.in_sync)
             leader = next_leader(copies, can_take_over, {}) or leader
         # A hand-over makes each mirror in sync stand still, so all of them have to be up.
         if leader != self._nodes.name and set(record.in_sync) <= set(led.members()):
@@ -425,10 +412,16 @@ class Mirroring:
     async def _look(self) -> None:
         """Look at queues and copies that wait for something, and at a share of the rest."""
         changed, self._changed = self._changed, set()
+        lossy, self._lossy = self._lossy, set()
+        for led in self._led.values() if lossy else ():
+            led.has_lost_messages |= led.storage_id in lossy
         due_led = [
             led
             for queue_id, led in self._led.items()
-            if not led.at_rest or queue_id in changed or self._is_in_share(queue_id)
+            if not led.at_rest
+            or led.has_lost_messages
+            or queue_id in changed
+            or self._is_in_share(queue_id)
         ]
         due_copies = self.copies.due(self._is_in_share)
         await self._in_turns(due_led, self._look_at_led)
@@ -534,7 +527,6 @@ class Mirroring:
     # `LeadershipEffects`
 
     def leads_no_more(self, led: LedQueue) -> None:
-        self._lossy.discard(led.storage_id)
         self._to_flush.pop(led, None)
         self.set_flow(led, False)
         led.await_mirrors(())

@@ -114,8 +114,7 @@ class Leader:
         expires_at: float | None,
         delivered: bool,
     ) -> int:
-        left_s = lives_s(expires_at, self._clock)
-        batch = self._batch
+        batch, left_s = self._batch, lives_s(expires_at, self._clock)
         self._script.publish(level, position, envelope, body, left_s, delivered)
         self._written()
         return batch
@@ -130,8 +129,7 @@ class Leader:
         delivered: bool,
     ) -> int:
         """`publish` each of these messages, from `first` on, in one batch."""
-        left_s = lives_s(expires_at, self._clock)
-        batch = self._batch
+        batch, left_s = self._batch, lives_s(expires_at, self._clock)
         self._script.publish_many(level, first, envelopes, bodies, left_s, delivered)
         self._written()
         return batch

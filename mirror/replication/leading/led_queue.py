@@ -120,8 +120,8 @@ class LedQueue:
         self._cards = AwaitedCards()
         # Set while this node, which was away, does not know yet whether it leads on.
         self.returned: ReturnedLeader | None = None
-        # Whether the queue waited for nothing at the last look.
-        self.at_rest = False
+        # Whether the queue waited for nothing at the last look; whether messages were lost here.
+        self.at_rest = self.has_lost_messages = False
         # The nodes that were asked to have a mirror, and the time.
         self._invited: dict[str, float] = {}
         # Mirrors that this node cannot reach, and the time since which it knows.
