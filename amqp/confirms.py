@@ -94,14 +94,13 @@ class ChannelConfirms(PublishConfirms):
         """`record` for publishes from number `first_seq` on; `answers` has a sequence for each
         queue."""
         (answered, *others) = answers
-        if not others:
-            count = len(answered)
-            if PENDING not in answered and REJECTED not in answered and self.undisturbed:
-                self.on_news()
-                return
-            if answered.count(PENDING) == count:
-                self._open.update(zip(range(first_seq, first_seq + count), repeat(1)))
-                return
+        count = len(answered)
+        if all([of_queue.count(PENDING) == count for of_queue in answers]):
+            self._open.update(zip(range(first_seq, first_seq + count), repeat(len(answers))))
+            return
+        if not others and PENDING not in answered and REJECTED not in answered and self.undisturbed:
+            self.on_news()
+            return
         for publish_seq, of_publish in enumerate(zip(*answers, strict=True), first_seq):
             self.record(publish_seq, of_publish)
 
@@ -123,8 +122,13 @@ class ChannelConfirms(PublishConfirms):
     def settle_many(self, first_seq: int, count: int) -> None:
         numbers = range(first_seq, first_seq + count)
         still_open = self._open
-        if self._refused or list(map(still_open.get, numbers)).count(1) != count:
+        waiting = set(map(still_open.get, numbers))
+        queues = waiting.pop() if len(waiting) == 1 else None
+        if self._refused or queues is None:
             super().settle_many(first_seq, count)
+            return
+        if queues > 1:
+            still_open.update(zip(numbers, repeat(queues - 1)))
             return
         for number in numbers:
             del still_open[number]

@@ -25,6 +25,11 @@ publishes that observers want; each is divided by the number of queues. After ea
 checked whether the turn is over."""
 
 
+LARGE_BYTES = 4096
+"""Persistent messages with bodies of this size are handed to several queues one after the other, as
+the storage then writes them once; it writes small ones once for each queue anyway."""
+
+
 class GatheredPublishes:
     """Publishes of one channel to the same queues, which are none until they are known.
 
@@ -60,11 +65,7 @@ class GatheredPublishes:
         )
 
     def hand_over(self) -> bool:
-        """Publish what was gathered. Returns whether to go on.
-
-        A persistent message for several queues is stored once; for that, the queues have to get it
-        one after the other.
-        """
+        """Publish what was gathered. Returns whether to go on."""
         envelopes, bodies = self.envelopes, self.bodies
         count = len(bodies)
         if not count:
@@ -84,7 +85,7 @@ class GatheredPublishes:
         if (
             count == 1
             or self._one_by_one()
-            or (shared and any([envelope.persistent for envelope in envelopes]))
+            or (shared and self._are_written_once(envelopes, bodies))
             or transaction is not None
         ):
             all_taken = self._hand_over_each(envelopes, bodies)
@@ -123,6 +124,11 @@ class GatheredPublishes:
             channel.connection.close_channel(channel.number, error, PUBLISH_IDS)
             return False
         return True
+
+    @staticmethod
+    def _are_written_once(envelopes: list[Envelope], bodies: list[bytes]) -> bool:
+        """Whether one of the messages should be on disk once, and not once for each queue."""
+        return max(map(len, bodies)) >= LARGE_BYTES and any([one.persistent for one in envelopes])
 
     def _one_by_one(self) -> bool:
         """Whether a queue must look at each message by itself."""

@@ -156,7 +156,8 @@ class QueueIndex(StreamReading):
         publish_seqs: Iterable[int],
         arrived_at: float | None = None,
     ) -> None:
-        """`write` many messages. None of them is for other queues too: those come one by one."""
+        """`write` many messages. Large ones that are for other queues, too, are on disk once only
+        if they are written one by one, for one queue after the other."""
         unwritten = self._unwritten
         if arrived_at is not None:
             arrived_us = int(arrived_at * 1e6)

@@ -140,14 +140,15 @@ class NotedIndex(Protocol):
 
 class Journal:
     """Writes the persistent store. `noted` are the queue indexes that have something to write.
-    Messages of `embed_below` octets or more are written once, whatever the number of their queues.
+    Messages of `embed_below` octets or more are written once, whatever the number of their queues,
+    if these note them one after the other (`note`).
 
     `closing`: a batch will be closed later, nothing more has to be done for that; `urgent`: it will
     be closed as soon as possible.
 
     The `mark` of a message is the number of octets noted before it, in all queues together; it is
-    the same in every queue that gets the message. A batch ends at a mark. So a batch has a message
-    for all of its queues or for none, and the body that these share only once.
+    the same in every queue that shares the message. A batch ends at a mark. So a batch has such a
+    message for all of its queues or for none, and its body only once.
     """
 
     def __init__(
@@ -232,8 +233,8 @@ class Journal:
     def note_many(
         self, index: NotedIndex, end_mark: int, octets: int, confirms: PublishConfirms | None
     ) -> None:
-        """Note that the index has messages for no other queue. It gave them marks from
-        `noted_bytes` on; `end_mark` follows the last one."""
+        """Note that the index has many messages to write. It gave them marks from `noted_bytes` on;
+        `end_mark` follows the last one."""
         self.last_body = self.last_envelope = None
         self.noted_bytes = end_mark
         self.unwritten_bytes += octets

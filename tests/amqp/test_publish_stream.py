@@ -101,6 +101,36 @@ def test_publishes_of_one_read_are_handed_over_together(
     assert client.counts("q")[0] == 100
 
 
+@pytest.mark.parametrize(("size", "calls"), [(10, [30, 30]), (5000, [])])
+def test_persistent_messages_for_several_queues_are_handed_over_together_unless_they_are_large(
+    size: int, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large one is on disk once, and for that the queues get it one after the other."""
+    client = Broker().connects()
+    client.opens_channel(1)
+    for queue in ("q1", "q2"):
+        client.declares(queue, durable=True)
+        client.sends(commands.Queue.Bind, queue=queue, exchange="amq.fanout", routing_key="")
+        client.receives(commands.Queue.BindOk)
+    client.selects_confirms()
+    together: list[int] = []
+    publish_many = ClassicQueue.publish_many
+
+    def counted(queue: ClassicQueue, envelopes: Sequence[Envelope], *rest: Any) -> Any:
+        together.append(len(envelopes))
+        return publish_many(queue, envelopes, *rest)
+
+    monkeypatch.setattr(ClassicQueue, "publish_many", counted)
+    publishes = [
+        publish_frames(1, "amq.fanout", "", bytes(size), message_id=f"{number}", delivery_mode=2)
+        for number in range(10, 40)
+    ]
+    client.sends_octets(b"".join(publishes))
+    assert together == calls
+    assert client.receives(commands.Basic.Ack).delivery_tag == 30
+    assert [client.counts(queue)[0] for queue in ("q1", "q2")] == [30, 30]
+
+
 def test_a_quota_that_dead_letters_use_up_closes_the_channel_whose_publish_is_refused() -> None:
     """Three queues send each message on to the fourth, so a publish to all of them adds four."""
     broker = Broker()
