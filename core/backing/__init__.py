@@ -17,6 +17,19 @@ and requeued under positions that only grow. The implementations can be stacked:
 `variable_queue` has `ready_messages`, which are in memory, in a `disk_range` or among the
 `returned_messages`; `page_out` moves their bodies. `paging` decides how much all queues together
 may keep in memory, from `queue_rates`. `peeking` and `taking` are for looking at messages and
-taking them out of the middle. Quorum queues (`core/queues/quorum_level.py`) and mirrors
+taking them out of the middle.
+
+Four positions divide the messages of a backing queue, or of its copy at a mirror:
+
+- `undelivered_from`: messages before it were delivered since this object was made, or are gone.
+  The next fetch of a message that was not returned begins here.
+- `delivered_below`: messages before it may have been delivered, also by an earlier run of the node
+  or by another leader. It is never less than `undelivered_from`.
+- `redelivered_below` of a store: the `delivered_below` with which the store was closed. Messages
+  before it are marked as redelivered when they are read.
+- `handed_out_below` of a mirror: the leader has announced that it may deliver the messages before
+  it (`mirror/replication/levels/hand_outs.py`).
+
+Quorum queues (`core/queues/quorum_level.py`) and mirrors
 (`mirror/replication/levels/`) wrap a backing queue.
 """

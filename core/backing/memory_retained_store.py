@@ -138,7 +138,7 @@ class MemoryRetainedStore:
             del self._kept[position]
         del self._positions[places.start : places.stop]
 
-    def close(self, undelivered_from: int) -> None:
+    def close(self, delivered_below: int) -> None:
         """Does nothing: no message survives."""
 
     def delete(self) -> None:

@@ -88,7 +88,8 @@ class QueueStore(Protocol):
     """Whether persistent messages are to survive a restart."""
 
     redelivered_below: int
-    """Messages below this position may have been delivered before the node started."""
+    """Messages below this position may have been delivered before the node started: it is the
+    position with which the store was closed."""
 
     read_count: int
     """Messages read from the disk so far."""
@@ -180,7 +181,7 @@ class QueueStore(Protocol):
         """
         ...
 
-    def close(self, undelivered_from: int) -> None:
+    def close(self, delivered_below: int) -> None:
         """Close the store of a node that stops: messages from this position on were never
         delivered."""
         ...

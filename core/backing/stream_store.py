@@ -76,7 +76,7 @@ class StreamStore(Protocol):
 
     def remove_range(self, start: int, end: int) -> None: ...
 
-    def close(self, undelivered_from: int) -> None: ...
+    def close(self, delivered_below: int) -> None: ...
 
     def delete(self) -> None: ...
 
@@ -183,7 +183,7 @@ class MemoryStreamStore:
     def remove_range(self, start: int, end: int) -> None:
         del self._kept[self._index(start) : self._index(end)]
 
-    def close(self, undelivered_from: int) -> None:
+    def close(self, delivered_below: int) -> None:
         """Does nothing: no message survives."""
 
     def delete(self) -> None:

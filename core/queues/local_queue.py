@@ -40,7 +40,18 @@ RESUME_US = 500
 
 
 class LocalQueue(Queue):
-    """A queue that this node leads; without a cluster, any queue."""
+    """A queue that this node leads; without a cluster, any queue.
+
+    It can stand still in four ways, also in several at once:
+
+    - It is *held* while it is handed over, or another node may lead it: publishes wait, consumers
+      get nothing, and a basic.get waits.
+    - It is *withheld* while mirrors have to hear what may be delivered: publishes are taken,
+      consumers get nothing more, and a basic.get waits.
+    - It is *still* while many messages are returned, or too many wait to be retained: publishes are
+      taken, consumers get nothing, and a basic.get is answered.
+    - It *lacks copies* while too few nodes have it: publishes are refused.
+    """
 
     is_here = True
 

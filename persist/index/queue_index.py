@@ -88,7 +88,8 @@ class QueueIndex(StreamReading):
         self.entries = IndexEntries(queue_id, directory, durable=durable, context=context)
         self.definition: Commit | None = None
         self.redelivered_below = 0
-        self.undelivered_from: int | None = None
+        # Set when the queue is closed.
+        self.delivered_below: int | None = None
         self.read_count = 0
         self.written_count = 0
         self.returns = DeliveryCounts(queue_id)
@@ -553,8 +554,8 @@ class QueueIndex(StreamReading):
 
     # The end
 
-    def close(self, undelivered_from: int) -> None:
-        self.undelivered_from = undelivered_from
+    def close(self, delivered_below: int) -> None:
+        self.delivered_below = delivered_below
 
     def delete(self) -> None:
         """End the queue, but keep its messages: until the disk knows, the queue may come back."""

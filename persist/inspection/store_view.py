@@ -58,10 +58,9 @@ class StoreView:
     """The contents of a storage, as its `directory` says now.
 
     `files` are the newest generations by number. `stopped_clean`: the node ended its work in
-    order and did not start again, so nothing can be unfinished. `undelivered`: the positions from
-    which on nothing of a queue was delivered, as the next start will find them; None if it will
-    find that the node has crashed. Queues of which `only` says no
-    are passed over. Without `totals`, segments are read when their entries are asked for.
+    order and did not start again, so nothing can be unfinished. `delivered_below`: the positions
+    from which on nothing of a queue was delivered, as the next start will find them; None if it
+    will find that the node has crashed. Queues of which `only` says no are passed over. Without `totals`, segments are read when their entries are asked for.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class StoreView:
         """Raises `NewerStorage`, OSError."""
         self.checkpoint: Checkpoint | None = None
         self.files: dict[int, int] = {}
-        self.undelivered: dict[int, int] | None = None
+        self.delivered_below: dict[int, int] | None = None
         self._filesystem = filesystem
         self._directory = directory
         self._log_directory = directory / LOG_DIRECTORY
@@ -190,7 +189,7 @@ class StoreView:
         if data is None:
             return False
         try:
-            node_id, end, undelivered = decode_clean(data)
+            node_id, end, delivered_below = decode_clean(data)
         except Damaged as damage:
             self._harmed(path, Harm(0, len(data), str(damage)))
             return False
@@ -199,7 +198,7 @@ class StoreView:
         next_file_id = max(self.last_file_id, file_of(self.place) - 1) + 1
         # As recovery has it: if the last files of the log are missing, the others still count.
         if node_id == self._node_id and file_of(end) >= next_file_id:
-            self.undelivered = undelivered
+            self.delivered_below = delivered_below
         return file_of(end) == next_file_id
 
     def _replay(self, file_id: int, file: File, *, complete: bool) -> None:

@@ -564,13 +564,13 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
     return Checkpoint(node_id, place, start)
 
 
-def encode_clean(node_id: bytes, end: int, undelivered: Sequence[tuple[int, int]]) -> bytes:
+def encode_clean(node_id: bytes, end: int, delivered_below: Sequence[tuple[int, int]]) -> bytes:
     """The node stopped with its journal ending at `end`.
 
-    `undelivered`: queues, and the position from which nothing of them was ever delivered.
+    `delivered_below`: queues, and the position from which nothing of them was ever delivered.
     """
-    head = _CLEAN.pack(CLEAN_MAGIC, FORMAT_VERSION, 0, len(undelivered), node_id, end)
-    body = head + encode_ranges(undelivered)
+    head = _CLEAN.pack(CLEAN_MAGIC, FORMAT_VERSION, 0, len(delivered_below), node_id, end)
+    body = head + encode_ranges(delivered_below)
     return body + _CRC.pack(crc32(body))
 
 
@@ -581,10 +581,10 @@ def decode_clean(data: bytes) -> tuple[bytes, int, dict[int, int]]:
     if _CRC.unpack_from(data, len(data) - 4)[0] != crc32(data[:-4]):
         raise Damaged("checksum of the note of a clean stop")
     _, _, _, count, node_id, end = _CLEAN.unpack_from(data)
-    undelivered = decode_ranges(data[_CLEAN.size : -4])
-    if len(undelivered) != count:
-        raise Damaged(f"{len(undelivered)} queues where {count} were written")
-    return node_id, end, dict(undelivered)
+    delivered_below = decode_ranges(data[_CLEAN.size : -4])
+    if len(delivered_below) != count:
+        raise Damaged(f"{len(delivered_below)} queues where {count} were written")
+    return node_id, end, dict(delivered_below)
 
 
 # Delivery counts

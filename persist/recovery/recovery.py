@@ -83,7 +83,7 @@ class Recovery:
     """One recovery; `run` does it. Everything else is the outcome.
 
     `queues` holds the segments by queue. `place` is that of the last checkpoint, `end` where the
-    journal ends, `start` counts this start of the node. `undelivered` says, after a clean stop,
+    journal ends, `start` counts this start of the node. `delivered_below` says, after a clean stop,
     from which position on nothing of a queue was delivered; it is None after a crash.
     `delivery_counts` are by queue and position, also of messages that are gone. `damaged`
     counts records, frames and files that could not be used.
@@ -109,7 +109,7 @@ class Recovery:
         self.end = 0
         self.start = 1
         self.last_file_id = 0
-        self.undelivered: dict[int, int] | None = None
+        self.delivered_below: dict[int, int] | None = None
         self.damaged = 0
         self.replayed = 0
         self.journal_bytes = 0
@@ -208,7 +208,7 @@ class Recovery:
         if data is None:
             return
         try:
-            node_id, end, undelivered = decode_clean(data)
+            node_id, end, delivered_below = decode_clean(data)
         except Damaged as damage:
             log_event(
                 log,
@@ -225,7 +225,7 @@ class Recovery:
             self.last_file_id = file_of(end) - 1
             self.end = end
         if end == self.end:
-            self.undelivered = undelivered
+            self.delivered_below = delivered_below
 
     def _read_counts(self) -> None:
         """Read the delivery counts that the last checkpoint has kept."""
@@ -395,7 +395,7 @@ class Recovery:
         )
         for at, file_id in enumerate(journal):
             # After a clean stop nothing is unfinished.
-            complete = at < len(journal) - 1 or self.undelivered is not None
+            complete = at < len(journal) - 1 or self.delivered_below is not None
             self._replay_file(self.files[file_id], complete=complete)
             self._journal_done += self.files[file_id].size
             self._tell()

@@ -130,7 +130,7 @@ class Storage:
         self._deleted_queues = deleted_queues
         self._recovered = recovery.queues
         self._recovered_counts = recovery.delivery_counts
-        self._undelivered = recovery.undelivered
+        self._delivered_below = recovery.delivered_below
         self._first_position = recovery.start << START_SHIFT
         self._open: dict[int, QueueIndex] = {}
         self._work = WorkInTurns(context.clock.call_soon)
@@ -300,10 +300,10 @@ class Storage:
             counts = self._recovered_counts.pop(index.queue_id, None)
             if counts:
                 index.adopt_returns(counts)
-        if self._undelivered is None:
+        if self._delivered_below is None:
             index.redelivered_below = index.first_position()
         else:
-            index.redelivered_below = self._undelivered.get(index.queue_id, 0)
+            index.redelivered_below = self._delivered_below.get(index.queue_id, 0)
 
     def settle_unclaimed(
         self,
@@ -341,7 +341,7 @@ class Storage:
             else:
                 index.delete()
         self.unclaimed.report()
-        self._undelivered = None
+        self._delivered_below = None
         self._recovered_counts = {}
         # The messages leave the disk later; if the node ends before, the next start needs notes.
         if unnoted := dropped - deleted_queues.noted:
@@ -522,12 +522,12 @@ class Storage:
         return lost
 
     def _write_clean(self) -> None:
-        undelivered = [
-            (index.queue_id, index.undelivered_from)
+        delivered_below = [
+            (index.queue_id, index.delivered_below)
             for index in self._open.values()
-            if index.undelivered_from is not None and index.entries.segments
+            if index.delivered_below is not None and index.entries.segments
         ]
-        data = encode_clean(self._context.node_id, self.persistent.next_file_place, undelivered)
+        data = encode_clean(self._context.node_id, self.persistent.next_file_place, delivered_below)
         try:
             write_small_file(self._context.filesystem, self.directory / CLEAN_FILE, data)
         except OSError as error:

@@ -229,7 +229,7 @@ class Creation:
         elif known.is_stopped_since():
             found = {
                 at: of_stopped(
-                    at, view.undelivered, _end(path, at), marked=queue_of(at) not in unmarked
+                    at, view.delivered_below, _end(path, at), marked=queue_of(at) not in unmarked
                 )
                 for at in levels
             }

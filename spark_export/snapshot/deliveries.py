@@ -84,14 +84,14 @@ class KnownDeliveries:
 
 
 def of_stopped(
-    level: int, undelivered: Mapping[int, int] | None, end: int, *, marked: bool
+    level: int, delivered_below: Mapping[int, int] | None, end: int, *, marked: bool
 ) -> Deliveries:
     """Return what is known about a level of a queue after its node has stopped.
 
-    `undelivered` are the positions from which nothing was delivered, by level; None after a crash.
-    `end` is behind all positions. Messages of a queue that is not `marked` never come as
+    `delivered_below` are the positions from which nothing was delivered, by level; None after a
+    crash. `end` is behind all positions. Messages of a queue that is not `marked` never come as
     redelivered.
     """
     if not marked:
         return Deliveries((), 0)
-    return Deliveries((), end if undelivered is None else undelivered.get(level, 0))
+    return Deliveries((), end if delivered_below is None else delivered_below.get(level, 0))

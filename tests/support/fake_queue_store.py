@@ -208,10 +208,10 @@ class FakeQueueStore:
     def expiries(self) -> Iterator[tuple[int, float | None]]:
         return ((position, kept.expires_at) for position, kept in self.kept.items())
 
-    def close(self, undelivered_from: int) -> None:
+    def close(self, delivered_below: int) -> None:
         self._check_open()
-        assert undelivered_from >= self.redelivered_below
-        self.closed_at = undelivered_from
+        assert delivered_below >= self.redelivered_below
+        self.closed_at = delivered_below
 
     def delete(self) -> None:
         self._check_open()

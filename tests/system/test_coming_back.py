@@ -102,7 +102,7 @@ def test_a_mirror_that_stops_remembers_what_clients_may_have_had(
         assert held.basic_get(QUEUE)[2] == body
     wait_until(lambda: b.queue(QUEUE)["messages_unacknowledged"] == 2)
     b.stop()
-    _, _, undelivered = decode_clean((b.data_directory / "store/clean").read_bytes())
-    (first,) = [at for storage_id, at in undelivered.items() if is_copy(storage_id)]
+    _, _, delivered_below = decode_clean((b.data_directory / "store/clean").read_bytes())
+    (first,) = [at for storage_id, at in delivered_below.items() if is_copy(storage_id)]
     # The start of a node is in the upper bits.
     assert first % (1 << 40) >= 2
