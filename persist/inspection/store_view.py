@@ -60,7 +60,8 @@ class StoreView:
     `files` are the newest generations by number. `stopped_clean`: the node ended its work in
     order and did not start again, so nothing can be unfinished. `delivered_below`: the positions
     from which on nothing of a queue was delivered, as the next start will find them; None if it
-    will find that the node has crashed. Queues of which `only` says no are passed over. Without `totals`, segments are read when their entries are asked for.
+    will find that the node has crashed. Queues of which `only` says no are passed over. Without
+    `totals`, segments are read when their entries are asked for.
     """
 
     def __init__(
