@@ -45,6 +45,29 @@ def test_rejected_message_goes_to_the_dead_letter_exchange(ch: RawChannel, names
     assert message["redelivered"] is False
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({}, [b"low 1", b"high", b"low 2", b"low 0"]),
+        ({"x_max_priority": 4}, [b"high", b"low 1", b"low 2", b"low 0"]),
+    ],
+)
+def test_dead_letters_come_in_the_order_of_delivery_tags_by_priority(
+    ch: RawChannel, arguments: dict[str, int], expected: list[bytes]
+) -> None:
+    dead = ch.own_queue()
+    queue = dying_into(ch, dead, **arguments)
+    ch.consume(queue)
+    tags = []
+    for body, priority in ((b"low 0", 0), (b"low 1", 0), (b"high", 2), (b"low 2", 0)):
+        ch.publish(body, queue, priority=priority)
+        tags.append(ch.delivery(body)["delivery_tag"])
+    ch.reject(tags[0], requeue=True)
+    last = ch.delivery(b"low 0")["delivery_tag"]
+    ch.nack(last, multiple=True, requeue=False)
+    assert [message.body for message in ch.arriving(dead, 4)] == expected
+
+
 def test_dead_letter_routing_key_replaces_the_original(ch: RawChannel, names: Names) -> None:
     exchange, dead = names.new(), ch.own_queue()
     ch.declare_exchange(exchange, "direct")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from warren.core.backing.backing_queue import BackingQueue, answer_of, answers_of
+from warren.core.backing.priority_queue import level_number
 from warren.core.backing.publishing_again import publishing_again
 from warren.core.messages.message import Envelope, Message, parted_by_expiry
 from warren.core.messages.message_observer import TracedClient
@@ -90,8 +91,9 @@ class ClassicQueue(LocalQueue):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether rules of the queue look at each message, so that `publish_many` is not for it."""
-        return self._strict
+        """Whether rules of the queue look at each message, so that `publish_many` is not for it. So
+        they do where what exceeds a limit may have expired: its dead letter says which it was."""
+        return self._strict or (self._has_expiring and self.settings.has_length_limit)
 
     # Publishing
 
@@ -134,9 +136,8 @@ class ClassicQueue(LocalQueue):
     ) -> Sequence[Settlement]:
         backing = self.backing
         ttl_ms = self._time_to_live_ms(envelopes[0])
-        expires_at = None
-        if ttl_ms is not None:
-            expires_at = self._vhost.clock.now() + ttl_ms / 1000
+        expires_at = None if ttl_ms is None else self._vhost.clock.now() + ttl_ms / 1000
+        if self._has_expiring:
             self._drop_expired(EXPIRY_SLICE)
         ready = self.ring.top
         count = len(bodies)
@@ -145,6 +146,7 @@ class ClassicQueue(LocalQueue):
             if expires_at is not None:
                 self._has_expiring = True
                 self._arm_expiry()
+            self._drop_excess()
             return answers_of(backing, envelopes, confirms)
         if len(ready) > 1:
             return self._publish_each(envelopes, bodies, confirms, first_seq)
@@ -336,7 +338,7 @@ class ClassicQueue(LocalQueue):
     def reject(self, messages: Iterable[Message]) -> None:
         if self.deleted:
             return
-        dead = sorted(messages, key=lambda message: message.position)
+        dead = sorted(messages, key=lambda one: -level_number(self.backing, one.envelope))
         self.unacked -= len(dead)
         self.given_back += len(dead)
         self.ways_out.rejected += len(dead)
@@ -445,7 +447,7 @@ class ClassicQueue(LocalQueue):
         # Whether the queue must look at each message by itself.
         self._strict = (
             settings.message_ttl_ms == 0
-            or settings.has_length_limit
+            or self._limits_one_by_one
             or self.redelivery is not None
             or (self._trace is not None and not self._trace.takes_batches)
             or self._takes_nothing
@@ -454,6 +456,7 @@ class ClassicQueue(LocalQueue):
         self._rules = (
             self._strict
             or settings.message_ttl_ms is not None
+            or settings.has_length_limit
             or self._trace is not None
             or self.retention is not None
         )
@@ -561,8 +564,7 @@ class ClassicQueue(LocalQueue):
     # Length limits
 
     def _would_overflow(self, body_size: int) -> bool:
-        backing = self.backing
-        return self.settings.exceeded(backing.length + 1, backing.ready_bytes + body_size)
+        return self.settings.exceeded(len(self) + 1, self.backing.ready_bytes + body_size)
 
     def _keep_rules(self) -> None:
         """Drop messages that have expired, or exceed the length limit."""
@@ -572,8 +574,7 @@ class ClassicQueue(LocalQueue):
 
     def _drop_excess(self) -> None:
         """Drop messages from the head until the limits are kept, a slice at a time."""
-        settings = self.settings
-        if settings.overflow != "drop-head" or self._held is not None:
+        if not self.settings.has_length_limit or self.refuses_when_full or self.is_held:
             return
         excess: list[Message] = []
         while len(excess) < DROP_SLICE and self._over_limit():
@@ -593,8 +594,7 @@ class ClassicQueue(LocalQueue):
             self._drop_expired(EXPIRY_SLICE)
 
     def _over_limit(self) -> bool:
-        backing = self.backing
-        return backing.length > 0 and self.settings.exceeded(backing.length, backing.ready_bytes)
+        return len(self) > 0 and self.settings.exceeded(len(self), self.backing.ready_bytes)
 
     # Expiry
 

@@ -161,6 +161,13 @@ class LocalQueue(Queue):
         self._turn_away(envelope)
         return REJECTED
 
+    @property
+    def _limits_one_by_one(self) -> bool:
+        """Whether a length limit has to be looked at after each publish, and not after several: the
+        queue refuses what is too much, or which messages it drops depends on their priorities."""
+        has_octets_max = self.settings.max_length_bytes is not None
+        return self.refuses_when_full or (has_octets_max and len(self.levels) > 1)
+
     def _turn_away(self, envelope: Envelope) -> None:
         """Count a publish as refused."""
         self._turned_away += 1

@@ -68,7 +68,8 @@ class QuorumQueue(ClassicQueue):
     @property
     def one_by_one(self) -> bool:
         # Its own level confirms nothing while something is published.
-        return self._strict or (self.backing is not self.level and self.backing.defers_transient)
+        is_mirrored = self.backing is not self.level
+        return super().one_by_one or (is_mirrored and self.backing.defers_transient)
 
     @property
     def set_aside(self) -> tuple[int, int]:

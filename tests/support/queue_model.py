@@ -144,7 +144,7 @@ class Model:
         if subscriber is not None:
             self._find_serving(subscriber)
         if verdict == "reject":
-            for entry in sorted(entries, key=lambda entry: entry.seq):
+            for entry in sorted(entries, key=lambda entry: -entry.level):
                 self._dies(entry.body, "rejected")
         elif verdict == "requeue":
             for entry in entries:
@@ -250,8 +250,14 @@ class Model:
 
 _times_ms = st.sampled_from((None, None, None, 0, 125, 1000))
 RULES = st.one_of(
-    # A queue without rules takes shorter ways.
+    # A queue without rules takes shorter ways, and so does one that only drops what is too much.
     st.builds(QueueSettings, dead_letter_exchange=st.sampled_from((None, "dlx"))),
+    st.builds(
+        QueueSettings,
+        max_length=st.sampled_from((None, 1, 3)),
+        max_length_bytes=st.sampled_from((None, 12, 40)),
+        dead_letter_exchange=st.just("dlx"),
+    ),
     st.builds(
         QueueSettings,
         message_ttl_ms=_times_ms,
