@@ -253,6 +253,23 @@ def test_fields_of_a_queue(api: Api, vhost: str, queue: str, ch: RawChannel) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 3}, {"x-queue-mode": "lazy"}])
+def test_persistent_messages_and_their_octets_are_counted_apart(
+    api: Api, own_vhost: str, raw: Raw, arguments: dict[str, object]
+) -> None:
+    ch = raw(vhost=own_vhost).channel()
+    ch.declare("q", durable=True, arguments=arguments)
+    for body, delivery_mode in ((b"one", 2), (b"three", 1), (b"fifteen", 2)):
+        ch.publish(body, "q", delivery_mode=delivery_mode)
+    ch.got("q", no_ack=False)
+    row = eventually(
+        lambda: api.get("queues", own_vhost, "q"),
+        lambda row: row.get("messages_unacknowledged") == 1 and row.get("message_bytes") == 15,
+    )
+    assert (row["messages_persistent"], row["message_bytes_persistent"]) == (2, 10)
+
+
+@pytest.mark.slow
 def test_policy_of_a_queue_is_shown(api: Api, admin: Admin, own_vhost: str) -> None:
     admin.put_policy(own_vhost, "p", "^q", {"max-length": 5})
     admin.put_policy(own_vhost, "o", "^q", {"max-length": 3}, kind="operator-policies")

@@ -56,7 +56,8 @@ class BackingQueueStatus:
 
     `delta` is (start, count, end). Messages that RabbitMQ has in q2 and q3 count as delta. A
     `target_ram_count` of None is infinity. `ram_bytes` are the bodies of all ready messages except
-    those in delta, `stored_count` is the number of messages, ready or not, that are on disk.
+    those in delta, `persistent` is the number of persistent messages, ready or not, of a durable
+    queue, and the octets of their bodies.
     """
 
     mode: str = "default"
@@ -75,7 +76,7 @@ class BackingQueueStatus:
     ram_msg_count: int = 0
     ram_ack_count: int = 0
     ram_bytes: int = 0
-    stored_count: int = 0
+    persistent: tuple[int, int] = (0, 0)
     disk_reads: int = 0
     disk_writes: int = 0
 

@@ -120,7 +120,7 @@ class DueQueue(OneByOne):
             ram_msg_count=in_memory,
             ram_ack_count=len(self._pending),
             ram_bytes=self._held_bytes,
-            stored_count=store.count if store is not None else 0,
+            persistent=store.persistent if store is not None else (0, 0),
             disk_reads=store.read_count if store is not None else 0,
             disk_writes=store.written_count if store is not None else 0,
         )

@@ -159,6 +159,8 @@ class PriorityQueue(OneByOne):
         def total(name: str) -> int:
             return sum([getattr(level, name) for level in levels])
 
+        count = sum([level.persistent[0] for level in levels])
+        octets = sum([level.persistent[1] for level in levels])
         return BackingQueueStatus(
             mode=levels[0].mode,
             q1=total("q1"),
@@ -174,7 +176,7 @@ class PriorityQueue(OneByOne):
             ram_msg_count=total("ram_msg_count"),
             ram_ack_count=total("ram_ack_count"),
             ram_bytes=total("ram_bytes"),
-            stored_count=total("stored_count"),
+            persistent=(count, octets),
             disk_reads=total("disk_reads"),
             disk_writes=total("disk_writes"),
         )

@@ -105,8 +105,9 @@ class QueueStore(Protocol):
     The code that marks messages changes it."""
 
     @property
-    def count(self) -> int:
-        """Messages it has, ready and pending."""
+    def persistent(self) -> tuple[int, int]:
+        """The number of persistent messages it has, ready and pending, and the octets of their
+        bodies."""
         ...
 
     def recovered(self) -> Recovered: ...

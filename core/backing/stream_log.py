@@ -135,7 +135,7 @@ class StreamLog(PublishConfirms):
             delta=(self.first, self.length, self.next_position),
             len=self.length,
             next_seq_id=self.next_position,
-            stored_count=self.length,
+            persistent=(self.length, self.ready_bytes),
             disk_reads=store.read_count,
             disk_writes=store.written_count,
         )

@@ -603,7 +603,7 @@ class VariableQueue:
             ram_msg_count=ready.in_memory,
             ram_ack_count=len(self._pending) if self._joined else self._pending_count,
             ram_bytes=self.ready_bytes - disk.body_bytes,
-            stored_count=self._store.count if self._stored else 0,
+            persistent=self._store.persistent if self._stored else (0, 0),
             disk_reads=self._store.read_count,
             disk_writes=self._store.written_count,
         )

@@ -316,23 +316,24 @@ class QueueRows:
     def _where(self, queue: LocalQueue, status: BackingQueueStatus) -> Row:
         """How many messages and octets are in memory, on disk and unacknowledged."""
         ready_bytes = queue.backing.ready_bytes
+        persistent, persistent_bytes = status.persistent if queue.survives else (0, 0)
         in_memory = self._request.managed.storage is None
         unacked_ram = queue.unacked if in_memory else status.ram_ack_count
         row: Row = {
             "messages_ram": status.ram_msg_count + unacked_ram,
             "messages_ready_ram": status.ram_msg_count,
             "messages_unacknowledged_ram": unacked_ram,
-            "messages_persistent": status.stored_count if queue.survives else 0,
+            "messages_persistent": persistent,
             "messages_paged_out": status.len - status.ram_msg_count,
             "message_bytes_ready": ready_bytes,
             "message_bytes_ram": status.ram_bytes,
             "message_bytes_paged_out": ready_bytes - status.ram_bytes,
+            "message_bytes_persistent": persistent_bytes,
         }
         unacked_bytes = self._statistics.unacked_octets.of(queue)
         if unacked_bytes is not None:
             row["message_bytes"] = ready_bytes + unacked_bytes
             row["message_bytes_unacknowledged"] = unacked_bytes
-            row["message_bytes_persistent"] = ready_bytes + unacked_bytes if queue.survives else 0
         return row
 
 

@@ -230,7 +230,7 @@ def queue_full(managed: ManagedNode, queue: LocalQueue, now: float) -> Values:
         status.ram_bytes,
         status.ram_msg_count,
         status.ram_ack_count,
-        status.stored_count if queue.survives else 0,
+        status.persistent[0] if queue.survives else 0,
         ready_bytes,
         ready_bytes,
         status.len - status.ram_msg_count,

@@ -74,6 +74,13 @@ class IndexEntries:
         return sum([segment.live_bytes for segment in self.segments.values()])
 
     @property
+    def transient(self) -> tuple[int, int]:
+        """The number of messages that are not persistent, and their octets."""
+        segments = self.segments.values()
+        count = sum([segment.transient for segment in segments])
+        return count, sum([segment.transient_bytes for segment in segments])
+
+    @property
     def has_expiring(self) -> bool:
         return any(segment.has_expiring for segment in self.segments.values())
 
@@ -266,6 +273,9 @@ class IndexEntries:
                 return False
             columns.places[start] = 0
             size = columns.sizes[start]
+            if first >= TRANSIENT:
+                segment.transient -= 1
+                segment.transient_bytes -= size
             self._context.store_of(first).release(first, columns.lengths[start])
         elif self._alike(places, first, last):
             end = start + count
@@ -300,6 +310,9 @@ class IndexEntries:
             columns.places[at] = 0
             segment.live -= 1
             segment.live_bytes -= columns.sizes[at]
+            if place >= TRANSIENT:
+                segment.transient -= 1
+                segment.transient_bytes -= columns.sizes[at]
             self._context.store_of(place).release(place, columns.lengths[at])
             written |= place < TRANSIENT
             cleared = True
@@ -325,7 +338,7 @@ class IndexEntries:
             if file is not None:
                 store.drop(file, count, octets)
             written |= file_id << 32 < TRANSIENT
-        segment.live = segment.live_bytes = 0
+        segment.live = segment.live_bytes = segment.transient = segment.transient_bytes = 0
         self._discard(segment)
         return written
 

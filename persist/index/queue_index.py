@@ -120,7 +120,16 @@ class QueueIndex(StreamReading):
 
     @property
     def count(self) -> int:
+        """Messages it has, ready and pending."""
         return self.entries.live + len(self._unwritten)
+
+    @property
+    def persistent(self) -> tuple[int, int]:
+        entries = self.entries
+        transient, transient_bytes = entries.transient
+        unwritten = [len(noted[1]) for noted in self._unwritten.values()]
+        count = entries.live - transient + len(unwritten)
+        return count, entries.live_bytes - transient_bytes + sum(unwritten)
 
     def first_position(self) -> int:
         return self._first_position
@@ -386,6 +395,8 @@ class QueueIndex(StreamReading):
             segment.paged.append(relative)
             segment.live += 1
             segment.live_bytes += len(message.body)
+            segment.transient += 1
+            segment.transient_bytes += len(message.body)
             segments.add(segment)
             self.entries.touch(segment)
             store.keep(file, 1, length)

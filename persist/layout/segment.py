@@ -148,6 +148,8 @@ class Segment:
         "paged",
         "queue_id",
         "removed",
+        "transient",
+        "transient_bytes",
         "written",
     )
 
@@ -159,6 +161,9 @@ class Segment:
         self.columns: Columns | None = Columns()
         self.live = 0
         self.live_bytes = 0
+        # The live entries of messages that are not persistent.
+        self.transient = 0
+        self.transient_bytes = 0
         self.dirty = False
         self.written = 0
         self.flushed = 0
@@ -276,6 +281,9 @@ class Segment:
             return False
         self.live = len(places)
         self.live_bytes = sum(columns.sizes)
+        first_transient = bisect_left(places, TRANSIENT)
+        self.transient = len(places) - first_transient
+        self.transient_bytes = sum(columns.sizes[first_transient:])
         self.has_shared = False
         self.by_file = {}
         start = 0
@@ -290,6 +298,9 @@ class Segment:
         live = [at for at, place in enumerate(columns.places) if place]
         self.live = len(live)
         self.live_bytes = sum([columns.sizes[at] for at in live])
+        transient = [at for at in live if columns.places[at] >= TRANSIENT]
+        self.transient = len(transient)
+        self.transient_bytes = sum([columns.sizes[at] for at in transient])
         own = [(columns.places[at] >> 32, at) for at in live if not columns.places[at] & 1]
         self.has_shared = len(own) < len(live)
         self.by_file = {}

@@ -54,8 +54,9 @@ class FakeQueueStore:
         self._removed_early: list[tuple[PublishConfirms, int]] = []
 
     @property
-    def count(self) -> int:
-        return len(self.kept)
+    def persistent(self) -> tuple[int, int]:
+        bodies = [kept.body for kept in self.kept.values() if kept.envelope.persistent]
+        return len(bodies), sum(map(len, bodies))
 
     # The disk's doings
 

@@ -223,7 +223,7 @@ def test_transient_messages_go_to_the_disk_in_small_batches() -> None:
 def test_memory_knows_nothing_of_persistent_messages_but_one_number_each() -> None:
     queue = published(FakeQueueStore(), *[5.0] * 100)
     status = queue.status(0.0)
-    assert (status.ram_msg_count, status.ram_bytes, status.stored_count) == (0, 0, 100)
+    assert (status.ram_msg_count, status.ram_bytes, status.persistent[0]) == (0, 0, 100)
     assert not queue._held
     assert all(type(number) is int for number in queue._due)
 
