@@ -18,8 +18,8 @@ from warren.core.errors import CommandInvalid
 from warren.core.scheduling.waiting import Waiting
 
 Handler: TypeAlias = Callable[[Channel, Any], Waiting[None] | None]
-"""If serving the method has to wait, the handler returns a coroutine: the connection is read on
-when it has ended."""
+"""If serving the method has to wait, the handler returns a coroutine: the channel is read on when
+it has ended."""
 
 HANDLERS: Mapping[type[Method], Handler] = {
     AccessRequest: mode.access_request,

@@ -25,6 +25,7 @@ class ChannelOwner(Client, PublishingConnection, Protocol[C]):
     held_back: bool
     socket_writable: bool
     channels: dict[int, C]
+    served: dict[int, C]
     routes: PublishRoutes | None
     frame_max: int
     pid: str
@@ -53,7 +54,7 @@ class ChannelOwner(Client, PublishingConnection, Protocol[C]):
         ...
 
     def go_through(self, waiting: Waiting[None], channel: C, method: tuple[int, int]) -> None:
-        """Go on with a method; while it waits, nothing else is read from the peer."""
+        """Serve a method that may have to wait; what the peer sent behind it waits, too."""
         ...
 
     def close_channel(self, number: int, error: ChannelFault, ids: tuple[int, int]) -> None:

@@ -83,6 +83,7 @@ from warren.amqp.peer import ConnectionSettings, Peer, client_name
 from warren.amqp.publish_stream import serve_publishes
 from warren.amqp.publishing import PublishRoutes
 from warren.amqp.state import NAMES, NEXT, State, Transition
+from warren.amqp.waiting_methods import WaitingMethod, WaitingMethods
 from warren.core.access.access_control import User
 from warren.core.errors import BrokerError, ChannelFault, InternalFault, NotAllowed
 from warren.core.exchanges.routing import table_us
@@ -162,7 +163,6 @@ class Connection:
         "_deadline",
         "_pauses",
         "_shell",
-        "_waiting",
         "authentication",
         "blocking",
         "capabilities",
@@ -179,6 +179,7 @@ class Connection:
         "held",
         "held_back",
         "mechanism",
+        "methods_waiting",
         "node",
         "output",
         "peer",
@@ -188,6 +189,7 @@ class Connection:
         "routes",
         "sent_count",
         "sent_octets",
+        "served",
         "settings",
         "socket_writable",
         "state",
@@ -224,7 +226,9 @@ class Connection:
         self._buffer = b""
         self.frame_size_max = FRAME_MIN_SIZE
         self._pauses: set[str] = set()
-        self._waiting: Waiting[None] | None = None
+        # The open channels without a method that waits while others are served.
+        self.served: dict[int, Channel] = {}
+        self.methods_waiting = WaitingMethods()
         self.authentication: Authentication | None = None
         # Writing
         self.output: list[bytes] = []
@@ -329,7 +333,7 @@ class Connection:
 
     def _read_frames(self, data: bytes, pos: int) -> int:
         """Serve the complete frames in `data` from `pos` on; returns the offset of the rest."""
-        end, channels = len(data), self.channels
+        end, served = len(data), self.served
         turns, alarms = self.node.turns, self.node.alarms
         # A connection waits only if it has itself caused more than a little cost in this turn.
         left_us = turns.left_us - LITTLE_US
@@ -347,7 +351,7 @@ class Connection:
             if data[stop] != FRAME_END:
                 self._wrong_end(kind, data[pos + 7 : stop], data[stop])
                 return end
-            channel = channels.get(number)
+            channel = served.get(number)
             try:
                 if channel is None:
                     self._frame(kind, number, data[pos + 7 : stop])
@@ -386,7 +390,7 @@ class Connection:
                 else:
                     self._frame(kind, number, data[pos + 7 : stop])
             except BrokerError as error:
-                self._refuse(number, error, method_ids(kind, data, pos))
+                self.refuse(number, error, method_ids(kind, data, pos))
             pos = stop + 1
             if kind == METHOD:
                 methods_left -= 1
@@ -397,7 +401,10 @@ class Connection:
                 return pos
 
     def _frame(self, kind: int, number: int, payload: bytes) -> None:
-        """Serve a frame of channel 0 or of a channel that is not open, or of an unknown type."""
+        """Serve a frame of channel 0, or of a channel that is not open or waits, or of an unknown
+        type."""
+        if self.methods_waiting.keeps(self, kind, number, payload):
+            return
         state = self.state
         if kind != METHOD:
             self.node.turns.spend(FRAME_US)
@@ -430,28 +437,14 @@ class Connection:
             self.go_through(waiting, channel, (method.index >> 16, method.index & 0xFFFF))
 
     def go_through(self, waiting: Waiting[None], channel: Channel, method: tuple[int, int]) -> None:
-        """Go on with a method; while it waits, nothing else is read from the peer."""
-        try:
-            awaited = waiting.send(None)
-        except StopIteration:
-            return
-        self._waiting = waiting
-        self.pause("waiting")
-        awaited.then(self.clock.guarded(lambda: self._go_on(waiting, channel, method)))
+        """Serve a method that may have to wait (`waiting_methods.py`)."""
+        self.methods_waiting.go_through(self, WaitingMethod(waiting, channel, method))
 
-    def _go_on(self, waiting: Waiting[None], channel: Channel, method: tuple[int, int]) -> None:
-        """The event that a method waited for has happened."""
-        if self._waiting is not waiting:
-            return
-        self._waiting = None
-        self.resume("waiting")
-        if self.channels.get(channel.number) is not channel:
-            waiting.close()
-            return
-        try:
-            self.go_through(waiting, channel, method)
-        except BrokerError as error:
-            self._refuse(channel.number, error, method)
+    def serve_first(self, octets: bytes) -> None:
+        """Serve these frames before all others that have not been served, and read on."""
+        self.pause("kept")
+        self._buffer = octets + self._buffer
+        self.resume("kept")
 
     def _unopened_channel(self, kind: int, number: int, payload: bytes) -> None:
         """Serve a frame on a channel that is not open, or that waits for its close-ok."""
@@ -483,7 +476,7 @@ class Connection:
         except NotAllowed as error:
             raise TooManyChannels(error.text) from error
         check_open(kind, payload)
-        self.channels[number] = Channel(self, number)
+        self.channels[number] = self.served[number] = Channel(self, number)
         self.node.channel_opened(self)
         self.send(number, make(commands.Channel.OpenOk, channel_id=b""))
 
@@ -505,7 +498,7 @@ class Connection:
         text = f"{described(kind, payload)}: {{invalid_frame_end_marker,{octet}}}"
         self._close(FatalFrameError(text), NO_IDS)
 
-    def _refuse(self, number: int, error: BrokerError, method: tuple[int, int]) -> None:
+    def refuse(self, number: int, error: BrokerError, method: tuple[int, int]) -> None:
         """Answer an error with the close it calls for."""
         ids = offender(error, method)
         if isinstance(error, ChannelFault):
@@ -520,6 +513,7 @@ class Connection:
         channel = self.channels.pop(number, None)
         if channel is None:
             return
+        self.served.pop(number, None)
         end_all([channel], self.node.turns)
         self._closing_channels.add(number)
         code, text = reply_to(error)
@@ -679,14 +673,13 @@ class Connection:
 
     def end_channels(self) -> list[Event]:
         """Leave the node, end channels and exclusive queues. Returns the events to wait for."""
-        if self._waiting is not None:
-            self._waiting.close()
-            self._waiting = None
+        self.methods_waiting.end()
         if self.vhost is not None and self in self.node.clients:
             self.vhost.connection_ended(self.received_octets, self.sent_octets)
             self.node.connection_ended(self)
         left = end_all(list(self.channels.values()), self.node.turns)
         self.channels.clear()
+        self.served.clear()
         self._closing_channels.clear()
         if self.vhost is not None:
             self.vhost.delete_exclusive_queues(self)
@@ -694,7 +687,7 @@ class Connection:
 
     def channel_closed(self, number: int) -> None:
         """Forget a channel that the client has closed and that has ended."""
-        del self.channels[number]
+        del self.channels[number], self.served[number]
 
     def stop_timers(self) -> None:
         self.heartbeat.stop()

@@ -224,7 +224,7 @@ def _recognise(
     stop = pos + OVERHEAD - 1 + size
     if index != _BASIC_PUBLISH or kind != METHOD or stop >= end or data[stop] != FRAME_END:
         return None
-    channel = connection.channels.get(number)
+    channel = connection.served.get(number)
     if channel is None or not channel.takes_publishes:
         return None
     assert connection.routes is not None

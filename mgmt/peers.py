@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -163,11 +164,13 @@ class Peers:
         *,
         method: str = "GET",
         body: Any = None,
+        query: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """The other nodes' answers, by name, without nodes that refuse or do not answer."""
         nodes = self.linked()
+        asked = partial(self.ask, method=method, body=body, query=query)
         answers = await asyncio.gather(
-            *(self.ask(node, request, path, parts, method=method, body=body) for node in nodes),
+            *(asked(node, request, path, parts) for node in nodes),
             return_exceptions=True,
         )
         found = {}

@@ -57,7 +57,7 @@ from warren.persist.definitions.deleted_queues import led_storages
 from warren.persist.disk.data_directory import DataDirectory
 from warren.persist.disk.group_commit import OnFault
 from warren.persist.recovery.recovery import Recovery
-from warren.persist.storage.missing_store import expect_store
+from warren.persist.storage.missing_store import begin_storage, expect_store
 from warren.second_copy_thread import SecondCopyThread
 from warren.shovel.assignments import OnlyNode
 from warren.shovel.shovels import Shovels
@@ -182,6 +182,7 @@ class RunningNode:
         try:
             if directory is not None:
                 expect_directory(config, directory)
+                begin_storage(directory)
             metadata, deleted_queues = own_metadata(directory, loop, clock, faults.report)
             if config.cluster is not None:
                 cluster = await _join(

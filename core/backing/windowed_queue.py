@@ -108,7 +108,8 @@ class WindowedQueue(PriorityQueue):
         level.ack(earlier)
         return self.remember(
             message_id,
-            persistent=earlier[0].envelope.persistent,
+            # There is none if the disk has lost the id: then its message counts as persistent.
+            persistent=all([message.envelope.persistent for message in earlier]),
             confirms=confirms,
             publish_seq=publish_seq,
         )

@@ -140,6 +140,11 @@ class Consumer(ABC):
     def traced_as(self) -> TracedClient:
         """The client behind the consumer, for observers."""
 
+    @property
+    def node(self) -> str:
+        """The node of its channel, where that is not this one."""
+        return ""
+
     @abstractmethod
     def cancelled(self) -> None:
         """The queue was deleted, and this subscription with it."""

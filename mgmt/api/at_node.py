@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from warren.core.errors import BrokerError
@@ -36,8 +36,15 @@ def at_node(path: str, handler: Handler) -> Handler:
     return answer
 
 
-async def from_any(request: ApiRequest, path: str, *, method: str = "GET") -> Any:
+async def from_any(
+    request: ApiRequest,
+    path: str,
+    *,
+    method: str = "GET",
+    query: Mapping[str, str] | None = None,
+) -> Any:
     """The answer of the other node that has the object of the path. Raises `ObjectNotFound`.
+    `query` is added to the query of the request.
 
     The refusal of a node is passed on: the object exists, and the user may not see it.
     """
@@ -47,7 +54,7 @@ async def from_any(request: ApiRequest, path: str, *, method: str = "GET") -> An
     for node in peers.linked() if peers is not None else ():
         assert peers is not None
         try:
-            return await peers.ask(node, request, path, parts, method=method)
+            return await peers.ask(node, request, path, parts, method=method, query=query)
         except ApiError as error:
             if error.status != 404:
                 refused = error

@@ -15,11 +15,11 @@ from warren.core.queues.consumers import NO_LIMIT
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.at_node import from_any
 from warren.mgmt.api.changes import audit
-from warren.mgmt.api.consumers import consumer_row
+from warren.mgmt.api.consumers import as_leaders_show, consumer_row
 from warren.mgmt.blocked import connection_columns
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import NotAuthorised, ObjectNotFound
-from warren.mgmt.http.listing import NAMED_ROWS, Listing, Row, answer, answer_row
+from warren.mgmt.http.listing import ALL_COLUMNS, NAMED_ROWS, Listing, Row, answer, answer_row
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.sampler import node_connections
@@ -346,6 +346,12 @@ async def list_channels(request: ApiRequest) -> Any:
 
 
 async def get_channel(request: ApiRequest) -> Any:
+    row = await _channel_row(request)
+    details = await as_leaders_show(request, row["consumer_details"], row["vhost"])
+    return answer_row(request, {**row, "consumer_details": details})
+
+
+async def _channel_row(request: ApiRequest) -> Row:
     name = request.name("channel")
     for connection in node_connections(request.node):
         for channel in connection.channels.values():
@@ -353,8 +359,9 @@ async def get_channel(request: ApiRequest) -> Any:
                 caller = request.caller
                 if not caller.is_monitor and connection.user_name != caller.name:
                     raise NotAuthorised("User not authorised to access object")
-                return answer_row(request, ChannelRows(request).full_row(channel))
-    return answer_row(request, await from_any(request, "/channels/{channel}"))
+                return ChannelRows(request).full_row(channel)
+    row: Row = await from_any(request, "/channels/{channel}", query=ALL_COLUMNS)
+    return row
 
 
 ENDPOINTS = [

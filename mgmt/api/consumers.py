@@ -10,7 +10,7 @@ from warren.core.queues.consumers import NO_LIMIT, ConsumedQueue, Consumer
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import ObjectNotFound
-from warren.mgmt.http.listing import Listing, Row, answer, answer_rows
+from warren.mgmt.http.listing import ALL_COLUMNS, Listing, Row, answer, answer_rows
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.http.slices import chunks
 
@@ -65,10 +65,14 @@ def _channel_details(consumer: Consumer, node: str) -> dict[str, Any]:
 
 def _of_other_node(consumer: Consumer) -> dict[str, Any]:
     client = consumer.traced_as()
+    host, _, port = client.connection.partition(" -> ")[0].rpartition(":")
     return {
         "name": f"{client.connection} ({client.channel})",
         "number": client.channel,
+        "node": consumer.node,
         "connection_name": client.connection,
+        "peer_host": host,
+        "peer_port": int(port),
         "user": client.user,
     }
 
@@ -88,16 +92,7 @@ async def list_consumers(request: ApiRequest) -> Any:
             raise ObjectNotFound()
         # As in RabbitMQ, the list is empty for a virtual host that the user may not see.
         vhosts = [vhost for vhost in vhosts if vhost.name == name]
-    alone = request.managed.peers is None
-    listed = [
-        ListedConsumer(vhost, consumer, request.node.name)
-        for vhost in vhosts
-        async for queues in chunks(list(vhost.queues.values()))
-        for queue in queues
-        for consumer in queue.consumers
-        # Consumers of another node's clients are listed by that node.
-        if isinstance(consumer, ChannelConsumer) or alone
-    ]
+    listed = await _of_queues_here(request, vhosts)
     peers = request.peers
     if peers is None:
         return await answer(request, listed, CONSUMERS)
@@ -105,6 +100,38 @@ async def list_consumers(request: ApiRequest) -> Any:
     rows = [consumer_row(*one) async for some in chunks(listed) for one in some]
     rows += await peers.rows(request, path)
     return await answer_rows(request, rows)
+
+
+async def _of_queues_here(request: ApiRequest, vhosts: list[VirtualHost]) -> list[ListedConsumer]:
+    """The consumers of the queues that this node leads: only it knows which of them are active."""
+    return [
+        ListedConsumer(vhost, consumer, request.node.name)
+        for vhost in vhosts
+        async for queues in chunks(list(vhost.queues.values()))
+        for queue in queues
+        if queue.is_here
+        for consumer in queue.consumers
+    ]
+
+
+async def as_leaders_show(request: ApiRequest, rows: list[Row], vhost: str) -> list[Row]:
+    """Return these rows of consumers as the nodes show them that lead their queues. To other nodes
+    each consumer of a queue with single active consumer seems to wait."""
+    peers = request.peers
+    if peers is None or not any([row["activity_status"] == "waiting" for row in rows]):
+        return rows
+    here = await _of_queues_here(request, [request.node.vhosts[vhost]])
+    shown = [consumer_row(*one) for one in here]
+    of_others = await peers.ask_all(
+        request, "/consumers/{vhost}", {"vhost": vhost}, query=ALL_COLUMNS
+    )
+    shown += [row for some in of_others.values() for row in some]
+    known = {_identity(row): row for row in shown}
+    return [known.get(_identity(row), row) for row in rows]
+
+
+def _identity(row: Row) -> tuple[str, str]:
+    return row["channel_details"]["name"], row["consumer_tag"]
 
 
 ENDPOINTS = [

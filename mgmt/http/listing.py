@@ -234,6 +234,10 @@ def sort_key(value: Any) -> tuple[int, Any]:
     return (2, value if isinstance(value, str) else str(value))
 
 
+ALL_COLUMNS = {"columns": ""}
+"""Added to the query of another node, from whose whole rows this node chooses the columns."""
+
+
 def columns_of(request: ApiRequest) -> list[list[str]]:
     """The columns asked for, each as a path; an empty list means all."""
     wanted = request.query("columns")

@@ -91,6 +91,10 @@ class RemoteConsumer(Consumer):
     def traced_as(self) -> TracedClient:
         return self._client
 
+    @property
+    def node(self) -> str:
+        return self._session.node
+
     def cancelled(self) -> None:
         self._session.consumer_cancelled(self)
 
@@ -152,7 +156,7 @@ class RemoteClient(PublishConfirms):
         self, queue: LocalQueue, effects: Effects, numbers: Iterator[int], node: str = ""
     ) -> None:
         self.queue = queue
-        self._node = node
+        self.node = node
         self._effects = effects
         self._numbers = numbers
         self._received = 0
@@ -188,7 +192,7 @@ class RemoteClient(PublishConfirms):
         observer = queue.observer
         if observer is not None:
             for envelope in envelopes:
-                observer.arrived(queue, envelope, self._node)
+                observer.arrived(queue, envelope, self.node)
         confirms = self if some.flags & CONFIRM else None
         if confirms is None and not self._unasked:
             self._unasked = first

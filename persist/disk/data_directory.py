@@ -132,8 +132,8 @@ class DataDirectory:
 
     @property
     def holds_data(self) -> bool:
-        """Whether a node has ever put something there."""
-        ours = NOT_OURS_BUT_HARMLESS | {IDENTITY_FILE, "control.sock"}
+        """Whether a node has ever put something there, other processes of its broker apart."""
+        ours = NOT_OURS_BUT_HARMLESS | {IDENTITY_FILE, "control.sock", PROCESSES}
         return bool(set(os.listdir(self.path)) - ours)
 
     def begin_anew(self, keep: Collection[str] = ()) -> None:

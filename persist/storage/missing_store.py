@@ -44,13 +44,23 @@ def is_there(data_directory: Path) -> bool:
     )
 
 
+def begin_storage(directory: DataDirectory) -> None:
+    """Make the storage of a directory that no node has used. Raises OSError.
+
+    Call this before the node joins its cluster: the definitions may name it as soon as it has
+    joined, and a storage that is missing then counts as lost.
+    """
+    if directory.is_new or not directory.holds_data:
+        _make(directory)
+
+
 def expect_store(directory: DataDirectory, queues: Iterable[Stored], member: str | None) -> None:
     """Refuse a directory whose storage is gone while there are durable queues.
 
     `queues` are all definitions of queues; `member` is the node's name in its cluster, or None.
     Raises `DataDirectoryRefused`, OSError.
     """
-    if directory.is_new or is_there(directory.path):
+    if is_there(directory.path):
         return
     count = sum([_is_here(stored.record, member) for stored in queues])
     if count:
@@ -87,12 +97,16 @@ def make_empty(data_directory: Path) -> bool:
                 f"data directory {data_directory} is of a member of a cluster:"
                 f" {_way_out(data_directory)}"
             )
-        filesystem = RealFileSystem()
-        store = data_directory / STORE_DIRECTORY
-        filesystem.make_directory(store)
-        checkpoint = Checkpoint(bytes.fromhex(directory.node_id), FIRST_PLACE, 1)
-        write_small_file(filesystem, store / CHECKPOINT_FILE, encode_checkpoint(checkpoint))
+        _make(directory)
     return True
+
+
+def _make(directory: DataDirectory) -> None:
+    filesystem = RealFileSystem()
+    store = directory.path / STORE_DIRECTORY
+    filesystem.make_directory(store)
+    checkpoint = Checkpoint(bytes.fromhex(directory.node_id), FIRST_PLACE, 1)
+    write_small_file(filesystem, store / CHECKPOINT_FILE, encode_checkpoint(checkpoint))
 
 
 def _is_here(record: object, member: str | None) -> bool:

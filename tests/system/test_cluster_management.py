@@ -111,7 +111,9 @@ def test_connections_channels_and_consumers_of_all_nodes_are_shown(
     assert (shown["consumer_tag"], shown["queue"]["name"]) == ("theirs", "work")
     assert shown["channel_details"]["node"] == "b@127.0.0.1"
     details = cluster["c"].asks("queues", "/", "work")["consumer_details"]
-    assert [one["channel_details"]["name"] for one in details] == [shown["channel_details"]["name"]]
+    assert [one["channel_details"] for one in details] == [shown["channel_details"]]
+    address = (shown["channel_details"]["peer_host"], shown["channel_details"]["peer_port"])
+    assert address in [(row["peer_host"], row["peer_port"]) for row in rows]
     totals = a.asks("overview")["object_totals"]
     assert (totals["connections"], totals["channels"], totals["consumers"]) == (3, 2, 1)
     (theirs,) = (row for row in rows if row["node"] == "b@127.0.0.1")
@@ -122,6 +124,40 @@ def test_connections_channels_and_consumers_of_all_nodes_are_shown(
     with pytest.raises(AMQPError):
         connections["b"].process_data_events(time_limit=10)
     wait_until(lambda: len(a.asks("connections")) == 2)
+
+
+def test_every_node_shows_which_consumer_is_active(
+    cluster: RunningCluster, connections: Connections
+) -> None:
+    arguments = {"x-single-active-consumer": True}
+    connections["a"].channel().queue_declare("single", arguments=arguments)
+    channels = {}
+    for node in "bca":
+        channels[node] = connections[node].channel()
+        channels[node].basic_consume("single", lambda *_: None, consumer_tag=f"at {node}")
+
+    def shown(rows: list[dict[str, Any]]) -> dict[str, tuple[bool, str]]:
+        return {row["consumer_tag"]: (row["active"], row["activity_status"]) for row in rows}
+
+    for active in "bc":
+        wanted = {f"at {node}": (False, "waiting") for node in channels}
+        wanted[f"at {active}"] = (True, "single_active")
+        for node in cluster.nodes.values():
+            assert shown(node.asks("consumers")) == wanted
+            queue = node.queue("single")
+            assert shown(queue["consumer_details"]) == wanted
+            assert queue["single_active_consumer_tag"] == f"at {active}"
+            of_channels = [
+                one
+                for row in node.asks("channels")
+                for one in node.asks("channels", row["name"])["consumer_details"]
+            ]
+            assert shown(of_channels) == wanted
+            chosen = node.asks(
+                "channels", of_channels[0]["channel_details"]["name"], columns="number"
+            )
+            assert chosen == {"number": 1}
+        channels.pop(active).close()
 
 
 def test_what_is_published_at_all_nodes_is_added_up(

@@ -66,6 +66,33 @@ def test_ids_are_known_in_the_next_life(tmp_path: Path, end: signal.Signals) -> 
         again.kill()
 
 
+def test_ids_that_can_no_longer_be_read_are_known_all_the_same(tmp_path: Path) -> None:
+    server = ServerProcess(ARGUMENTS, tmp_path)
+    try:
+        with channel_of(server) as channel:
+            channel.queue_declare("q", durable=True, arguments=WINDOW)
+        assert publish(server, range(20)) == 20
+        assert drain(server) == list(range(20))
+        assert server.terminate() == 0
+    finally:
+        server.kill()
+    again = ServerProcess(ARGUMENTS, tmp_path)
+    try:
+        # One is written once more at its first duplicate: this one can be read.
+        assert publish(again, range(1)) == 1
+        for path in (tmp_path / "data" / "store" / "log").iterdir():
+            damaged = path.read_bytes().replace(b"id-1", b"##-1")
+            with path.open("r+b") as file:
+                file.write(damaged)
+        for _ in range(2):
+            assert publish(again, range(20)) == 20
+        assert "message_lost" in again.log
+        assert publish(again, range(21)) == 21
+        assert drain(again) == [20]
+    finally:
+        again.kill()
+
+
 def test_who_publishes_again_after_each_kill_has_each_message_there_once(tmp_path: Path) -> None:
     chance = random.Random(5)
     done = 0
