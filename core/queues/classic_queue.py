@@ -91,8 +91,8 @@ class ClassicQueue(LocalQueue):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether rules of the queue look at each message, so that `publish_many` is not for it. So
-        they do where what exceeds a limit may have expired: its dead letter says which it was."""
+        """Whether rules of the queue look at each message, so that `publish_many` is not for it. If
+        messages can expire, a length limit does, as a dead letter says why its message died."""
         return self._strict or (self._has_expiring and self.settings.has_length_limit)
 
     # Publishing
