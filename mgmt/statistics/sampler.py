@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
-from warren.core.log_line import log_fault
+from warren.core.log_line import log_event, log_fault
 from warren.core.messages.message_stats import MessageStats
 from warren.core.node import Node
 from warren.core.queues.local_queue import LocalQueue
@@ -143,6 +143,9 @@ class Statistics:
                 if self._saving is not None:
                     await self._saving
                 await self.save()
+        except TimeoutError:
+            reason = f"took longer than {SAVE_S_MAX:g} s"
+            log_event(log, logging.WARNING, "history_not_saved", reason=reason)
         except Exception:
             # Charts lack their past after the next start; the stop itself goes on.
             log_fault(log, "history_not_saved")

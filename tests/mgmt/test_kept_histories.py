@@ -6,12 +6,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Hashable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pipe import Broker
 
+from warren.mgmt.statistics import sampler
 from warren.mgmt.statistics.history import RETENTION_OF_ONE, History, pack
 from warren.mgmt.statistics.history_file import FILE, HEADER
 from warren.mgmt.statistics.kept_histories import KeptHistories, Layout, Restored
+from warren.mgmt.statistics.sampler import Statistics
 from warren.persist.disk.filesystem import RealFileSystem
 
 LAYOUT: Layout = {"queue": (RETENTION_OF_ONE, 2)}
@@ -92,6 +96,27 @@ def test_figures_of_another_version_are_no_history(
     save(tmp_path)
     assert load(tmp_path, {"queue": (RETENTION_OF_ONE, 3)}) == {}
     assert len(caplog.records) == 1
+
+
+def test_a_stop_that_cannot_save_in_time_says_so_without_a_traceback(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def takes_long(_: Statistics) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Statistics, "save", takes_long)
+    monkeypatch.setattr(sampler, "SAVE_S_MAX", 0.01)
+
+    async def begin_and_stop() -> None:
+        broker = Broker()
+        managed = SimpleNamespace(data_directory=None, storage=None, machine=lambda: None)
+        statistics = Statistics(broker.node, managed)  # type: ignore[arg-type]
+        statistics.start()
+        await statistics.stop()
+
+    asyncio.run(begin_and_stop())
+    (record,) = caplog.records
+    assert record.message.startswith("history_not_saved") and not record.exc_info
 
 
 def test_a_disk_that_refuses_keeps_the_file_before(
