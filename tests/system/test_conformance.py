@@ -44,8 +44,9 @@ def test_conformance_suite_passes(managed_broker: Broker, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_slow_part_of_the_suite_passes(managed_broker: Broker, tmp_path: Path) -> None:
-    """Heartbeats, statistics and the like, which wait for clocks on both sides."""
-    management = managed_broker.http_url.replace("http://", "http://guest:guest@")
-    suite = run_suite(managed_broker, tmp_path, "--management", management, "-m", "slow")
+def test_slow_part_of_the_suite_passes(tmp_path: Path) -> None:
+    """Heartbeats, statistics and the like, which wait for clocks on both sides; with a disk."""
+    with Broker(http_port=0, data_dir=tmp_path / "data") as broker:
+        management = broker.http_url.replace("http://", "http://guest:guest@")
+        suite = run_suite(broker, tmp_path, "--management", management, "-m", "slow")
     assert suite.returncode == 0, suite.stdout[-8000:] + suite.stderr[-2000:]

@@ -212,7 +212,7 @@ class TestInAVirtualHost:
         publish(vhost, "q")
         assert len(queue) == 0
 
-    def test_rejected_messages_die_oldest_first(
+    def test_rejected_messages_die_in_the_order_in_which_they_are_given(
         self, vhost: VirtualHost, clock: ManualClock
     ) -> None:
         graves = add_queue(vhost, "graves")
@@ -225,7 +225,7 @@ class TestInAVirtualHost:
         queue.reject(got[::-1])
         clock.settle()
         bodies = [message.body for message in iter(lambda: graves.get(True, SOMEBODY), None)]
-        assert bodies == [b"0", b"1", b"2", b"3"]
+        assert bodies == [b"3", b"2", b"1", b"0"]
         assert queue.unacked == 0
 
     def test_nothing_dies_of_a_purge_or_a_deletion(self, vhost: VirtualHost) -> None:
