@@ -77,6 +77,12 @@ ROWS = [
         100_000,
     ),
     Row("no body, ids", "-s 0 --vary id --ack 50 --prefetch 200".split(), 200_000),
+    Row(
+        "fanout to 3 queues, persistent, confirms, tasks",
+        "-s 200 --vary task --persistent --confirm 500 --exchange f3 --exchange-type fanout"
+        " --queues 3 -C 0".split(),
+        60_000,
+    ),
     Row("fanout to 10 queues, ids and times", f"-s 100 --vary id {FANOUT}".split(), 40_000),
     Row(
         "one at a time, persistent, confirmed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -52,6 +53,21 @@ def test_totals_are_those_of_the_broker(broker: Broker) -> None:
     after = scrape(broker)
     assert after[f"rabbitmq_global_messages_received_total{protocol}"] == 6, "counters never fall"
     assert after["rabbitmq_connections_closed_total"] == 1
+
+
+def test_persistent_messages_and_their_octets_are_counted(tmp_path: Path) -> None:
+    listeners = (Listener("127.0.0.1", 0),)
+    with (
+        Broker(metrics_listeners=listeners, data_dir=tmp_path / "data") as broker,
+        open_channel(broker) as channel,
+    ):
+        channel.queue_declare("q", durable=True)
+        for mode, body in ((2, b"one"), (1, b"three"), (2, b"fifteen")):
+            channel.basic_publish("", "q", body, pika.BasicProperties(delivery_mode=mode))
+        channel.basic_get("q")
+        values = scrape(broker)
+        assert values["rabbitmq_queue_messages_persistent"] == 2
+        assert values["rabbitmq_queue_messages_persistent_bytes"] == 10
 
 
 def test_duplicates_and_traces_are_counted(broker: Broker) -> None:
