@@ -65,6 +65,20 @@ def test_each_message_of_a_read_lives_as_long_as_its_own_expiration_says() -> No
     assert [client.counts(queue)[0] for queue in ("a", "b")] == [0, 3]
 
 
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages queues have got in each call of `publish_many`."""
+    counts: list[int] = []
+    publish_many = ClassicQueue.publish_many
+
+    def counted(queue: ClassicQueue, envelopes: Sequence[Envelope], *rest: Any) -> Any:
+        counts.append(len(envelopes))
+        return publish_many(queue, envelopes, *rest)
+
+    monkeypatch.setattr(ClassicQueue, "publish_many", counted)
+    return counts
+
+
 @pytest.mark.parametrize(
     ("queue_arguments", "body", "properties"),
     [
@@ -79,19 +93,11 @@ def test_publishes_of_one_read_are_handed_over_together(
     queue_arguments: Table,
     body: bytes,
     properties: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
+    together: list[int],
 ) -> None:
     client = Broker().connects()
     client.opens_channel(1)
     client.declares("q", arguments=queue_arguments)
-    together: list[int] = []
-    publish_many = ClassicQueue.publish_many
-
-    def counted(queue: ClassicQueue, envelopes: Sequence[Envelope], *rest: Any) -> Any:
-        together.append(len(envelopes))
-        return publish_many(queue, envelopes, *rest)
-
-    monkeypatch.setattr(ClassicQueue, "publish_many", counted)
     publishes = [
         publish_frames(1, "", "q", body, message_id=f"{number:03}", **properties)
         for number in range(100)
@@ -103,7 +109,7 @@ def test_publishes_of_one_read_are_handed_over_together(
 
 @pytest.mark.parametrize(("size", "calls"), [(10, [30, 30]), (5000, [])])
 def test_persistent_messages_for_several_queues_are_handed_over_together_unless_they_are_large(
-    size: int, calls: list[int], monkeypatch: pytest.MonkeyPatch
+    size: int, calls: list[int], together: list[int]
 ) -> None:
     """A large one is on disk once, and for that the queues get it one after the other."""
     client = Broker().connects()
@@ -113,14 +119,6 @@ def test_persistent_messages_for_several_queues_are_handed_over_together_unless_
         client.sends(commands.Queue.Bind, queue=queue, exchange="amq.fanout", routing_key="")
         client.receives(commands.Queue.BindOk)
     client.selects_confirms()
-    together: list[int] = []
-    publish_many = ClassicQueue.publish_many
-
-    def counted(queue: ClassicQueue, envelopes: Sequence[Envelope], *rest: Any) -> Any:
-        together.append(len(envelopes))
-        return publish_many(queue, envelopes, *rest)
-
-    monkeypatch.setattr(ClassicQueue, "publish_many", counted)
     publishes = [
         publish_frames(1, "amq.fanout", "", bytes(size), message_id=f"{number}", delivery_mode=2)
         for number in range(10, 40)
