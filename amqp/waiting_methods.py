@@ -27,7 +27,7 @@ not read."""
 
 
 class Reader(Protocol):
-    """The connection whose methods wait."""
+    """A connection, as far as its methods that wait use it."""
 
     clock: GuardedClock
     channels: dict[int, Channel]
@@ -78,7 +78,7 @@ class WaitingMethods:
         # The method for which nothing is read, until the timer runs.
         self._first: WaitingMethod | None = None
         self._timer: Timer | None = None
-        # The methods whose channels wait alone, by the number of the channel.
+        # By channel number: methods that hold up their own channel and no other one.
         self._held: dict[int, WaitingMethod] = {}
         self._kept = bytearray()
 

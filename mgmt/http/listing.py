@@ -235,7 +235,7 @@ def sort_key(value: Any) -> tuple[int, Any]:
 
 
 ALL_COLUMNS = {"columns": ""}
-"""Added to the query of another node, from whose whole rows this node chooses the columns."""
+"""Added to the query for another node: it answers with all columns, and this node chooses."""
 
 
 def columns_of(request: ApiRequest) -> list[list[str]]:

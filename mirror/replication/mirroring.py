@@ -116,7 +116,7 @@ class Mirroring:
         self._by_key: dict[Key, int] = {}
         self._to_flush: dict[LedQueue, None] = {}
         self._ticks = 0
-        # Queues whose definitions have changed since the last tick, and storages with losses.
+        # Since the last tick: queues with changed definitions, storages that have lost messages.
         self._changed: set[int] = set()
         self._lossy: set[int] = set()
         self._congested: set[LedQueue] = set()
