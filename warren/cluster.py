@@ -300,22 +300,22 @@ class Cluster:
         notes.former |= own.noted
         return notes
 
-    def leftovers(
-        self, card_files: CardFiles, deleted_queues: DeletedQueues
+    def find_former_copies(
+        self, node: Node, card_files: CardFiles, deleted_queues: DeletedQueues, *, is_damaged: bool
     ) -> Callable[[int], bool]:
-        """A predicate of storage ids: true for storages of deleted queues and for useless copies.
+        """Find the copies of an earlier process, before storages that are not open are dropped.
 
-        To be called before `find_former_copies`, which removes cards.
+        `is_damaged`: the storage was found damaged, so that any copy may lack messages. Returns a
+        predicate of storage ids: true for storages of deleted queues and for useless copies.
         """
         deleted_queues.copies_of = self.mirroring.copies.storages_of
         named: set[int] = set()
         for stored in self.metadata.records(("queue",)):
             named |= storage_ids(stored.record)
-        return leftover_rule(named, card_files.read(), deleted_queues.__contains__)
-
-    def find_former_copies(self, node: Node, is_leftover: Callable[[int], bool]) -> None:
-        """Find the copies of an earlier process, before storages that are not open are dropped."""
-        self.mirroring.find_former_copies(node, self._new_backing, is_leftover)
+        is_leftover = leftover_rule(named, card_files.read(), deleted_queues.__contains__)
+        of_disk = (node, self._new_backing, is_leftover)
+        self.mirroring.find_former_copies(*of_disk, is_damaged=is_damaged)
+        return is_leftover
 
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and connect to them."""

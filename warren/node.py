@@ -547,14 +547,14 @@ def _settle_unclaimed(
 ) -> None:
     """Keep, drop or take as a mirror's copy the messages on disk that no open queue has claimed.
     From now on the cluster is told of messages that the storage loses."""
-    is_deleted = None
+    storage, is_deleted = messages.storage, None
     if cluster is not None:
-        messages.storage.on_lost = cluster.mirroring.has_lost
-        is_deleted = cluster.leftovers(messages.storage.card_files, stores.deleted_queues)
-        cluster.find_former_copies(node, is_deleted)
+        storage.on_lost = cluster.mirroring.has_lost
+        of_disk = (node, storage.card_files, stores.deleted_queues)
+        is_deleted = cluster.find_former_copies(*of_disk, is_damaged=storage.damaged > 0)
     records = stores.metadata.records(("queue",))
     defined = led_storages(records, node.name, alone=cluster is None)
-    messages.storage.settle_unclaimed(defined, is_deleted)
+    storage.settle_unclaimed(defined, is_deleted)
 
 
 async def _recover(

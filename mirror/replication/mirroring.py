@@ -147,10 +147,14 @@ class Mirroring:
         node: Node,
         new_backing: Callable[[BackingSpec], BackingQueue],
         is_leftover: Callable[[int], bool] = lambda storage_id: True,
+        *,
+        is_damaged: bool = False,
     ) -> None:
-        """Open the former copies of this node; storages not open afterwards are dropped."""
+        """Open the former copies of this node; storages not open afterwards are dropped. With
+        `is_damaged`, what is on disk may lack messages."""
         self._node = node
-        self._formers.find(self._definitions.records(), new_backing, is_leftover)
+        of_disk = (self._definitions.records(), new_backing, is_leftover)
+        self._formers.find(*of_disk, is_damaged=is_damaged)
         self.retained.begin(node, new_backing)
         self.retained.find(self._nodes.name, self._definitions.items(), partial(settings_of, node))
 

@@ -31,6 +31,7 @@ from warren.persist.layout.format import (
     decode_file_header,
     decode_record,
     file_of,
+    place_of,
 )
 from warren.persist.layout.segment import Columns, IndexEntry
 from warren.persist.log.log_files import find_log_files, read_survivors
@@ -42,7 +43,7 @@ from warren.persist.recovery.recovery import (
     LOG_DIRECTORY,
     QUEUES_DIRECTORY,
 )
-from warren.persist.recovery.stored_index import StoredIndex, every_queue
+from warren.persist.recovery.stored_index import NO_END, StoredIndex, every_queue
 
 LOOKS_MAX = 100
 """Between two checkpoints a node writes 64 MiB; opening some files is faster."""
@@ -86,18 +87,20 @@ class StoreView:
         self._harmed = harmed
         journal = self._open_journal()
         try:
+            self.stopped_clean = self._read_clean()
+            end = place_of(self.last_file_id, self.files.get(self.last_file_id, 0))
             self.index = StoredIndex(
                 filesystem,
                 directory / QUEUES_DIRECTORY,
                 self.place,
                 harmed,
+                journal_end=end if self.stopped_clean else NO_END,
                 only=only,
                 new_columns=new_columns,
             )
             self.index.find()
             if totals:
                 self.index.read()
-            self.stopped_clean = self._read_clean()
             for at, (file_id, file) in enumerate(journal):
                 complete = at < len(journal) - 1 or self.stopped_clean
                 self._replay(file_id, file, complete=complete)

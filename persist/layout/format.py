@@ -151,10 +151,10 @@ def decode_file_header(data: bytes) -> FileHeader:
     _, version, combined, file_id, node_id, generation, start, created_us, crc = _FILE.unpack_from(
         data
     )
-    if version > FORMAT_VERSION:
-        raise NewerStorage(f"log file of format {version}, this version reads {FORMAT_VERSION}")
     if crc32(data[: FILE_HEADER_BYTES - 4]) != crc:
         raise Damaged("checksum of the file header")
+    if version > FORMAT_VERSION:
+        raise NewerStorage(f"log file of format {version}, this version reads {FORMAT_VERSION}")
     return FileHeader(node_id, file_id, generation, start, created_us, bool(combined))
 
 
@@ -436,10 +436,10 @@ def decode_segment_header(data: bytes) -> SegmentHeader:
     if len(data) < SEGMENT_HEADER_BYTES or data[:8] != SEGMENT_MAGIC:
         raise Damaged("no header of a segment")
     _, version, _, generation, queue, number = _SEGMENT.unpack_from(data)
-    if version > FORMAT_VERSION:
-        raise NewerStorage(f"segment of format {version}, this version reads {FORMAT_VERSION}")
     if _CRC.unpack_from(data, _SEGMENT.size)[0] != crc32(data[: _SEGMENT.size]):
         raise Damaged("checksum of the segment header")
+    if version > FORMAT_VERSION:
+        raise NewerStorage(f"segment of format {version}, this version reads {FORMAT_VERSION}")
     return SegmentHeader(queue, number, generation)
 
 
@@ -557,10 +557,10 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
     if len(data) != _CHECKPOINT.size + 4 or data[:8] != CHECKPOINT_MAGIC:
         raise Damaged("no checkpoint")
     _, version, start, node_id, place = _CHECKPOINT.unpack_from(data)
-    if version > FORMAT_VERSION:
-        raise NewerStorage(f"storage of format {version}, this version reads {FORMAT_VERSION}")
     if _CRC.unpack_from(data, _CHECKPOINT.size)[0] != crc32(data[: _CHECKPOINT.size]):
         raise Damaged("checksum of the checkpoint")
+    if version > FORMAT_VERSION:
+        raise NewerStorage(f"storage of format {version}, this version reads {FORMAT_VERSION}")
     return Checkpoint(node_id, place, start)
 
 
@@ -611,11 +611,11 @@ def decode_counts(data: bytes) -> tuple[bytes, list[DeliveryCount]]:
     if len(data) < _COUNTS.size + 4 or data[:8] != COUNTS_MAGIC:
         raise Damaged("no delivery counts")
     _, version, _, count, node_id = _COUNTS.unpack_from(data)
+    if _CRC.unpack_from(data, len(data) - 4)[0] != crc32(data[:-4]):
+        raise Damaged("checksum of the delivery counts")
     if version > FORMAT_VERSION:
         raise NewerStorage(f"storage of format {version}, this version reads {FORMAT_VERSION}")
     body = data[_COUNTS.size : -4]
-    if _CRC.unpack_from(data, len(data) - 4)[0] != crc32(data[:-4]):
-        raise Damaged("checksum of the delivery counts")
     if len(body) != count * _COUNT.size:
         raise Damaged(f"{len(body)} octets where {count} delivery counts were written")
     return node_id, [DeliveryCount(*entry) for entry in _COUNT.iter_unpack(body)]

@@ -125,9 +125,9 @@ class Recovery:
             self._filesystem.make_directory(self._directory / name)
         self._read_checkpoint()
         self._find_files()
+        self._read_clean()
         self._read_queues()
         self._read_counts()
-        self._read_clean()
         if self._index.damaged:
             self._restore_damaged()
         self._replay()
@@ -316,8 +316,14 @@ class Recovery:
     # Queue indexes
 
     def _read_queues(self) -> None:
+        last = self.files.get(self.last_file_id)
+        end = self.end if last is None else place_of(last.file_id, last.size)
         self._index = StoredIndex(
-            self._filesystem, self._directory / QUEUES_DIRECTORY, self.place, self._index_harmed
+            self._filesystem,
+            self._directory / QUEUES_DIRECTORY,
+            self.place,
+            self._index_harmed,
+            journal_end=end,
         )
         self.queues = self._index.queues
         self.delivery_counts = self._index.delivery_counts

@@ -22,6 +22,8 @@ from warren.core.log_line import log_event
 from warren.persist.disk.filesystem import FileSystem
 from warren.persist.layout.format import (
     ENQUEUE,
+    FILE_HEADER_BYTES,
+    FRAME_HEADER_BYTES,
     PUBLISH,
     REMOVE,
     RETURNED,
@@ -31,9 +33,12 @@ from warren.persist.layout.format import (
     Damaged,
     Harm,
     Record,
+    aligned,
     decode_ranges,
     decode_reference,
+    file_of,
     frame_head,
+    place_of,
 )
 from warren.persist.layout.segment import (
     Columns,
@@ -52,6 +57,13 @@ LOOKS_MAX = 10
 write."""
 
 
+SECTOR_BYTES = 512
+"""What a disk writes whole, or not at all."""
+
+NO_END = 1 << 64
+"""Behind any place, for the index of a directory in which a node works."""
+
+
 def every_queue(queue_id: int) -> bool:
     """The value of `only` that passes over no queue."""
     return True
@@ -63,9 +75,9 @@ class StoredIndex:
     `delivery_counts` are those the journal has, by queue and position, also of messages that are
     gone.
 
-    `checkpoint_place` is that of the last checkpoint. `harmed` is told of damaged files; a frame
-    that was not finished is none if it was to be part of a later checkpoint. Queues of which
-    `only` says no are passed over.
+    `checkpoint_place` is that of the last checkpoint, `journal_end` the end of the journal.
+    `harmed` is told of damaged files; a frame that was not finished is none if it was to be part of
+    a later checkpoint. Queues of which `only` says no are passed over.
     """
 
     def __init__(
@@ -75,6 +87,7 @@ class StoredIndex:
         checkpoint_place: int,
         harmed: Callable[[Path, Harm], None],
         *,
+        journal_end: int = NO_END,
         only: Callable[[int], bool] = every_queue,
         new_columns: Callable[[], Columns] = Columns,
     ) -> None:
@@ -86,6 +99,7 @@ class StoredIndex:
         self._filesystem = filesystem
         self._directory = directory
         self._checkpoint_place = checkpoint_place
+        self._journal_end = journal_end
         self._harmed = harmed
         self._only = only
         self._new_columns = new_columns
@@ -232,14 +246,29 @@ class StoredIndex:
         return bool(harms)
 
     def _was_synced(self, data: bytes, at: int) -> bool:
-        """Whether the frame there is part of the last checkpoint, and says anything."""
+        """Whether the frame there is part of the last checkpoint, and says anything.
+
+        A head within one sector was written whole, or is not there yet: if it makes no sense, it is
+        damaged.
+        """
         head = frame_head(data, at)
+        if head is None:
+            end = at + FRAME_HEADER_BYTES
+            in_one_sector = at // SECTOR_BYTES == (end - 1) // SECTOR_BYTES
+            return in_one_sector and end <= len(data) and any(data[at:end])
+        # The first frame of a file is not transient.
         return (
-            head is not None
-            and not head.transient
+            (not head.transient or at == SEGMENT_HEADER_BYTES)
             and (head.entries > 0 or head.removed > 0)
-            and head.place <= self._checkpoint_place
+            and not self._may_be_unfinished(head.place)
         )
+
+    def _may_be_unfinished(self, place: int) -> bool:
+        """Whether a frame may be of this place and not be whole: it was not synced yet."""
+        end = self._journal_end
+        is_next_file = place == place_of(file_of(end) + 1, FILE_HEADER_BYTES)
+        is_later = self._checkpoint_place < place <= end and place == aligned(place)
+        return is_later or is_next_file
 
     def restore(self, found: Found) -> bool:
         """Enter a record of a damaged segment again, unless its message is known to be gone.

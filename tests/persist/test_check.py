@@ -8,6 +8,7 @@ from pathlib import Path
 
 import lmdb
 import pytest
+from later_format import LATER, as_later
 from stored_node import EMPTY, INVOICES, NAMES, ORDERS, StoredNode, fill
 
 from warren.core.ports import Write
@@ -19,6 +20,7 @@ from warren.persist.inspection.dump import dump
 from warren.persist.layout.format import (
     FILE_HEADER_BYTES,
     FOOTER_BYTES,
+    FRAME_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     NewerStorage,
     batch_bytes,
@@ -194,6 +196,19 @@ def test_a_frame_that_was_not_finished_is_no_damage(killed: Path) -> None:
     (killed / SEGMENT).write_bytes(grown[: (len(grown) + len(whole)) // 2])
     assert damage(killed) == []
     assert messages(checked(killed))["orders"] == 181
+
+
+def test_damage_of_any_octet_of_a_segment_is_found_after_a_clean_stop(stopped: Path) -> None:
+    """There is nothing that a crash could have left unfinished."""
+    size = (stopped / SEGMENT).stat().st_size
+    heads = range(SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES)
+    unnoticed = []
+    for at in (*heads, *range(len(heads), size, 97), size - 1):
+        flip(stopped / SEGMENT, at)
+        if not damage(stopped):
+            unnoticed.append(at)
+        flip(stopped / SEGMENT, at)
+    assert unnoticed == []
 
 
 def test_what_a_deleted_queue_left_is_no_damage(killed: Path) -> None:
@@ -454,10 +469,9 @@ def test_what_cannot_be_checked(tmp_path: Path, stopped: Path) -> None:
 
 def test_a_later_format_is_refused(stopped: Path) -> None:
     path = stopped / "store/checkpoint"
-    data = bytearray(path.read_bytes())
-    data[8] = 99
-    path.write_bytes(data)
-    with pytest.raises(NewerStorage, match="format 99"):
+    data = path.read_bytes()
+    path.write_bytes(as_later(data, len(data)))
+    with pytest.raises(NewerStorage, match=f"format {LATER}"):
         checked(stopped)
 
 

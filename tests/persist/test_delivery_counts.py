@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from disk import PowerLost, SimulatedDisk
+from later_format import as_later
 from stored_node import ORDERS, StoredNode
 from stored_queues import LIMITS, NODE_ID, QUEUE, STORE, Node
 
@@ -243,7 +244,7 @@ def test_a_file_that_cannot_be_read_says_so() -> None:
         with pytest.raises(Damaged):
             decode_counts(wrong)
     with pytest.raises(NewerStorage):
-        decode_counts(data[:8] + b"\x02" + data[9:])
+        decode_counts(as_later(data, len(data)))
 
 
 def test_nothing_else_is_in_the_way(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from stored_node import ORDERS, StoredNode
 
 from warren.persist.disk.filesystem import RealFile, RealFileSystem
 from warren.persist.inspection.store_view import StoreView
-from warren.persist.layout.format import SEGMENT_ENTRIES
+from warren.persist.layout.format import FRAME_HEADER_BYTES, SEGMENT_ENTRIES, SEGMENT_HEADER_BYTES
 
 PLACE = Path("store/queues") / f"{ORDERS:016x}"
 
@@ -108,3 +109,37 @@ def test_a_queue_that_is_deleted_in_turns_has_its_files_until_they_are_over(
     assert node.storage.lost == 0
     assert node.storage.persistent.live_bytes == 0
     node.die()
+
+
+@pytest.fixture(scope="module")
+def rested(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory whose only segment has one frame; the journal goes on behind it."""
+    path = tmp_path_factory.mktemp("rested")
+    node = StoredNode(path)
+    for _ in range(10):
+        node.publish(b"early", ORDERS)
+    node.checkpoint()
+    node.flush()
+    node.publish(b"late", ORDERS)
+    node.flush()
+    node.stop()
+    return path
+
+
+@pytest.mark.parametrize("bit", [0x01, 0x04])
+def test_no_message_is_lost_with_an_octet_of_the_head_of_a_segment(
+    rested: Path, tmp_path: Path, bit: int
+) -> None:
+    """Also where it looks like a frame that a crash has left unfinished."""
+    for at in range(SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES):
+        directory = tmp_path / str(at)
+        shutil.copytree(rested, directory)
+        (segment,) = (directory / PLACE).iterdir()
+        octets = bytearray(segment.read_bytes())
+        octets[at] ^= bit
+        segment.write_bytes(octets)
+        node = StoredNode(directory)
+        there = node.queues[ORDERS].recovered().count
+        damaged = node.storage.damaged
+        node.die()
+        assert (there, damaged > 0) == (11, True), at

@@ -38,6 +38,24 @@ from warren.persist.disk.group_commit import PendingCommit
 NewBacking = Callable[["ClusterNode", BackingSpec], BackingQueue]
 
 
+class NodeTimer:
+    """A call at a time. It can be cancelled while its node stands still, also when it is due."""
+
+    on_clock: ManualTimer
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self._callback = None
+        self.on_clock.cancel()
+
+    def fire(self) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+
 class NodeClock:
     """The clock of one node: that of all, until the node is dead, but for the time of day."""
 
@@ -54,8 +72,10 @@ class NodeClock:
     def wall_time(self) -> float:
         return self._clock.wall_time() + self.ahead_s
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> ManualTimer:
-        return self._clock.call_later(delay_s, lambda: self._run(callback))
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> NodeTimer:
+        timer = NodeTimer(callback)
+        timer.on_clock = self._clock.call_later(delay_s, lambda: self._run(timer.fire))
+        return timer
 
     def call_soon(self, callback: Callable[[], None]) -> object:
         return self._clock.call_soon(lambda: self._run(callback))
@@ -185,7 +205,8 @@ class ClusterNode(Broker):
             new_backing_queue=lambda spec: self.mirroring.backing(spec) or self._new_backing(spec),
             **more,
         )
-        self.mirroring.find_former_copies(self.node, self._new_backing)
+        is_damaged = name in cluster.damaged
+        self.mirroring.find_former_copies(self.node, self._new_backing, is_damaged=is_damaged)
         self.mirroring.attach(self.node, self._new_backing)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
         self.host = QueueHost(self.node, self.post, self.calls, self.mirroring, incarnation << 40)
@@ -293,6 +314,8 @@ class Cluster:
         self._former: list[ClusterNode] = []
         self.cards: dict[str, StoredCards] = {}
         self.dead: set[str] = set()
+        # The nodes whose disks are found damaged when they start.
+        self.damaged: set[str] = set()
         # The nodes that are no members any more, until another one has the name.
         self.forgotten: set[str] = set()
         self.incarnations: Counter[str] = Counter()

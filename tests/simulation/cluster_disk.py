@@ -14,7 +14,6 @@ from typing import Any
 from unittest.mock import patch
 
 from fake_queue_store import FakeQueueStore, Kept
-from manual_clock import ManualTimer
 
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec, Listed, OneByOne
 from warren.core.backing.due_queue import DueQueue, due_queue
@@ -26,7 +25,7 @@ from warren.core.backing.stream_log import StreamLog, stream_log
 from warren.core.backing.stream_store import KeptInStream, MemoryStreamStore
 from warren.core.messages.message import NO_HOLDER, Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
-from warren.core.ports import Clock
+from warren.core.ports import Clock, Timer
 from warren.core.vhosts import queue_making
 from warren.mirror.replication.copies import copies_here, former_copies
 
@@ -99,7 +98,7 @@ class DiskRetainedStore(MemoryRetainedStore):
         self._unsynced: dict[int, tuple[Message, float]] = {}
         self._removed: list[tuple[int, int]] = []
         self._told: list[tuple[PublishConfirms, int]] = []
-        self._timer: ManualTimer | None = None
+        self._timer: Timer | None = None
         for position in sorted(self._on_disk):
             message, at = self._on_disk[position]
             self._keep(Message(message.envelope, message.body, position), at)
@@ -173,7 +172,7 @@ class DiskQueue(MemoryQueue):
         self._queue_id = spec.queue_id
         self._unsynced: dict[int, tuple[Message, PublishConfirms | None, int]] = {}
         self._forgotten: set[int] = set()
-        self._timer: ManualTimer | None = None
+        self._timer: Timer | None = None
         self.defers_confirms = spec.durable
         self._kept = disk.queues.setdefault(spec.queue_id, {}) if spec.durable else {}
         for position in sorted(self._kept):
@@ -281,7 +280,7 @@ class DiskStore(FakeQueueStore):
         self._on_disk = disk.delayed.setdefault(spec.queue_id, {})
         # The same for who opens it as it opens any queue, to look for what others lack.
         self._plain = disk.queues.setdefault(spec.queue_id, {})
-        self._timer: ManualTimer | None = None
+        self._timer: Timer | None = None
         kept = {at: self._at_time_of_day(one, -1) for at, one in self._on_disk.items()}
         first = max(incarnation, 1 + (max(kept, default=0) >> START_SHIFT)) << START_SHIFT
         super().__init__(spec.durable, kept, first, redelivered_below=first)
@@ -329,7 +328,7 @@ class DiskStreamStore(MemoryStreamStore):
         self._queue_id = spec.queue_id
         self._on_disk = disk.streams.setdefault(spec.queue_id, {})
         self._unsynced: list[tuple[PublishConfirms | None, int]] = []
-        self._timer: ManualTimer | None = None
+        self._timer: Timer | None = None
         for position in sorted(self._on_disk):
             message, at = self._on_disk[position]
             self._kept.append(KeptInStream(message, at))

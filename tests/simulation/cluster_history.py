@@ -31,6 +31,7 @@ sys.path += [str(TESTS / folder) for folder in ("support", "simulation", "system
 import cluster_checks as checks  # noqa: E402
 from cluster import Cluster, random_delays  # noqa: E402
 from cluster_client import ADMIN, CONFIRM, CONSUME, GET, PLAIN, TX, ClientChannel, Publish, Session  # noqa: E402
+from cluster_damage import Damage  # noqa: E402
 from cluster_delays import CLOCKS_DIFFER_S, DELAYS_MS, Delays  # noqa: E402
 from cluster_disk import START_SHIFT, Disk, other_queues_on_disk  # noqa: E402
 from cluster_faults import (  # noqa: E402
@@ -118,6 +119,9 @@ RETURNED_FROM = 100_000_000
 
 RETAINED_QUORUM_FROM = 110_000_000
 """From here on quorum queues retain what is acknowledged, too."""
+
+DAMAGED_FROM = 120_000_000
+"""From here on all nodes die when all else is over, and the disk of one is damaged."""
 
 HARD_S = (5.0, 9.0, 14.0)
 FAULT_COUNTS = (0, 1, 1, 2, 2, 3, 4)
@@ -265,6 +269,8 @@ class History(Faults):
         self.check_rest()
         if self.is_widest:
             self._change_policies_in_peace()
+        if self.seed >= DAMAGED_FROM and self.is_durable:
+            Damage(self).strike()
         if self.has_operator:
             self._operate_in_peace()
         self._finish()

@@ -1,4 +1,4 @@
-"""A leader whose log is damaged on disk: its clients get the messages that its mirrors have."""
+"""A leader whose log is damaged on disk: clients get the messages that its mirrors have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from running_cluster import RunningCluster, publish, wait_until
+from running_cluster import RunningCluster, publish, take, wait_until
 
 COUNT = 200
 DAMAGED = (20, 21, 150, 199)
@@ -54,3 +54,39 @@ def test_damaged_messages_come_from_a_mirror(running_cluster: RunningCluster, ca
     assert a.log.count("message_lost") >= 1
     wait_until(lambda: b.queue("damaged")["node"] != a.name)
     wait_until(lambda: a.name in b.queue("damaged")["synchronised_slave_nodes"])
+
+
+def test_damage_that_is_found_when_all_nodes_are_started_costs_no_message(
+    running_cluster: RunningCluster,
+) -> None:
+    a, b, c = (running_cluster[node] for node in "abc")
+    channel = a.connect().channel()
+    channel.confirm_delivery()
+    published = {}
+    for kind in ("gm", "log", "quorum"):
+        name = f"{kind} at start"
+        if kind == "quorum":
+            channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
+            wait_until(lambda name=name: len(a.queue(name).get("online", ())) == 3)
+        else:
+            definition = {"ha-mode": "all", "ha-sync-mode": "automatic", "ha-replication": kind}
+            policy = {"pattern": f"^{name}$", "definition": definition}
+            a.changes("policies", "/", name, body=policy)
+            channel.queue_declare(name, durable=True)
+            wait_until(lambda name=name: len(a.in_sync(name)) == 2)
+        published[name] = [b"<start %s %05d>" % (kind.encode(), at) for at in range(COUNT)]
+        publish(channel, name, published[name])
+    for node in (c, b, a):
+        node.kill()
+    for bodies in published.values():
+        assert [flip_in_log(a.data_directory, bodies[number]) for number in DAMAGED] == [1] * 4
+    for node in (a, b, c):
+        node.launch()
+    for node in (a, b, c):
+        node.wait_until_ready()
+
+    for name, bodies in published.items():
+        b.until_queue(name, lambda row: row.get("messages") == COUNT)
+        assert take(b.connect().channel(), name, COUNT) == bodies
+        assert b.queue(name)["node"] != a.name
+    assert a.log.count("journal_damaged")

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 from damaged_storage import BODIES, everything_in, expected, fill, refused
+from later_format import LATER, as_later
 
 from warren.compat_tests.raw_client import RawClient
 from warren.persist.inspection.check import queue_names
-from warren.persist.layout.format import FILE_MAGIC, FORMAT_VERSION, SEGMENT_MAGIC
-
-LATER = FORMAT_VERSION + 1
+from warren.persist.layout.format import FILE_HEADER_BYTES, SEGMENT_HEADER_BYTES
 
 
 @pytest.fixture
@@ -146,14 +145,13 @@ def made_later(data_dir: Path, what: str) -> None:
     """Write a later format's number into a file."""
     store = data_dir / "store"
     if what == "checkpoint":
-        path, magic_bytes = store / "checkpoint", 8
+        path = store / "checkpoint"
+        head_bytes = path.stat().st_size
     elif what == "log":
-        path, magic_bytes = max((store / "log").glob("*.rdq")), len(FILE_MAGIC)
+        path, head_bytes = max((store / "log").glob("*.rdq")), FILE_HEADER_BYTES
     else:
-        path, magic_bytes = min((store / "queues").glob("*/*.idx")), len(SEGMENT_MAGIC)
-    octets = bytearray(path.read_bytes())
-    octets[magic_bytes : magic_bytes + 2] = LATER.to_bytes(2, "little")
-    path.write_bytes(octets)
+        path, head_bytes = min((store / "queues").glob("*/*.idx")), SEGMENT_HEADER_BYTES
+    path.write_bytes(as_later(path.read_bytes(), head_bytes))
 
 
 @pytest.mark.parametrize("what", ["checkpoint", "log", "segment"])

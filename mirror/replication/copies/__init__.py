@@ -14,6 +14,7 @@ Messages that are nowhere else are put into the queue `lost+found`.
 | where to look | for |
 |---|---|
 | `copies_here` | the mirrors that this node has; begin here |
+| `copy_questions` | what other nodes ask about them |
 | `copy_here` | one of them: its member of the group, and how it comes to lead |
 | `mirror` | carries out batches, and reports |
 | `observed_copy` | tells observers what comes to a copy |

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import struct
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -30,7 +29,7 @@ from warren.core.queues import queue_arguments
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_type import QUORUM, STREAM
 from warren.core.queues.quorum_level import LastingEnvelopes, quorum_level
-from warren.core.scheduling.waiting import Event, run
+from warren.core.scheduling.waiting import run
 from warren.core.vhosts.following import QUEUE_ID_BITS
 from warren.mirror.carriers.ports import Carrier, CarrierKind
 from warren.mirror.messages.calls import Calls
@@ -38,6 +37,7 @@ from warren.mirror.messages.origin import SOME_ORIGINS
 from warren.mirror.messages.post import Kind, Post
 from warren.mirror.replication.copies.copy_cards import COPY_BIT
 from warren.mirror.replication.copies.copy_here import CopyHere
+from warren.mirror.replication.copies.copy_questions import CopyQuestions
 from warren.mirror.replication.copies.former_copies import FormerCopies
 from warren.mirror.replication.copies.former_copy import FormerCopy
 from warren.mirror.replication.copies.mirror import Mirror
@@ -51,11 +51,6 @@ from warren.mirror.replication.elections.election_calls import ElectionCalls
 from warren.mirror.replication.levels.slices import unpack_slice
 
 log = logging.getLogger("warren.queue")
-
-ANY_BALLOT = sys.maxsize
-
-WRITE_CARD = "mirror.write_card"
-"""A leader asks a whole mirror to write its card."""
 
 UNWANTED_S = 3 * INVITE_AGAIN_S
 """A copy that the definition does not name and no leader asks for in this time is dropped."""
@@ -118,11 +113,8 @@ class CopiesHere:
         self._post.handle(Kind.SLICE, self._slice)
         for name in ("mirror.invite", "mirror.invite_to_stream"):
             self._calls.serve(name, partial(self._invited, name))
-        self._calls.serve("mirror.have_copy", self._asked_for_copy)
-        self._calls.serve(WRITE_CARD, self._asked_for_card)
-        self._calls.serve("mirror.take_lead", self._asked_to_lead)
-        self._calls.serve("mirror.take_over", self._asked_to_take_over)
-        self._calls.serve("mirror.take_over_in", self._asked_to_take_over)
+        of_copies = (self.by_queue, self._note_whole, self._definitions)
+        CopyQuestions(self._nodes.name, *of_copies).serve(self._calls)
 
     def __iter__(self) -> Iterator[CopyHere]:
         return iter(list(self.by_queue.values()))
@@ -225,9 +217,9 @@ class CopiesHere:
         if mirror.from_disk is None:
             self._retained_sync.is_in_sync(record, copy.storage_id)
         copy.at_rest = copy.listed and not copy.may_have_to_lead
-        self._is_whole(copy, record)
+        self._note_whole(copy, record)
 
-    def _is_whole(self, copy: CopyHere, record: QueueRecord) -> Commit:
+    def _note_whole(self, copy: CopyHere, record: QueueRecord) -> Commit:
         """Forget the former copy, and write the card of this one if the queue is durable."""
         self.forget_former(copy.mirror)
         copy.mirror.grows_from = None
@@ -511,64 +503,6 @@ class CopiesHere:
             return has_one
 
         run(ask(), finish)
-
-    # Questions of other nodes
-
-    async def _asked_for_copy(self, _node: str, queue_id: int) -> bool:
-        """Whether this node has a copy that has begun; the definition says whether it is whole."""
-        copy = self.by_queue.get(queue_id)
-        return copy is not None and copy.mirror.started
-
-    async def _asked_for_card(
-        self, _node: str, queue_id: int, epoch: int, incarnation: int
-    ) -> bool:
-        """Write the card of this copy, which its leader knows to be whole, and return whether the
-        card is durable. Returns False if the copy of which the leader speaks is not here."""
-        copy = self.by_queue.get(queue_id)
-        if copy is None or not copy.mirror.started or copy.is_outside:
-            return False
-        record = self._definitions.record_of(copy.key, queue_id)
-        is_meant = (copy.mirror.epoch, copy.member.me.incarnation) == (epoch, incarnation)
-        if record is None or not is_meant:
-            return False
-        durable = Event()
-        self._is_whole(copy, record).then(durable.happen)
-        await durable
-        return self.is_here(copy)
-
-    async def _asked_to_lead(self, node: str, queue_id: int, epoch: int, ballot: int) -> bool:
-        """The leader was away. It asks whether this node has a copy, and asks it to lead if it has.
-
-        Raises `NotFound` to be asked again, if that cannot be said yet.
-        """
-        copy = self.by_queue.get(queue_id)
-        if copy is None or not copy.mirror.started or copy.mirror.from_disk is not None:
-            # The leader has on its own disk what is on disk here.
-            return False
-        record = self._definitions.record_of(copy.key, queue_id)
-        if copy.carrier is CarrierKind.LOG and record is not None and not copy.may_vote(record):
-            # The leader asks only mirrors in sync: a definition that says so may be on its way
-            # here.
-            is_known = self._nodes.name in record.in_sync
-            if not is_known and (record.epoch, record.ballot) <= (epoch, ballot):
-                raise NotFound(f"the definition of queue {queue_id} is not known here yet")
-            return False
-        copy.leader_was_away(node)
-        return True
-
-    async def _asked_to_take_over(
-        self, node: str, queue_id: int, epoch: int, ballot: int = ANY_BALLOT
-    ) -> bool:
-        """The leader hands the queue over; a leader of an earlier version names no ballot. Returns
-        False if this node cannot lead."""
-        copy = self.by_queue.get(queue_id)
-        if copy is None or not copy.mirror.started or copy.mirror.from_disk is not None:
-            # A copy that was on disk when this node started may lack what the leader has.
-            return False
-        if copy.is_outside:
-            # Mirrors in the group, which goes on without this copy, would not hear of this leader.
-            return False
-        return await copy.take_over(node, epoch, ballot)
 
 
 def settings_of(node: Node, key: Key, record: QueueRecord) -> QueueSettings:

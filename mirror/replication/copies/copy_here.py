@@ -266,11 +266,11 @@ class CopyHere:
     def _leader_is_dead(self, record: QueueRecord) -> bool:
         if record.leader_is_forgotten:
             return True
+        if record.leader in self._dead:
+            return True
         if self.mirror.from_disk is not None:
             may_come = self._clock.now() < self._found_at + LEADER_MAY_COME_S
             return not may_come and record.leader not in self._effects.present()
-        if record.leader in self._dead:
-            return True
         if self.carrier is CarrierKind.LOG and not self.is_outside:
             return False
         # This node hears of no deaths outside the group, nor of a leader's before it had joined.

@@ -41,6 +41,8 @@ class FormerCopies:
         self.retained = RetainedCopies(clock)
         # The cards of queues that this node leads.
         self._led: dict[int, Card] = {}
+        # Whether what this node had on disk when it was started may lack messages.
+        self.is_damaged = False
 
     # At start
 
@@ -49,12 +51,16 @@ class FormerCopies:
         records: Iterable[QueueRecord],
         new_backing: Callable[[BackingSpec], BackingQueue],
         is_leftover: Callable[[int], bool],
+        *,
+        is_damaged: bool = False,
     ) -> None:
         """Open the copies on disk, before storages that are not open are dropped.
 
         `is_leftover` tells whether a storage that no definition names was given up. If it was not,
-        it is kept, and so is its card.
+        it is kept, and so is its card. `is_damaged`: the disk was found damaged, and any copy on it
+        may lack messages.
         """
+        self.is_damaged = is_damaged
         queues = {record.queue_id: record for record in records}
         cards = sorted(self._cards.read().items(), key=lambda card: -card[1].epoch)
         for storage_id, card in cards:
@@ -174,10 +180,11 @@ class FormerCopies:
     def take_whole(self, record: QueueRecord) -> FormerCopy | None:
         """Remove and return the former copy, if it is the one that the definition calls in sync.
 
-        Its card has to be of the present epoch: by an earlier one, positions would be unknown.
+        Its card has to be of the present epoch: by an earlier one, positions would be unknown. A
+        copy on a damaged disk does not count.
         """
         former, _ = self._formers.get(record.queue_id, (None, 0.0))
-        if former is None or former.led or self._name not in record.in_sync:
+        if former is None or former.led or self._name not in record.in_sync or self.is_damaged:
             return None
         known = (former.storage_id, former.epoch)
         if known != (record.storage_id(self._name), record.epoch):

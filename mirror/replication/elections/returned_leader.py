@@ -4,7 +4,9 @@ The definition still names the mirrors that were in sync when the leader went. E
 to lead, and says whether it has a copy. A mirror that has one is waited for, however long it takes
 to write itself into the definition. When all say that they have none, as after a start of the whole
 cluster, the leader goes on at once. A mirror that says nothing is waited for while it is up for the
-cluster or can be reached, and for `RECLAIM_S` in any case: links take a moment to come up.
+cluster or can be reached, and for `RECLAIM_S` in any case: links take a moment to come up. A leader
+whose disk was found damaged waits for `MIRROR_MAY_COME_S`: a mirror that comes has on its own disk
+what is damaged here.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from warren.mirror.replication.elections.whole_copies import Ask, WholeCopies
 RECLAIM_S = 3.0
 """How long a leader that was away waits for mirrors that give no sign of life."""
 
+MIRROR_MAY_COME_S = 10.0
+"""How long it waits if its disk is damaged: the whole cluster may be starting."""
+
 
 class ReturnedLeader:
     """The returned leader of one queue, until it is known which node leads. `there()` are the nodes
@@ -29,10 +34,13 @@ class ReturnedLeader:
         there: Callable[[], Collection[str]],
         ask: Ask,
         can_lead: Callable[[QueueRecord, int], bool] = lambda record, mirrors: True,
+        *,
+        is_damaged: bool = False,
     ) -> None:
-        """`can_lead`: whether this many mirrors in sync are enough for one of them to lead."""
+        """`can_lead`: whether this many mirrors in sync are enough for one of them to lead.
+        `is_damaged`: the leader's disk was found damaged when its node was started."""
         self._clock = clock
-        self._until = clock.now() + RECLAIM_S
+        self._until = clock.now() + (MIRROR_MAY_COME_S if is_damaged else RECLAIM_S)
         self._there = there
         self._ask = ask
         self._mirrors = WholeCopies(there)

@@ -8,7 +8,7 @@ from warren.core.errors import NotFound
 from warren.core.scheduling.waiting import run
 from warren.mirror.carriers.ports import MemberId
 from warren.mirror.messages.calls import Calls, NodeDown
-from warren.mirror.replication.copies.copies_here import WRITE_CARD
+from warren.mirror.replication.copies.copy_questions import WRITE_CARD
 from warren.mirror.replication.copies.former_copy import Kept
 from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
 from warren.mirror.replication.definition.queue_members import invitation_to

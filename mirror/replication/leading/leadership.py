@@ -39,6 +39,7 @@ from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.origin import SOME_ORIGINS
 from warren.mirror.replication.copies.copies_here import CopiesHere
 from warren.mirror.replication.copies.copy_here import CopyHere
+from warren.mirror.replication.copies.copy_questions import TAKE_LEAD, TAKE_LEAD_FROM_DISK
 from warren.mirror.replication.copies.former_copies import FormerCopies
 from warren.mirror.replication.copies.former_copy import FormerCopy
 from warren.mirror.replication.copies.mirror import Mirror
@@ -283,6 +284,7 @@ class Leadership:
                 lambda: {*self._nodes.present(), *self._nodes.running()},
                 lambda node, answer: self._ask_to_lead(node, led, answer),
                 *((can_be_elected,) if carrier is CarrierKind.LOG else ()),
+                is_damaged=self._formers.is_damaged,
             )
             self.look_for_better_copies(led)
         else:
@@ -325,9 +327,18 @@ class Leadership:
 
     def _ask_to_lead(self, node: str, led: LedQueue, answer: Callable[[bool], None]) -> None:
         record = self._definitions.record_of(led.key, led.queue.queue_id)
-        if record is not None:
-            known = (record.epoch, record.ballot)
-            self._copies.ask("mirror.take_lead", node, led.queue.queue_id, answer, *known)
+        if record is None:
+            return
+        at = (node, led.queue.queue_id)
+        known = (record.epoch, record.ballot)
+
+        def answered(has_one: bool) -> None:
+            if has_one or not self._formers.is_damaged:
+                answer(has_one)
+            else:
+                self._copies.ask(TAKE_LEAD_FROM_DISK, *at, answer, *known)
+
+        self._copies.ask(TAKE_LEAD, *at, answered, *known)
 
     def reclaim(self, led: LedQueue, returned: ReturnedLeader | None = None) -> None:
         """No mirror has taken the lead: go on without the mirrors that the definition named."""

@@ -1,0 +1,177 @@
+"""All nodes are started again, and one finds that its disk has lost messages of mirrored queues."""
+
+from __future__ import annotations
+
+import pytest
+from pamqp import commands
+from stopped_cluster import StoppedCluster
+
+from warren.core.field import Field
+from warren.mirror.replication.copies.copy_here import LEADER_MAY_COME_S
+from warren.mirror.replication.elections.returned_leader import MIRROR_MAY_COME_S
+
+CARRIERS = ("gm", "log")
+BODIES = [b"%d" % number for number in range(6)]
+LONG_S = LEADER_MAY_COME_S + MIRROR_MAY_COME_S + 10
+
+
+def damage(cluster: StoppedCluster, node: str, *lost: int) -> None:
+    """Have the disk of a node lose these messages, counted from the oldest."""
+    cluster.damaged.add(node)
+    (kept,) = [queue for queue in cluster.disks[node].queues.values() if queue]
+    for position in [sorted(kept)[number] for number in lost]:
+        del kept[position]
+
+
+def with_messages(carrier: str) -> StoppedCluster:
+    """All nodes are killed, and have all messages on disk."""
+    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
+    cluster.publish(*BODIES)
+    cluster.kill_all()
+    return cluster
+
+
+def bodies(cluster: StoppedCluster) -> list[bytes]:
+    return [body for body, _ in cluster.bodies()]
+
+
+def is_at_rest(cluster: StoppedCluster) -> bool:
+    record = cluster.record()
+    return sorted([record.leader, *record.in_sync]) == cluster.alive
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("order", ["abc", "cba", "bac"])
+@pytest.mark.parametrize("lost", [(0,), (2, 3), (5,), range(6)])
+def test_a_mirror_leads_in_the_place_of_a_leader_whose_disk_is_damaged(
+    carrier: str, order: str, lost: tuple[int, ...]
+) -> None:
+    cluster = with_messages(carrier)
+    damage(cluster, "a", *lost)
+    cluster.start_again(*order)
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader != "a" and is_at_rest(cluster)
+    assert bodies(cluster) == BODIES
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_its_mirrors_may_be_started_some_seconds_after_it(carrier: str) -> None:
+    cluster = with_messages(carrier)
+    damage(cluster, "a", 1)
+    cluster.start_again("a")
+    cluster.clock.advance(MIRROR_MAY_COME_S - 2)
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader != "a" and bodies(cluster) == BODIES
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_it_leads_on_if_no_mirror_comes(carrier: str) -> None:
+    cluster = with_messages(carrier)
+    damage(cluster, "a", 1)
+    cluster.start_again("a")
+    cluster.clock.advance(MIRROR_MAY_COME_S + 5)
+    assert cluster.record().leader == "a"
+    assert bodies(cluster) == [BODIES[0], *BODIES[2:]]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_it_leads_on_if_the_disks_of_all_mirrors_are_damaged_too(carrier: str) -> None:
+    cluster = with_messages(carrier)
+    for node in cluster.nodes:
+        damage(cluster, node, 1)
+    cluster.start_again("a", "b", "c")
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader == "a" and is_at_rest(cluster)
+    assert bodies(cluster) == [BODIES[0], *BODIES[2:]]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_the_mirror_that_is_whole_leads_if_another_one_is_damaged_too(carrier: str) -> None:
+    cluster = with_messages(carrier)
+    damage(cluster, "a", 1)
+    damage(cluster, "b", 2)
+    cluster.start_again("a", "b", "c")
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader == "c" and is_at_rest(cluster)
+    assert bodies(cluster) == BODIES
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_damaged_mirror_does_not_lead_when_the_leader_does_not_come(carrier: str) -> None:
+    cluster = with_messages(carrier)
+    damage(cluster, "b", 1)
+    cluster.start_again("b")
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader == "a"
+    cluster.start_again("c")
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader == "c" and is_at_rest(cluster)
+    assert bodies(cluster) == BODIES
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("lost", [(0,), (2, 3), (5,)])
+def test_a_damaged_mirror_is_sent_what_it_lacks(carrier: str, lost: tuple[int, ...]) -> None:
+    cluster = with_messages(carrier)
+    damage(cluster, "b", *lost)
+    cluster.start_again("a", "b", "c")
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader == "a" and is_at_rest(cluster)
+    for node in ("c", "a"):
+        cluster.kill(node)
+        cluster.tidy_after(node)
+        cluster.clock.advance(5)
+    assert cluster.record().leader == "b"
+    assert bodies(cluster) == BODIES
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_damaged_node_that_is_started_alone_is_sent_what_it_lacks(carrier: str) -> None:
+    """It led, and another node leads when it comes back."""
+    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
+    cluster.publish(*BODIES)
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(5)
+    damage(cluster, "a", 2, 3)
+    cluster.comes_back("a")
+    cluster.clock.advance(LONG_S)
+    assert "a" in cluster.record().in_sync and is_at_rest(cluster)
+    for node in ("b", "c"):
+        cluster.kill(node)
+        cluster.tidy_after(node)
+        cluster.clock.advance(5)
+    assert cluster.record().leader == "a"
+    assert bodies(cluster) == BODIES
+
+
+def quorum_queue() -> StoppedCluster:
+    cluster = StoppedCluster("log")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.sends(commands.Queue.Delete, queue="q")
+    cluster.clock.advance(1)
+    client.receives(commands.Queue.DeleteOk)
+    arguments = {"x-queue-type": Field("S", b"quorum")}
+    client.sends(commands.Queue.Declare, queue="q", durable=True, arguments=arguments)
+    cluster.clock.advance(5)
+    client.receives(commands.Queue.DeclareOk)
+    cluster.publish(*BODIES)
+    cluster.kill_all()
+    return cluster
+
+
+@pytest.mark.parametrize("lost", [(0,), (2, 3), (5,), range(6)])
+@pytest.mark.parametrize("victim", ["a", "b", "c"])
+def test_members_of_a_quorum_queue_elect_one_whose_disk_is_whole(
+    victim: str, lost: tuple[int, ...]
+) -> None:
+    cluster = quorum_queue()
+    damage(cluster, victim, *lost)
+    cluster.start_again("a", "b", "c")
+    cluster.clock.advance(LONG_S)
+    record = cluster.record()
+    assert sorted([record.leader, *record.in_sync]) == ["a", "b", "c"]
+    assert record.leader != victim
+    assert bodies(cluster) == BODIES

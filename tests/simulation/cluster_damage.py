@@ -1,0 +1,79 @@
+"""All nodes of a history die, and the disk of one has lost messages that another copy has.
+
+Nothing else goes wrong meanwhile, so the whole copies are those that the definitions name. A queue
+is left alone if its policy lets copies confirm what is not on disk, or fewer copies than a majority
+confirm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import cluster_checks as checks
+
+from warren.core.backing.backing_queue import LEVELS
+from warren.core.definitions.records import QueueRecord
+from warren.mirror.replication.definition.confirm_rule import ALL
+
+if TYPE_CHECKING:
+    from cluster_history import History
+
+RETURN_WITHIN_S = 3.0
+"""A leader waits for its mirrors for longer."""
+
+WHOLE_WITHIN_S = 60.0
+
+
+class Damage:
+    """Damages disks of a history in peace."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._cluster = history.cluster
+
+    def strike(self) -> None:
+        """All nodes die, the disk of one is damaged, and all come back."""
+        history = self._history
+        victim = history.random.choice(self._cluster.alive)
+        records = [record for record in self._records() if self._is_elsewhere(record, victim)]
+        for name in list(self._cluster.alive):
+            history._kill(name, history.random.uniform(0.2, RETURN_WITHIN_S))
+        for record in records:
+            self._lose_some(record, victim)
+        self._cluster.damaged.add(victim)
+        history._rest(WHOLE_WITHIN_S)
+        self._cluster.damaged.discard(victim)
+        history.check_rest()
+
+    def _records(self) -> Iterator[QueueRecord]:
+        records = checks.queue_records(self._cluster)
+        return (records[name] for name in self._history.queues if name in records)
+
+    def _is_elsewhere(self, record: QueueRecord, victim: str) -> bool:
+        """Whether other nodes have all that the victim has, by the definition of the queue."""
+        key = ("queue", "/", self._name_of(record))
+        is_flushed = self._cluster[record.leader].mirroring._wanted_of(key).is_flushed
+        others = {record.leader, *record.in_sync} - {victim}
+        if not (record.durable and is_flushed):
+            return False
+        if record.members:
+            return len(others) > len(record.members) // 2
+        return record.acks == ALL and bool(others)
+
+    def _name_of(self, record: QueueRecord) -> str:
+        records = checks.queue_records(self._cluster)
+        return next(name for name, one in records.items() if one.queue_id == record.queue_id)
+
+    def _lose_some(self, record: QueueRecord, victim: str) -> None:
+        history = self._history
+        storage_id = record.storage_id(victim)
+        for queue_id, kept in history._disks[victim].queues.items():
+            if queue_id - queue_id % LEVELS != storage_id:
+                continue
+            for position in sorted(kept):
+                if history.random.random() < 0.3:
+                    del kept[position]
+                    history.seen["damaged on disk"] += 1
+                    if record.leader == victim:
+                        history.seen["damaged on the disk of a leader"] += 1
