@@ -57,9 +57,6 @@ LOOKS_MAX = 10
 write."""
 
 
-SECTOR_BYTES = 512
-"""What a disk writes whole, or not at all."""
-
 NO_END = 1 << 64
 """Behind any place, for the index of a directory in which a node works."""
 
@@ -248,14 +245,13 @@ class StoredIndex:
     def _was_synced(self, data: bytes, at: int) -> bool:
         """Whether the frame there is part of the last checkpoint, and says anything.
 
-        A head within one sector was written whole, or is not there yet: if it makes no sense, it is
-        damaged.
+        A head that makes no sense is damaged if its first and its last octets were written.
         """
         head = frame_head(data, at)
         if head is None:
-            end = at + FRAME_HEADER_BYTES
-            in_one_sector = at // SECTOR_BYTES == (end - 1) // SECTOR_BYTES
-            return in_one_sector and end <= len(data) and any(data[at:end])
+            octets = data[at : at + FRAME_HEADER_BYTES]
+            is_written = len(octets) == FRAME_HEADER_BYTES
+            return is_written and any(octets[:4]) and any(octets[-4:])
         # The first frame of a file is not transient.
         return (
             (not head.transient or at == SEGMENT_HEADER_BYTES)

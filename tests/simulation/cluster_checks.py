@@ -244,10 +244,10 @@ class Ledger:
                 f"MS26: {leader} leads {queue.name} alone, {queue.holders} have all:"
                 f" {earlier} -> {record}"
             )
+            what = TRANSIENT if self._is_durable else ALL
             if queue.last_holder != leader:
-                self._lose(queue, ALL, f"{leader} came back, {queue.last_holder} had more")
+                self._lose(queue, what, f"{leader} came back, {queue.last_holder} had more")
             elif queue.holders:
-                what = TRANSIENT if self._is_durable else ALL
                 self._lose(queue, what, f"{leader} came back, and {queue.holders} were cut off")
         elif leader in earlier.in_sync:
             # It was away, too, and has what its disk has: all that is persistent.

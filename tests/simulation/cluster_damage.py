@@ -35,6 +35,7 @@ class Damage:
     def strike(self) -> None:
         """All nodes die, the disk of one is damaged, and all come back."""
         history = self._history
+        self._fill_queues()
         victim = history.random.choice(self._cluster.alive)
         records = [record for record in self._records() if self._is_elsewhere(record, victim)]
         for name in list(self._cluster.alive):
@@ -45,6 +46,17 @@ class Damage:
         history._rest(WHOLE_WITHIN_S)
         self._cluster.damaged.discard(victim)
         history.check_rest()
+
+    def _fill_queues(self) -> None:
+        """Have messages in the queues that no client is about to get."""
+        history = self._history
+        for session in history.live:
+            session.vanishes()
+        publisher = history._connect(history._node())
+        for queue in history.queues:
+            for _ in range(10):
+                history._publish(publisher, queue)
+        history._rest(2.0)
 
     def _records(self) -> Iterator[QueueRecord]:
         records = checks.queue_records(self._cluster)

@@ -15,6 +15,7 @@ import cluster_history
 import pytest
 
 from warren.mirror.remote.remote_client import RemoteClient
+from warren.mirror.replication.copies.former_copies import FormerCopies
 
 FROM = {
     "mirrors": (cluster_history.WIDER_FROM, cluster_history.WIDEST_FROM),
@@ -26,6 +27,7 @@ FROM = {
     "operator": (cluster_history.MOVED_FROM,),
     "delayed": (cluster_history.SENT_LATER_FROM,),
     "returned": (cluster_history.RETURNED_FROM,),
+    "damaged": (cluster_history.DAMAGED_FROM,),
 }
 """The first seeds of each group; the next ones follow in turn."""
 
@@ -156,6 +158,9 @@ SAME = 90_000_029
 NOTICED = cluster_history.UNCONFIRMED_FROM + 10
 """A history in which a publish without a confirm is lost by the leader broken on purpose."""
 
+DAMAGED = cluster_history.DAMAGED_FROM + 1_000_001
+"""A history in which confirmed messages are lost by a leader that goes on with a damaged disk."""
+
 RARE = {
     "mirrors": (
         "in-sync candidate 1 promoted",
@@ -189,6 +194,7 @@ RARE = {
         "unconfirmed, handed over at an orderly stop",
         "unconfirmed, kept by a node that died",
     ),
+    "damaged": ("a mirror led from its disk", "damaged on the disk of a leader"),
     "retained": (
         "fault during synchronisation",
         "retained by quorum queues",
@@ -249,6 +255,16 @@ def test_what_is_answered_before_mirrors_have_it_is_missed(monkeypatch: pytest.M
     seeds = range(NOTICED, NOTICED + COUNT_MAX)
     with pytest.raises(AssertionError, match="E1: "):
         for seed in seeds:
+            cluster_history.run(seed, Counter())
+
+
+def test_a_node_that_takes_its_damaged_disk_for_whole_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find = FormerCopies.find
+    monkeypatch.setattr(FormerCopies, "find", lambda *found, is_damaged: find(*found))
+    with pytest.raises(AssertionError, match=r"E1: |not retained"):
+        for seed in range(DAMAGED, DAMAGED + COUNT_MAX):
             cluster_history.run(seed, Counter())
 
 
