@@ -6,6 +6,7 @@ is kept until a leader asks for a mirror here again, or has been up for a while 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import cast
 
@@ -14,6 +15,7 @@ from warren.core.backing.stream_log import stream_log
 from warren.core.backing.variable_queue import LAZY_MODE
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import from_plain
+from warren.core.log_line import log_event
 from warren.core.ports import Clock, Commit
 from warren.core.queues.queue_type import STREAM, type_of
 from warren.mirror.replication.copies.copy_cards import Card, CardFiles, CopyCards
@@ -21,6 +23,8 @@ from warren.mirror.replication.copies.former_copy import FormerCopy
 from warren.mirror.replication.copies.retained_copies import RetainedCopies
 from warren.mirror.replication.definition.former_nodes import is_former_needed, may_have_confirmed
 from warren.mirror.replication.levels.renumbering import Renumbering
+
+log = logging.getLogger("warren.queue")
 
 FORMER_S = 60.0
 """How long a former copy is kept while its leader is up and does not ask for it."""
@@ -61,6 +65,9 @@ class FormerCopies:
         may lack messages.
         """
         self.is_damaged = is_damaged
+        if is_damaged:
+            action = "mirrors_in_sync_are_asked_to_lead"
+            log_event(log, logging.WARNING, "copies_may_lack_messages", action=action)
         queues = {record.queue_id: record for record in records}
         cards = sorted(self._cards.read().items(), key=lambda card: -card[1].epoch)
         for storage_id, card in cards:
