@@ -26,7 +26,7 @@ from warren.config import ClusterConfig, Listener, SslOptions
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.log_line import log_event
 from warren.core.node import Node
-from warren.core.ports import MetadataStore, Stored, Write
+from warren.core.ports import Commit, MetadataStore, Stored, Write
 from warren.core.queues.placement import Placement
 from warren.core.resources.alarms import Alarms
 from warren.core.scheduling.periodic import Periodic
@@ -302,11 +302,12 @@ class Cluster:
 
     def find_former_copies(
         self, node: Node, card_files: CardFiles, deleted_queues: DeletedQueues, *, is_damaged: bool
-    ) -> Callable[[int], bool]:
+    ) -> tuple[Callable[[int], bool], Commit]:
         """Find the copies of an earlier process, before storages that are not open are dropped.
 
         `is_damaged`: the storage was found damaged, so that any copy may lack messages. Returns a
-        predicate of storage ids: true for storages of deleted queues and for useless copies.
+        predicate of storage ids: true for storages of deleted queues and for useless copies; and a
+        commit, done when the damage is noted.
         """
         deleted_queues.copies_of = self.mirroring.copies.storages_of
         named: set[int] = set()
@@ -314,8 +315,7 @@ class Cluster:
             named |= storage_ids(stored.record)
         is_leftover = leftover_rule(named, card_files.read(), deleted_queues.__contains__)
         of_disk = (node, self._new_backing, is_leftover)
-        self.mirroring.find_former_copies(*of_disk, is_damaged=is_damaged)
-        return is_leftover
+        return is_leftover, self.mirroring.find_former_copies(*of_disk, is_damaged=is_damaged)
 
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and connect to them."""

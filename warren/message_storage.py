@@ -9,14 +9,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.backing.paging import Pager
 from warren.core.backing.variable_queue import VariableQueue
+from warren.core.definitions.definition_table import CompletedCommit
 from warren.core.log_line import log_event
-from warren.core.ports import Clock, MetadataStore
+from warren.core.node import Node
+from warren.core.ports import Clock, Commit, MetadataStore
 from warren.core.scheduling.waiting import at_risk
-from warren.persist.definitions.deleted_queues import DeletedQueues
+from warren.persist.definitions.deleted_queues import DeletedQueues, led_storages
 from warren.persist.disk.data_directory import DataDirectory, DataDirectoryRefused
 from warren.persist.disk.filesystem import RealFileSystem
 from warren.persist.disk.group_commit import OnFault, SyncThread
@@ -30,8 +33,10 @@ from warren.persist.recovery.recovery import (
 )
 from warren.persist.storage.storage import NodeCalls, Storage, empty_transient
 
-log = logging.getLogger("warren.storage")
+if TYPE_CHECKING:
+    from warren.cluster import Cluster
 
+log = logging.getLogger("warren.storage")
 
 LOG_PROGRESS_S = 2.0
 """The time between two log lines about a long recovery."""
@@ -132,6 +137,29 @@ class MessageStorage:
             return VariableQueue(store, pager, mode=spec.mode)
 
         return new
+
+    def settle_unclaimed(
+        self,
+        node: Node,
+        metadata: MetadataStore,
+        deleted_queues: DeletedQueues,
+        cluster: Cluster | None,
+    ) -> None:
+        """Keep, drop or take as a mirror's copy the messages on disk that no open queue has
+        claimed. From now on the cluster is told of messages that the storage loses."""
+        storage, is_deleted = self.storage, None
+        noted: Commit = CompletedCommit()
+        if cluster is not None:
+            storage.on_lost = cluster.mirroring.has_lost
+            of_disk = (node, storage.card_files, deleted_queues)
+            found = cluster.find_former_copies(*of_disk, is_damaged=storage.damaged > 0)
+            is_deleted, noted = found
+        records = metadata.records(("queue",))
+        defined = led_storages(records, node.name, alone=cluster is None)
+        storage.settle_unclaimed(defined, is_deleted)
+        if storage.damaged:
+            # What is damaged in the journal is not found again by the next start.
+            noted.then(storage.checkpointer.request)
 
     async def settle(self, patience_s: float, all_buried: Callable[[], bool]) -> None:
         """Return when all messages published so far are confirmed, dead letters included, or after

@@ -53,7 +53,6 @@ from warren.node_parts import (
     shovels_of,
 )
 from warren.open_files import descriptors
-from warren.persist.definitions.deleted_queues import led_storages
 from warren.persist.disk.data_directory import DataDirectory
 from warren.persist.disk.group_commit import OnFault
 from warren.persist.recovery.recovery import Recovery
@@ -272,7 +271,7 @@ class RunningNode:
         if cluster is not None:
             cluster.on_nodes_changed = partial(_look_again, shovels, federation)
         if kept is not None:
-            _settle_unclaimed(node, kept.messages, stores, cluster)
+            kept.messages.settle_unclaimed(node, metadata, stores.deleted_queues, cluster)
         for monitor in monitors:
             monitor.start()
         return cls(
@@ -540,21 +539,6 @@ async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
         decided = asyncio.Event()
         commit.then(decided.set)
         await decided.wait()
-
-
-def _settle_unclaimed(
-    node: Node, messages: MessageStorage, stores: Stores, cluster: Cluster | None
-) -> None:
-    """Keep, drop or take as a mirror's copy the messages on disk that no open queue has claimed.
-    From now on the cluster is told of messages that the storage loses."""
-    storage, is_deleted = messages.storage, None
-    if cluster is not None:
-        storage.on_lost = cluster.mirroring.has_lost
-        of_disk = (node, storage.card_files, stores.deleted_queues)
-        is_deleted = cluster.find_former_copies(*of_disk, is_damaged=storage.damaged > 0)
-    records = stores.metadata.records(("queue",))
-    defined = led_storages(records, node.name, alone=cluster is None)
-    storage.settle_unclaimed(defined, is_deleted)
 
 
 async def _recover(

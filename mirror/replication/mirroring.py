@@ -24,7 +24,7 @@ from warren.core.errors import NotFound, PreconditionFailed, no_queue
 from warren.core.field import from_plain
 from warren.core.log_line import log_event
 from warren.core.node import Node
-from warren.core.ports import Clock, Key, MetadataStore
+from warren.core.ports import Clock, Commit, Key, MetadataStore
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import type_of
@@ -149,14 +149,15 @@ class Mirroring:
         is_leftover: Callable[[int], bool] = lambda storage_id: True,
         *,
         is_damaged: bool = False,
-    ) -> None:
+    ) -> Commit:
         """Open the former copies of this node; storages not open afterwards are dropped. With
-        `is_damaged`, what is on disk may lack messages."""
+        `is_damaged`, what is on disk may lack messages; the commit is done when that is noted."""
         self._node = node
         of_disk = (self._definitions.records(), new_backing, is_leftover)
-        self._formers.find(*of_disk, is_damaged=is_damaged)
+        noted = self._formers.find(*of_disk, is_damaged=is_damaged)
         self.retained.begin(node, new_backing)
         self.retained.find(self._nodes.name, self._definitions.items(), partial(settings_of, node))
+        return noted
 
     def attach(self, node: Node, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
         """Begin to serve this node; `new_backing` makes the backing queues of copies."""

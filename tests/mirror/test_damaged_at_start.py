@@ -175,3 +175,51 @@ def test_members_of_a_quorum_queue_elect_one_whose_disk_is_whole(
     assert sorted([record.leader, *record.in_sync]) == ["a", "b", "c"]
     assert record.leader != victim
     assert bodies(cluster) == BODIES
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_damaged_leader_that_is_started_once_more_still_asks_its_mirrors(carrier: str) -> None:
+    """Its second start does not find the damage again."""
+    cluster = with_messages(carrier)
+    damage(cluster, "a", 1)
+    cluster.start_again("a")
+    cluster.clock.advance(MIRROR_MAY_COME_S / 2)
+    cluster.kill_all()
+    cluster.damaged.clear()
+    cluster.start_again("a", "b", "c")
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader != "a" and is_at_rest(cluster)
+    assert bodies(cluster) == BODIES
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_damaged_mirror_is_not_whole_at_its_next_start_either(carrier: str) -> None:
+    cluster = with_messages(carrier)
+    damage(cluster, "b", 1)
+    cluster.start_again("b")
+    cluster.clock.advance(1)
+    cluster.kill_all()
+    cluster.damaged.clear()
+    cluster.start_again("b")
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader == "a"
+    cluster.start_again("c")
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader == "c" and is_at_rest(cluster)
+    assert bodies(cluster) == BODIES
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("victim", ["a", "b"])
+def test_a_copy_that_was_made_whole_again_leads_from_disk(carrier: str, victim: str) -> None:
+    cluster = with_messages(carrier)
+    damage(cluster, victim, 1)
+    cluster.start_again("a", "b", "c")
+    cluster.clock.advance(LONG_S)
+    assert is_at_rest(cluster)
+    cluster.damaged.clear()
+    cluster.kill_all()
+    cluster.start_again(victim)
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader == victim
+    assert bodies(cluster) == BODIES

@@ -34,6 +34,7 @@ class Card(msgspec.Struct, frozen=True):
 
     `first_epoch` and `steps` are what is known of other epochs (`renumbering.py`). `led`: the node
     led the queue. `searched`: messages that only this copy had have been found and put elsewhere.
+    `damaged`: the node has found damage on its disk since, so the copy may lack messages.
     """
 
     queue_id: int
@@ -43,6 +44,7 @@ class Card(msgspec.Struct, frozen=True):
     steps: list[tuple[int | list[int], ...]]
     led: bool = False
     searched: bool = False
+    damaged: bool = False
 
 
 class CardFiles(Protocol):
@@ -128,6 +130,19 @@ class CopyCards:
         card = self._cards.get(storage_id)
         if card is not None and not card.searched:
             self.write(storage_id, msgspec.structs.replace(card, led=False, searched=True))
+
+    def note_damage(self) -> Commit:
+        """Note on all cards that the copies may lack messages; done when that is durable."""
+        commit: Commit = CompletedCommit()
+        for storage_id, card in list(self._cards.items()):
+            if not card.damaged:
+                commit = self.write(storage_id, msgspec.structs.replace(card, damaged=True))
+        return commit
+
+    def is_damaged(self, storage_id: int) -> bool:
+        """Whether the storage has a card which says that messages may be missing."""
+        card = self._cards.get(storage_id)
+        return card is not None and card.damaged
 
     def remove(self, storage_id: int) -> None:
         card = self._cards.pop(storage_id, None)

@@ -13,6 +13,7 @@ from typing import cast
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec, MirroredLevel
 from warren.core.backing.stream_log import stream_log
 from warren.core.backing.variable_queue import LAZY_MODE
+from warren.core.definitions.definition_table import CompletedCommit
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import from_plain
 from warren.core.log_line import log_event
@@ -45,8 +46,8 @@ class FormerCopies:
         self.retained = RetainedCopies(clock)
         # The cards of queues that this node leads.
         self._led: dict[int, Card] = {}
-        # Whether what this node had on disk when it was started may lack messages.
-        self.is_damaged = False
+        # Whether this start of the node has found damage on the disk.
+        self._has_found_damage = False
 
     # At start
 
@@ -57,19 +58,21 @@ class FormerCopies:
         is_leftover: Callable[[int], bool],
         *,
         is_damaged: bool = False,
-    ) -> None:
+    ) -> Commit:
         """Open the copies on disk, before storages that are not open are dropped.
 
         `is_leftover` tells whether a storage that no definition names was given up. If it was not,
         it is kept, and so is its card. `is_damaged`: the disk was found damaged, and any copy on it
-        may lack messages.
+        may lack messages. The commit is done when the cards say so.
         """
-        self.is_damaged = is_damaged
+        cards = sorted(self._cards.read().items(), key=lambda card: -card[1].epoch)
+        noted: Commit = CompletedCommit()
         if is_damaged:
+            self._has_found_damage = True
+            noted = self._cards.note_damage()
             action = "mirrors_in_sync_are_asked_to_lead"
             log_event(log, logging.WARNING, "copies_may_lack_messages", action=action)
         queues = {record.queue_id: record for record in records}
-        cards = sorted(self._cards.read().items(), key=lambda card: -card[1].epoch)
         for storage_id, card in cards:
             record = queues.get(card.queue_id)
             if record is None:
@@ -95,6 +98,11 @@ class FormerCopies:
                     self.discard_copy(former)
             else:
                 self.keep(card.queue_id, former)
+        return noted
+
+    def is_damaged(self, storage_id: int) -> bool:
+        """Whether a storage of this node may lack messages, as it was found on a damaged disk."""
+        return self._has_found_damage or self._cards.is_damaged(storage_id)
 
     def _opened(
         self,
@@ -191,7 +199,9 @@ class FormerCopies:
         copy on a damaged disk does not count.
         """
         former, _ = self._formers.get(record.queue_id, (None, 0.0))
-        if former is None or former.led or self._name not in record.in_sync or self.is_damaged:
+        if former is None or former.led or self._name not in record.in_sync:
+            return None
+        if self.is_damaged(former.storage_id):
             return None
         known = (former.storage_id, former.epoch)
         if known != (record.storage_id(self._name), record.epoch):
@@ -251,11 +261,11 @@ class FormerCopies:
         *,
         led: bool,
     ) -> Commit:
-        """Write that a storage is a whole copy, unless it has a card of this epoch already.
+        """Write that a storage is a whole copy, unless its card says so of this epoch already.
 
         The commit is done when the card is durable.
         """
-        if self._cards.is_of(storage_id, epoch):
+        if self._cards.is_of(storage_id, epoch) and not self._cards.is_damaged(storage_id):
             return self._cards.written(storage_id)
         card = Card(queue_id, epoch, deltas, *renumbering.plain(), led)
         return self._cards.write(storage_id, card)

@@ -284,7 +284,7 @@ class Leadership:
                 lambda: {*self._nodes.present(), *self._nodes.running()},
                 lambda node, answer: self._ask_to_lead(node, led, answer),
                 *((can_be_elected,) if carrier is CarrierKind.LOG else ()),
-                is_damaged=self._formers.is_damaged,
+                is_damaged=self._formers.is_damaged(led.storage_id),
             )
             self.look_for_better_copies(led)
         else:
@@ -333,7 +333,7 @@ class Leadership:
         known = (record.epoch, record.ballot)
 
         def answered(has_one: bool) -> None:
-            if has_one or not self._formers.is_damaged:
+            if has_one or not self._formers.is_damaged(led.storage_id):
                 answer(has_one)
             else:
                 self._copies.ask(TAKE_LEAD_FROM_DISK, *at, answer, *known)

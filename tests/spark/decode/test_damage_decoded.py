@@ -17,6 +17,7 @@ from handmade_snapshot import (
     snapshot_directory,
     write_snapshot,
 )
+from later_format import LATER, as_later
 
 from warren.core.field import Field
 from warren.persist.layout import format as persist_format
@@ -208,10 +209,8 @@ def test_a_damaged_file_header_keeps_the_records(tmp_path: Path) -> None:
 def test_a_later_format_is_refused(tmp_path: Path) -> None:
     unit = write_snapshot(tmp_path / "s", [[sent(b"1")]])
     path = log_path(unit)
-    data = bytearray(path.read_bytes())
-    data[8] = 2
-    path.write_bytes(data)
-    with pytest.raises(StoreRefused, match="format 2"):
+    path.write_bytes(as_later(path.read_bytes(), persist_format.FILE_HEADER_BYTES))
+    with pytest.raises(StoreRefused, match=f"format {LATER}"):
         read(unit)
 
 
