@@ -55,7 +55,8 @@ class StreamLog(PublishConfirms):
     """Implements `MirroredLevel`, as far as a stream hands anything out.
 
     `committed`: every message below is safe. `on_committed` is called, once for many messages,
-    when there are more of them. `is_in_doubt`: some copies may lack what seems committed here, so
+    when there are more of them, and `on_lost` when a reader comes to messages that are damaged on
+    the disk. `is_in_doubt`: some copies may lack what seems committed here, so
     nothing is read for the moment. `tail`: the newest messages, while readers are near the end.
     """
 
@@ -79,6 +80,7 @@ class StreamLog(PublishConfirms):
         "length",
         "next_position",
         "on_committed",
+        "on_lost",
         "ready_bytes",
         "tail",
     )
@@ -92,6 +94,7 @@ class StreamLog(PublishConfirms):
         self.expiring = self.is_in_doubt = False
         self.tail = StreamTail()
         self.on_committed: Callable[[], None] = _no_callback
+        self.on_lost: Callable[[], None] = _no_callback
         self._first: int | None = None
         self._published = 0
         # The messages that are not committed, in order.
@@ -287,9 +290,14 @@ class StreamLog(PublishConfirms):
         batch = self._store.read_stored(position, self.committed, CHUNK_COUNT, CHUNK_BYTES)
         if batch.lost:
             self._lost(batch.lost, batch.lost_bytes)
+            self.on_lost()
         if sum([len(one.body) for one in batch.messages]) <= CHUNK_BYTES:
             self._chunks.append((position, batch.next_position, batch.messages))
         return batch.next_position, batch.messages
+
+    def may_be_elsewhere(self) -> bool:
+        """Whether another node has the messages that are damaged here, and may lead."""
+        return False
 
     def _lost(self, count: int, body_bytes: int) -> None:
         self.length -= count
@@ -479,7 +487,7 @@ class StreamLog(PublishConfirms):
         self._store.close(self.next_position)
 
     def delete(self) -> None:
-        self.on_committed = _no_callback
+        self.on_committed = self.on_lost = _no_callback
         self.forget_chunks()
         self.tail.forget()
         self._uncommitted.clear()

@@ -48,6 +48,9 @@ TRIM_US: Final = 1500
 LOOK_AGAIN_S: Final = 3600.0
 """The longest time between two checks of the age of the first piece, as clocks may be set."""
 
+AWAIT_COPY_S: Final = 10.0
+"""How long readers wait at a damaged message for another node to lead, which has the message."""
+
 BARE: Final = Envelope("", "", b"", True, 0, None)
 """In place of the envelope of a message that a client has got: the stream has the message."""
 
@@ -79,6 +82,10 @@ class TrimmingQueue(BackingQueue, Protocol):
         """Do one step of trimming to the limits."""
         ...
 
+    def may_be_elsewhere(self) -> bool:
+        """Whether another node has the messages that are damaged here, and may lead."""
+        ...
+
 
 class StreamingQueue(LocalQueue):
     """A stream. `log` has its messages: the backing queue itself, or the log inside a leader's
@@ -86,6 +93,7 @@ class StreamingQueue(LocalQueue):
     client alone."""
 
     __slots__ = (
+        "_awaits_copy",
         "_before_end",
         "_cursors",
         "_delivered",
@@ -118,11 +126,14 @@ class StreamingQueue(LocalQueue):
         self._waiting_for_more: dict[Consumer, None] = {}
         self._delivered = 0
         self._woken = False
+        # Whether readers wait for a node that has messages which are damaged here.
+        self._awaits_copy = False
         self._trim_is_due = False
         # The time at which the first piece is too old; None until one can be.
         self._trim_deadline: Deadline | None = None
         super().__init__(vhost, declared, settings, log)
         log.on_committed = self._more_is_committed
+        log.on_lost = self._await_copy
 
     # Publishing
 
@@ -259,7 +270,7 @@ class StreamingQueue(LocalQueue):
     def deliver(self) -> None:
         """Hand each reader its next messages, a slice at a time; at least one chunk, so that it
         gets on even in turns that are used up."""
-        if self._held is not None or self._still or self.log.is_in_doubt:
+        if self._held is not None or self._still or self.log.is_in_doubt or self._awaits_copy:
             return
         log, cursors, ready = self.log, self._cursors, self.ring.top
         turns = self._vhost.turns
@@ -276,7 +287,10 @@ class StreamingQueue(LocalQueue):
                 ready = self.ring.top
                 continue
             room = min(messages_left, consumer.capacity())
-            messages, cursors[consumer] = log.read(position, room)
+            messages, beyond = log.read(position, room)
+            if self._awaits_copy:
+                return
+            cursors[consumer] = beyond
             self._hand_all(consumer, messages)
             messages_left -= max(1, len(messages))
             turns.spend(READ_US * len(messages))
@@ -290,6 +304,18 @@ class StreamingQueue(LocalQueue):
                 return
         log.forget_chunks()
         self._keep_the_tail()
+
+    def _await_copy(self) -> None:
+        """Some messages are damaged here: read nothing more if another node has them, and is about
+        to lead. If none leads after a while, the messages are passed over."""
+        if not self._awaits_copy and cast(TrimmingQueue, self.backing).may_be_elsewhere():
+            self._awaits_copy = True
+            self._vhost.clock.call_later(AWAIT_COPY_S, self._await_no_copy)
+
+    def _await_no_copy(self) -> None:
+        self._awaits_copy = False
+        if not self.deleted:
+            self.deliver()
 
     def _keep_the_tail(self) -> None:
         """Keep the newest messages in memory only while there are readers near them."""
@@ -407,7 +433,7 @@ class StreamingQueue(LocalQueue):
         for consumer in self.consumers:
             consumer.goes_on_at = self.goes_on_at(consumer)
         self._stop_trim_timer()
-        self.log.on_committed = _no_callback
+        self.log.on_committed = self.log.on_lost = _no_callback
         self._cursors.clear()
         self._before_end.clear()
         self._waiting_for_more.clear()

@@ -56,6 +56,33 @@ def test_damaged_messages_come_from_a_mirror(running_cluster: RunningCluster, ca
     wait_until(lambda: a.name in b.queue("damaged")["synchronised_slave_nodes"])
 
 
+def test_a_reader_of_a_stream_misses_no_message_that_is_damaged(
+    running_cluster: RunningCluster,
+) -> None:
+    a, b = running_cluster["a"], running_cluster["b"]
+    bodies = [b"<stream %05d>" % at + b"x" * 3000 for at in range(COUNT)]
+    channel = a.connect().channel()
+    channel.queue_declare("read", durable=True, arguments={"x-queue-type": "stream"})
+    wait_until(lambda: a.log.count("mirror_in_sync queue=read ") == 2)
+    channel.confirm_delivery()
+    publish(channel, "read", bodies)
+    assert [flip_in_log(a.data_directory, bodies[number]) for number in DAMAGED] == [1] * 4
+
+    reader = b.connect().channel()
+    reader.basic_qos(prefetch_count=10)
+    read: list[bytes] = []
+    first = {"x-stream-offset": "first"}
+    for method, _, body in reader.consume("read", arguments=first, inactivity_timeout=20):
+        assert body is not None, f"{len(read)} were read"
+        read.append(body)
+        reader.basic_ack(method.delivery_tag)
+        if len(read) == COUNT:
+            break
+    reader.cancel()
+    assert read == bodies
+    assert a.log.count("message_lost") and b.queue("read")["node"] != a.name
+
+
 def test_damage_that_is_found_when_all_nodes_are_started_costs_no_message(
     running_cluster: RunningCluster,
 ) -> None:

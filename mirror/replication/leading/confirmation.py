@@ -29,6 +29,11 @@ class Confirmation:
         self.confirmed = 0
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether a mirror has all messages, by the definition."""
+        return any([copy.is_named for copy in self._copies.values()])
+
+    @property
     def waits_for_others(self) -> bool:
         """Whether a copy beside the leader's has to have a publish, though there may be none."""
         return self.missing > 0 or self.copies_min > 1

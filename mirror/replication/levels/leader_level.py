@@ -24,11 +24,23 @@ from warren.mirror.replication.levels.hand_outs import HandOuts
 from warren.mirror.replication.levels.instructions import Op
 
 
+class KnownMirrors(Protocol):
+    """The knowledge of a leader about its mirrors."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether a mirror has all messages, by the definition."""
+        ...
+
+
 class InstructionLog(Protocol):
     """The instructions of a queue, which its levels write; it knows when mirrors have them."""
 
     again: bool
     """Whether another leader may have delivered the messages that are published now."""
+
+    @property
+    def confirmation(self) -> KnownMirrors: ...
 
     def publishing_again(self) -> AbstractContextManager[None]:
         """Within this, another leader may have delivered the published messages already."""

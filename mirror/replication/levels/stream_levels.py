@@ -87,6 +87,9 @@ class StreamLeaderLevel(LeaderLevel):
             self._journal.note(Op.TRIM, self.level, log.first, 0)
         return trimmed
 
+    def may_be_elsewhere(self) -> bool:
+        return self._journal.confirmation.is_elsewhere
+
     def is_out(self, message: Message, *, taken: bool) -> None:
         """Nothing to note: a message stays in the stream when a client has it."""
 

@@ -13,6 +13,9 @@ from recorder import Recorder
 
 from warren.amqp.content_codec import AmqpContentCodec
 from warren.amqp.properties import encode_properties
+from warren.core.backing.queue_store import Batch
+from warren.core.backing.stream_log import StreamLog
+from warren.core.backing.stream_store import MemoryStreamStore
 from warren.core.backing.stream_tail import TAIL_BYTES
 from warren.core.definitions.records import VirtualHostRecord
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
@@ -23,7 +26,7 @@ from warren.core.messages.message_observer import MessageObserver, TracedClient,
 from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms
 from warren.core.ports import Write
 from warren.core.queues.local_queue import LocalQueue
-from warren.core.queues.stream_queue import SLICE, StreamingQueue
+from warren.core.queues.stream_queue import AWAIT_COPY_S, SLICE, StreamingQueue
 from warren.core.vhosts.vhost import VirtualHost
 
 CODEC = AmqpContentCodec()
@@ -434,3 +437,42 @@ def test_stream_may_be_the_default_of_a_virtual_host(
         "q", durable=True, exclusive_owner=None, auto_delete=False, arguments=arguments
     )
     assert isinstance(vhost.queues["q"], StreamingQueue)
+
+
+def losing(monkeypatch: pytest.MonkeyPatch, *lost: int) -> None:
+    """Have the stores of streams find out, when they are read, that these messages are damaged."""
+    read_stored = MemoryStreamStore.read_stored
+
+    def read(store: MemoryStreamStore, *where: int) -> Batch:
+        batch = read_stored(store, *where)
+        left = [message for message in batch.messages if message.position not in lost]
+        return batch._replace(messages=left, lost=len(batch.messages) - len(left))
+
+    monkeypatch.setattr(MemoryStreamStore, "read_stored", read)
+
+
+def test_damaged_messages_are_passed_over_where_no_other_node_has_them(
+    vhost: VirtualHost, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = stream(vhost)
+    publish_many(clock, queue, 5)
+    losing(monkeypatch, 2)
+    assert read(clock, queue, longstr("first")).offsets == [0, 1, 3, 4]
+    assert len(queue) == 4
+
+
+def test_a_reader_waits_at_a_damaged_message_that_another_node_may_have(
+    vhost: VirtualHost, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = stream(vhost)
+    publish_many(clock, queue, 5)
+    losing(monkeypatch, 2)
+    monkeypatch.setattr(StreamLog, "may_be_elsewhere", lambda log: True)
+    reader = read(clock, queue, longstr("first"))
+    clock.advance(AWAIT_COPY_S - 1)
+    assert reader.offsets == [] and queue.goes_on_at(reader) == 0
+    # No other node leads.
+    clock.advance(2)
+    assert reader.offsets == [0, 1, 3, 4]
+    publish_many(clock, queue, 1)
+    assert reader.offsets[-1] == 5
