@@ -218,6 +218,9 @@ class MessageStore:
             try:
                 handle = self._filesystem.open(path, writable=False)
             except FileNotFoundError:
+                if not self._filesystem.names(self.directory):
+                    # The directory was moved away, or its file system unmounted; it may come back.
+                    raise
                 raise Damaged(f"{path} is gone") from None
             self._handles[key] = handle
             if len(self._handles) > self._open_files_max:

@@ -179,6 +179,7 @@ class Storage:
             page_out=self._page_out,
             in_turns=self._work.add,
             report_lost=self._report_lost,
+            on_unreadable=self._report_unreadable,
         )
 
     def _make_journal(self) -> None:
@@ -463,6 +464,18 @@ class Storage:
                 log_event(log, logging.WARNING, "quarantine_failed", path=path, error=error)
 
         self._context.run_background(job)
+
+    def _report_unreadable(self, queue_id: int, position: int, error: OSError) -> None:
+        log_event(
+            log,
+            logging.ERROR,
+            "message_unreadable",
+            queue=f"{queue_id:016x}",
+            position=position,
+            reason=error,
+            action="kept_for_next_start",
+        )
+        self.on_lost(queue_id)
 
     # The end
 
