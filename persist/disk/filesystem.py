@@ -122,8 +122,9 @@ class RealFile:
 
     def close(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            # The descriptor is free even after an error, and may be another file's in a moment.
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
 
 class RealFileSystem:

@@ -380,3 +380,23 @@ def test_a_directory_that_was_not_made_durable_is_made_again(tmp_path: Path) -> 
     filesystem.make_directory(tmp_path / "x")
     assert filesystem.synced == [tmp_path]
     assert filesystem.names(tmp_path) == ["x"]
+
+
+def test_a_file_whose_closing_fails_is_closed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Linux has it. A second attempt would fail for ever, or close what another has opened."""
+    close = os.close
+
+    def fail(fd: int) -> None:
+        close(fd)
+        raise OSError(errno.EIO, "the disk fails")
+
+    file = RealFileSystem().create(tmp_path / "file")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", fail)
+        with pytest.raises(OSError):
+            file.close()
+    other = os.open(tmp_path / "file", os.O_RDONLY)
+    file.close()
+    os.close(other)
