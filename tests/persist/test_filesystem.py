@@ -400,3 +400,31 @@ def test_a_file_whose_closing_fails_is_closed_all_the_same(
     other = os.open(tmp_path / "file", os.O_RDONLY)
     file.close()
     os.close(other)
+
+
+@pytest.mark.parametrize("call", ["pread", "pwrite", "fdatasync", "ftruncate", "close"])
+def test_an_error_names_the_file(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These calls know a descriptor only, and people must know which disk to look at."""
+    file = RealFileSystem().create(tmp_path / "file")
+    uses: dict[str, Callable[[], object]] = {
+        "pread": lambda: file.read(0, 1),
+        "pwrite": lambda: file.write(0, b"x"),
+        "fdatasync": file.sync,
+        "ftruncate": lambda: file.truncate(0),
+        "close": file.close,
+    }
+    genuine = getattr(os, call)
+
+    def fail(fd: int, *rest: object) -> None:
+        if call == "close":
+            genuine(fd)
+        raise OSError(errno.EIO, "the disk fails")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(OSError) as raised:
+            uses[call]()
+    assert raised.value.errno == errno.EIO and raised.value.filename == str(tmp_path / "file")
+    file.close()
