@@ -97,11 +97,13 @@ class EntryReader:
         first, last = run[0], run[-1]
         start = first.place & OFFSET_MASK
         end = (last.place & OFFSET_MASK) + last.length
+        store = self._context.store_of(first.place)
         try:
-            data = self._context.store_of(first.place).read(first.place, end - start)
+            data = store.read(first.place, end - start)
         except (Damaged, OSError) as reason:
             return reason
-        self._context.unreadable_in_a_row = 0
+        if self._context.unreadable_in_a_row and store.is_on_disk(first.place):
+            self._context.unreadable_in_a_row = 0
         return data
 
     def _runs(self, entries: list[IndexEntry]) -> Iterator[list[IndexEntry]]:

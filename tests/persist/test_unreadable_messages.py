@@ -182,3 +182,18 @@ def test_an_index_that_is_away_for_a_while_ends_the_node_and_costs_nothing(
     assert node.faults and node.storage.lost == 0
     node.disk.kill()
     assert len(bodies(Node(node.disk).queues[QUEUE])) == 3 * SEGMENT_ENTRIES
+
+
+def test_what_is_still_in_memory_says_nothing_of_the_disk(node: Node) -> None:
+    expected = [b"%d" % number for number in range(UNREADABLE_IN_A_ROW_MAX)]
+    node, _ = filled(node, expected)
+    node.disk.fail_read(log_file(node))
+    node.publish(b"on its way to the disk", OTHER)
+    node.turn()
+    old, new = node.stores[QUEUE], node.stores[OTHER]
+    start = old.recovered().start
+    for position in range(start, start + len(expected)):
+        assert old.read(position, position + 1, 1, 1).lost == 1
+        (message,) = new.read(new.first_position(), new.first_position() + 1, 1, 1).messages
+        assert message.body == b"on its way to the disk"
+    assert len(node.faults) == 1
