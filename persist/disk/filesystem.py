@@ -87,43 +87,63 @@ class FileSystem(Protocol):
 
 
 class RealFile:
-    """Implements `File` with the calls of the operating system."""
+    """Implements `File` with the calls of the operating system. Errors name the path."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_fd", "_path")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, path: Path) -> None:
         self._fd = fd
+        self._path = path
 
     def write(self, offset: int, data: bytes) -> None:
-        written = os.pwrite(self._fd, data, offset)
-        while written < len(data):
-            written += os.pwrite(self._fd, memoryview(data)[written:], offset + written)
+        try:
+            written = os.pwrite(self._fd, data, offset)
+            while written < len(data):
+                written += os.pwrite(self._fd, memoryview(data)[written:], offset + written)
+        except OSError as error:
+            raise self._named(error) from None
 
     def read(self, offset: int, size: int) -> bytes:
-        data = os.pread(self._fd, size, offset)
-        while data and len(data) < size:
-            more = os.pread(self._fd, size - len(data), offset + len(data))
-            if not more:
-                break
-            data += more
+        try:
+            data = os.pread(self._fd, size, offset)
+            while data and len(data) < size:
+                more = os.pread(self._fd, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise self._named(error) from None
         return data
 
     def sync(self) -> None:
         if self._fd < 0:
             # The call below takes the number of a closed file for a mistake of types.
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        os.fdatasync(self._fd)
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise self._named(error) from None
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise self._named(error) from None
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            # The descriptor is free even after an error, and may be another file's in a moment.
+            fd, self._fd = self._fd, -1
+            try:
+                os.close(fd)
+            except OSError as error:
+                raise self._named(error) from None
+
+    def _named(self, error: OSError) -> OSError:
+        return OSError(error.errno, error.strerror, str(self._path))
 
 
 class RealFileSystem:
@@ -131,11 +151,11 @@ class RealFileSystem:
 
     def create(self, path: Path) -> RealFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        return RealFile(os.open(path, flags, 0o600))
+        return RealFile(os.open(path, flags, 0o600), path)
 
     def open(self, path: Path, *, writable: bool = True) -> RealFile:
         mode = os.O_RDWR if writable else os.O_RDONLY
-        return RealFile(os.open(path, mode | os.O_CLOEXEC))
+        return RealFile(os.open(path, mode | os.O_CLOEXEC), path)
 
     def names(self, directory: Path) -> list[str]:
         try:
@@ -185,6 +205,8 @@ class RealFileSystem:
         fd = os.open(path, flags | os.O_CLOEXEC)
         try:
             os.fsync(fd)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
         finally:
             os.close(fd)
 

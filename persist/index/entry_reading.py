@@ -2,11 +2,16 @@
 
 Records that stand together in a file of the log are read at once. A record that is damaged or gone
 is reported as a lost message; those around it are read all the same.
+
+A record that the disk does not give, because of an error of the system, may be whole: the error may
+pass. It is reported as unreadable, and stays on the disk. After many of them in a row the disk
+itself does not work, and the node ends rather than pass over all messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from warren.core.messages.message import Message
 from warren.persist.index.index_context import IndexContext
@@ -28,6 +33,14 @@ READ_BYTES_MAX = 1 << 20
 """Octets that are read from a file at once."""
 
 
+class Read(NamedTuple):
+    """Messages that were read, and the entries of those that are lost, and that are unreadable."""
+
+    messages: list[Message]
+    lost: list[IndexEntry]
+    unreadable: list[IndexEntry]
+
+
 class EntryReader:
     """Reads messages of one queue."""
 
@@ -36,18 +49,20 @@ class EntryReader:
         self._offsets = offsets
         self._context = context
 
-    def read(
-        self, entries: list[IndexEntry], redelivered_below: int
-    ) -> tuple[list[Message], list[IndexEntry]]:
-        """The messages of these entries, and the entries whose messages are lost.
+    def read(self, entries: list[IndexEntry], redelivered_below: int) -> Read:
+        """Read the messages of these entries.
 
         Messages below the position `redelivered_below` are marked as redelivered.
         """
         self._context.messages_read += len(entries)
         messages: list[Message] = []
         lost: list[IndexEntry] = []
-        for run in self._runs(entries):
-            data = self.read_run(run)
+        unreadable: list[IndexEntry] = []
+        for run, data in self._runs_read(entries):
+            if isinstance(data, OSError):
+                self._context.report_unreadable(self.queue_id, run[0].position, data)
+                unreadable += run
+                continue
             base = run[0].place & OFFSET_MASK
             for entry in run:
                 try:
@@ -61,19 +76,35 @@ class EntryReader:
                     octets = b"" if isinstance(data, Damaged) else data[at : at + entry.length]
                     self._context.report_lost(self.queue_id, entry.position, str(damage), octets)
                     lost.append(entry)
-        return messages, lost
+        return Read(messages, lost, unreadable)
 
-    def read_run(self, run: list[IndexEntry]) -> bytes | Damaged:
-        """The octets from the first of these entries to the end of the last, in the same file."""
+    def _runs_read(
+        self, entries: list[IndexEntry]
+    ) -> Iterator[tuple[list[IndexEntry], bytes | Damaged | OSError]]:
+        """The runs of these entries with what `read_run` returns. If the disk does not give a run,
+        each of its entries comes alone: most of them may be in another place than the error."""
+        for run in self._runs(entries):
+            data = self.read_run(run)
+            if isinstance(data, OSError) and len(run) > 1:
+                for entry in run:
+                    yield [entry], self.read_run([entry])
+            else:
+                yield run, data
+
+    def read_run(self, run: list[IndexEntry]) -> bytes | Damaged | OSError:
+        """The octets from the first of these entries to the end of the last, in the same file; or
+        why there are none."""
         first, last = run[0], run[-1]
         start = first.place & OFFSET_MASK
         end = (last.place & OFFSET_MASK) + last.length
+        store = self._context.store_of(first.place)
         try:
-            return self._context.store_of(first.place).read(first.place, end - start)
-        except Damaged as damage:
-            return damage
-        except OSError as error:
-            return Damaged(f"cannot be read: {error}")
+            data = store.read(first.place, end - start)
+        except (Damaged, OSError) as reason:
+            return reason
+        if self._context.unreadable_in_a_row and store.is_on_disk(first.place):
+            self._context.unreadable_in_a_row = 0
+        return data
 
     def _runs(self, entries: list[IndexEntry]) -> Iterator[list[IndexEntry]]:
         """Entries that are read at once, because they stand together."""

@@ -20,6 +20,9 @@ ENVELOPE_BYTES_MAX = 1024
 """Larger ones are not kept: their headers are seldom alike, and 4096 of them may be much."""
 
 
+UNREADABLE_IN_A_ROW_MAX = 100
+"""A bad place on a disk is 4096 octets or a few times that, in which so many messages are rare."""
+
 CLOCK_IS_SET_S = 1.0
 """Smaller differences come from readings at different moments, or from a clock that is slewed."""
 
@@ -32,7 +35,8 @@ class IndexContext:
     `page_out` writes records to the transient store, and returns the place of the first.
     `in_turns` goes through work that may take long: it takes a step at once and the others in
     later turns of the loop. `report_lost` is told of a damaged message: queue, position, reason,
-    and its octets.
+    and its octets. `on_unreadable` is told of one that the disk does not give, but may give later:
+    queue, position, and the error. `unreadable_in_a_row` counts these until something is read.
 
     `dirty` are the segments whose files are behind, `discarded` the files of segments that are not
     needed any more. `counted` are the delivery counts and dead marks of the queues that may have
@@ -50,6 +54,7 @@ class IndexContext:
         page_out: Callable[[bytes], int],
         in_turns: Callable[[Iterator[None]], None],
         report_lost: Callable[[int, int, str, bytes], None],
+        on_unreadable: Callable[[int, int, OSError], None],
     ) -> None:
         self.filesystem = store.filesystem
         self.persistent = persistent
@@ -61,6 +66,9 @@ class IndexContext:
         self.page_out = page_out
         self.in_turns = in_turns
         self.report_lost = report_lost
+        self.on_fault = store.on_fault
+        self.unreadable_in_a_row = 0
+        self._on_unreadable = on_unreadable
         self.dirty: dict[Segment, None] = {}
         self.discarded: dict[Path, None] = {}
         self.counted: dict[DeliveryCounts, None] = {}
@@ -69,6 +77,15 @@ class IndexContext:
 
     def store_of(self, place: int) -> MessageStore:
         return self.transient if place >= TRANSIENT else self.persistent
+
+    def report_unreadable(self, queue_id: int, position: int, error: OSError) -> None:
+        """Report that the disk does not give a message; end the node if that goes on."""
+        self.unreadable_in_a_row += 1
+        if self.unreadable_in_a_row <= UNREADABLE_IN_A_ROW_MAX:
+            self._on_unreadable(queue_id, position, error)
+        if self.unreadable_in_a_row == UNREADABLE_IN_A_ROW_MAX:
+            said = f"{self.unreadable_in_a_row} messages in a row: {error.strerror}"
+            self.on_fault(OSError(error.errno, said, error.filename))
 
     def envelope(self, data: bytes, persistent: bool) -> Envelope:
         envelope = self._envelopes.get((data, persistent))

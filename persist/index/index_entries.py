@@ -42,7 +42,9 @@ a stream, or for those that look through a queue."""
 class IndexEntries:
     """The segments of one queue by their numbers, in `directory`.
 
-    `numbers` are those of `segments`, ascending. `cursor` is the segment that is read from, and
+    `numbers` are those of `segments`, ascending. `hidden` are the positions of messages that could
+    not be read: readers pass over them, but they stay on the disk, and the next start finds them
+    unless their range is removed. `cursor` is the segment that is read from, and
     `any_order` says that messages are read in another order than that of their positions: both
     decide which segments stay in memory.
     """
@@ -55,6 +57,7 @@ class IndexEntries:
         self.durable = durable
         self.segments: dict[int, Segment] = {}
         self.numbers: list[int] = []
+        self.hidden: set[int] = set()
         self.cursor = 0
         self.any_order = False
         self.offsets = WallOffsets(context)
@@ -123,7 +126,7 @@ class IndexEntries:
             return None
         columns = self.columns(segment)
         at = position & SEGMENT_MASK
-        if at >= len(columns.places) or not columns.places[at]:
+        if at >= len(columns.places) or not columns.places[at] or position in self.hidden:
             return None
         return IndexEntry(
             position,
@@ -139,6 +142,7 @@ class IndexEntries:
         """The first entries in [start, end), and whether these are all."""
         entries: list[IndexEntry] = []
         octets = 0
+        hidden = self.hidden
         at = bisect_left(self.numbers, start >> SHIFT)
         for number in self.numbers[at:]:
             segment = self.segments[number]
@@ -153,6 +157,8 @@ class IndexEntries:
                 columns.sizes,
             )
             for relative in columns.live(max(0, start - base), end - base):
+                if hidden and base + relative in hidden:
+                    continue
                 length = lengths[relative]
                 octets += length
                 if entries and octets > bytes_max:
@@ -182,6 +188,8 @@ class IndexEntries:
             columns = self.columns(segment)
             places = columns.places
             for relative in columns.live(max(0, start - base), end - base):
+                if base + relative in self.hidden:
+                    continue
                 if len(positions) >= count_max:
                     return Listed(positions, base + relative, safe)
                 positions.append(base + relative)
@@ -421,6 +429,7 @@ class IndexEntries:
         path = segment.path(self.directory)
         columns = Columns()
         reason = "entries of a damaged index"
+        is_fault = False
         try:
             file = self._context.filesystem.open(path, writable=False)
             try:
@@ -430,11 +439,18 @@ class IndexEntries:
             columns = read_segment(data, start_number=self._context.start).columns
         except (Damaged, OSError) as error:
             reason = f"{path}: {error}"
+            is_fault = isinstance(error, OSError) and not self._is_missing(error)
+            if is_fault:
+                # The segment may be whole, but the queue cannot go on without it. From the fault
+                # on nothing is written, so the next start finds it as it is.
+                self._context.on_fault(error)
         segment.columns = columns
         usage, live, live_bytes = segment.by_file, segment.live, segment.live_bytes
         segment.sum_up()
         self.keep_few(segment.number)
-        if segment.live != live:
+        if is_fault:
+            self._lose(live - segment.live, live_bytes - segment.live_bytes)
+        elif segment.live != live:
             log_event(
                 log,
                 logging.ERROR,
@@ -448,6 +464,11 @@ class IndexEntries:
             segment.begin_anew()
             self.touch(segment)
             self._lost_with_segment(live - segment.live, live_bytes - segment.live_bytes, reason)
+
+    def _is_missing(self, error: OSError) -> bool:
+        """Whether the file is missing, and the directory of the queue is there."""
+        names = self._context.filesystem.names
+        return isinstance(error, FileNotFoundError) and bool(names(self.directory.parent))
 
     def _settle_usage(
         self, before: dict[int, tuple[int, int]], now: dict[int, tuple[int, int]]
@@ -464,6 +485,9 @@ class IndexEntries:
         """Report messages whose positions are not known any more."""
         for _ in range(count):
             self._context.report_lost(self.queue_id, -1, reason, b"")
+        self._lose(count, body_bytes)
+
+    def _lose(self, count: int, body_bytes: int) -> None:
         known, known_bytes = self._lost
         self._lost = (known + count, known_bytes + body_bytes)
 

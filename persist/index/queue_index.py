@@ -409,6 +409,9 @@ class QueueIndex(StreamReading):
             self._context.in_turns(self._remove_purged(iter(messages)))
             return
         positions = [message.position for message in messages]
+        if self.entries.hidden:
+            # Without their bodies these messages did not go where they should.
+            positions = [at for at in positions if at not in self.entries.hidden]
         if not positions:
             return
         if self._unwritten:
@@ -555,12 +558,15 @@ class QueueIndex(StreamReading):
     def _read_entries(self, entries: list[IndexEntry]) -> tuple[list[Message], int, int]:
         """The messages of these entries; how many were lost, and the octets of their bodies.
 
-        Lost messages leave the index.
+        Lost messages leave the index. Unreadable ones are hidden, and count as lost here.
         """
         self.read_count += len(entries)
-        messages, lost = self._reader.read(entries, self.redelivered_below)
+        messages, lost, unreadable = self._reader.read(entries, self.redelivered_below)
         for entry in lost:
             self._remove_span(entry.position, entry.position + 1)
+        if unreadable:
+            self.entries.hidden.update([entry.position for entry in unreadable])
+            lost += unreadable
         return messages, len(lost), sum(entry.size for entry in lost)
 
     # The end

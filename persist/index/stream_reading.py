@@ -74,7 +74,7 @@ class StreamReading(ABC):
         if entry is None:
             return None
         head = self._reader.read_run([entry._replace(length=RECORD_BYTES)])
-        if isinstance(head, Damaged) or len(head) < RECORD_BYTES:
+        if isinstance(head, (Damaged, OSError)) or len(head) < RECORD_BYTES:
             # The loss is reported when the message is read.
             return None
         arrived_us: int = RECORD.unpack_from(head)[-1]

@@ -201,6 +201,13 @@ class MessageStore:
                     return data[offset - start : offset - start + length]
         return self._handle(file).read(self.offset_in(file, offset), length)
 
+    def is_on_disk(self, place: int) -> bool:
+        """Whether `read` gets the record at this place from the disk, and not from memory."""
+        file = self.files.get(file_of(place))
+        if file is None or not file.unwritten:
+            return True
+        return place & OFFSET_MASK < file.unwritten[0][0]
+
     def offset_in(self, file: StoreFile, offset: int) -> int:
         """The present offset of the record that was written at `offset`. Raises `Damaged`."""
         return offset if file.moved is None else _moved_to(file.moved, offset)
@@ -218,6 +225,9 @@ class MessageStore:
             try:
                 handle = self._filesystem.open(path, writable=False)
             except FileNotFoundError:
+                if not self._filesystem.names(self.directory):
+                    # The directory was moved away, or its file system unmounted; it may come back.
+                    raise
                 raise Damaged(f"{path} is gone") from None
             self._handles[key] = handle
             if len(self._handles) > self._open_files_max:

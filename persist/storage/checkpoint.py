@@ -97,6 +97,7 @@ class Checkpointer:
         self._last_place = 0
         self._running = False
         self._writes: list[Write] = []
+        # A job is running, or failed just now.
         self._busy = False
         self._removing: list[Path] = []
         # Files without live records when the last batch was closed; `_dead`: that is on disk, too.
@@ -333,19 +334,21 @@ class Checkpointer:
     ) -> None:
         """Run a job in the background thread, then `done` on the loop.
 
-        What is still to be done goes on with the next batch; after an error a little later.
+        What is still to be done goes on with the next batch; after an error a little later,
+        whatever batches come meanwhile.
         """
         self._busy = True
         outcome = Outcome()
 
         def finish() -> None:
-            self._busy = False
             if self._closed:
                 return
             done(outcome.error)
             if outcome.error is not None:
-                self._store.clock.call_later(RETRY_S, self._journal.flush)
-            elif self._running or self.wanted:
+                self._store.clock.call_later(RETRY_S, self._try_again)
+                return
+            self._busy = False
+            if self._running or self.wanted:
                 self._journal.flush()
 
         def attempt() -> None:
@@ -356,6 +359,11 @@ class Checkpointer:
             self._store.tell_loop(finish)
 
         self._store.run_background(attempt)
+
+    def _try_again(self) -> None:
+        self._busy = False
+        if not self._closed:
+            self._journal.flush()
 
 
 def write_frames(filesystem: FileSystem, writes: list[Write]) -> None:

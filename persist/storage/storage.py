@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +58,7 @@ from warren.persist.recovery.recovery import (
 from warren.persist.snapshots.pins import NO_LIMIT, PINS_DIRECTORY, Pins
 from warren.persist.storage.checkpoint import Checkpointer, write_small_file
 from warren.persist.storage.deletion import Deletion
+from warren.persist.storage.disk_trouble import DiskTrouble
 from warren.persist.storage.unclaimed import UnclaimedMessages
 from warren.persist.storage.work_in_turns import WorkInTurns
 
@@ -136,7 +138,7 @@ class Storage:
         self._work = WorkInTurns(context.clock.call_soon)
         self._transient_owed = 0
         self._transient_congested = False
-        self._trouble = False
+        self._trouble = DiskTrouble(context.clock, self.directory, self._trouble_changed)
         self._flowing = False
         self._stopping = False
         self._abandoned = False
@@ -179,6 +181,7 @@ class Storage:
             page_out=self._page_out,
             in_turns=self._work.add,
             report_lost=self._report_lost,
+            on_unreadable=self._report_unreadable,
         )
 
     def _make_journal(self) -> None:
@@ -187,8 +190,10 @@ class Storage:
         filesystem = context.filesystem
         self._writer = LogWriter(filesystem, self.persistent.directory, durable=True)
         self._transient_writer = LogWriter(filesystem, self.transient.directory, durable=False)
-        self._group = self._group_commit(self._writer, context.run_journal)
-        self._transient_group = self._group_commit(self._transient_writer, context.run_transient)
+        self._group = self._group_commit("journal", self._writer, context.run_journal)
+        self._transient_group = self._group_commit(
+            "transient", self._transient_writer, context.run_transient
+        )
         self.journal = Journal(
             context,
             self.persistent,
@@ -199,14 +204,16 @@ class Storage:
             on_congestion=lambda congested: self._watch_flow(),
         )
 
-    def _group_commit(self, writer: LogWriter, run: Callable[[Job], None]) -> GroupCommit[Piece]:
+    def _group_commit(
+        self, name: str, writer: LogWriter, run: Callable[[Job], None]
+    ) -> GroupCommit[Piece]:
         return GroupCommit(
             writer.write,
             run=run,
             call_on_loop=self._context.call_on_loop,
             call_later=self._context.clock.call_later,
-            on_failure=self._disk_failed,
-            on_recovery=self._disk_works,
+            on_failure=partial(self._trouble.fails, name),
+            on_recovery=partial(self._trouble.works, name),
             on_fault=self._context.on_fault,
         )
 
@@ -412,28 +419,13 @@ class Storage:
             self._transient_congested = True
         elif self._transient_owed <= RELIEVED_BYTES:
             self._transient_congested = False
-        wait = self.journal.congested or self._transient_congested or self._trouble
+        wait = self.journal.congested or self._transient_congested or self._trouble.is_on
         if wait is not self._flowing:
             self._flowing = wait
             self._node.on_flow(wait)
 
-    def _disk_failed(self, error: Exception) -> None:
-        log_event(
-            log,
-            logging.ERROR,
-            "storage_write_failed",
-            path=self.directory,
-            error=error,
-            action="retrying",
-        )
-        self._trouble = True
+    def _trouble_changed(self, error: Exception | None) -> None:
         self._node.on_trouble(error)
-        self._watch_flow()
-
-    def _disk_works(self) -> None:
-        log_event(log, logging.INFO, "storage_write_recovered", path=self.directory)
-        self._trouble = False
-        self._node.on_trouble(None)
         self._watch_flow()
 
     def _report_lost(self, queue_id: int, position: int, reason: str, octets: bytes) -> None:
@@ -464,6 +456,18 @@ class Storage:
 
         self._context.run_background(job)
 
+    def _report_unreadable(self, queue_id: int, position: int, error: OSError) -> None:
+        log_event(
+            log,
+            logging.ERROR,
+            "message_unreadable",
+            queue=f"{queue_id:016x}",
+            position=position,
+            reason=error,
+            action="kept_for_next_start",
+        )
+        self.on_lost(queue_id)
+
     # The end
 
     def open_queues(self) -> list[QueueIndex]:
@@ -484,6 +488,7 @@ class Storage:
         """Stop everything that happens by itself."""
         self._stopping = True
         self._work.stop()
+        self._trouble.close()
         self._deletion.stop()
 
     def abandon(self) -> None:

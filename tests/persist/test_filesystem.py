@@ -380,3 +380,51 @@ def test_a_directory_that_was_not_made_durable_is_made_again(tmp_path: Path) -> 
     filesystem.make_directory(tmp_path / "x")
     assert filesystem.synced == [tmp_path]
     assert filesystem.names(tmp_path) == ["x"]
+
+
+def test_a_file_whose_closing_fails_is_closed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Linux has it. A second attempt would fail for ever, or close what another has opened."""
+    close = os.close
+
+    def fail(fd: int) -> None:
+        close(fd)
+        raise OSError(errno.EIO, "the disk fails")
+
+    file = RealFileSystem().create(tmp_path / "file")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", fail)
+        with pytest.raises(OSError):
+            file.close()
+    other = os.open(tmp_path / "file", os.O_RDONLY)
+    file.close()
+    os.close(other)
+
+
+@pytest.mark.parametrize("call", ["pread", "pwrite", "fdatasync", "ftruncate", "close"])
+def test_an_error_names_the_file(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These calls know a descriptor only, and people must know which disk to look at."""
+    file = RealFileSystem().create(tmp_path / "file")
+    uses: dict[str, Callable[[], object]] = {
+        "pread": lambda: file.read(0, 1),
+        "pwrite": lambda: file.write(0, b"x"),
+        "fdatasync": file.sync,
+        "ftruncate": lambda: file.truncate(0),
+        "close": file.close,
+    }
+    genuine = getattr(os, call)
+
+    def fail(fd: int, *rest: object) -> None:
+        if call == "close":
+            genuine(fd)
+        raise OSError(errno.EIO, "the disk fails")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(OSError) as raised:
+            uses[call]()
+    assert raised.value.errno == errno.EIO and raised.value.filename == str(tmp_path / "file")
+    file.close()

@@ -481,7 +481,7 @@ def test_what_is_lost_with_an_index_and_purged_is_not_missed_later(node: Node) -
     # Shared ones, so that the segment must be read to be removed.
     unloaded = [s for s in node.stores[QUEUE].entries.segments.values() if s.columns is None]
     unloaded[0].has_shared = True
-    node.disk.fail_read(unloaded[0].path(node.stores[QUEUE].entries.directory))
+    node.disk.remove(unloaded[0].path(node.stores[QUEUE].entries.directory))
     queue.purge()
     for number in range(100):
         node.publish(b"%d" % number)

@@ -21,7 +21,7 @@ from random import Random
 from typing import TypeVar
 from zlib import crc32
 
-from disk_image import Node, StoredDirectory, StoredFile
+from disk_image import EVERYWHERE, Node, StoredDirectory, StoredFile
 
 Outcome = TypeVar("Outcome")
 
@@ -84,7 +84,8 @@ class SimulatedFile:
         self._check()
         if offset < 0:
             raise _error(errno.EINVAL, self._path)
-        if self._file.unreadable:
+        bad = self._file.unreadable
+        if offset < bad.stop and bad.start < offset + size:
             raise _error(errno.EIO, self._path)
         return bytes(self._file.cache[offset : offset + size])
 
@@ -244,9 +245,9 @@ class SimulatedDisk:
         """The n-th sync of a directory from now fails; its changes wait for the next."""
         self._failing_directory_syncs.arm(n)
 
-    def fail_read(self, path: Path) -> None:
-        """Every read of that file fails."""
-        self._file_at(_key(path)).unreadable = True
+    def fail_read(self, path: Path, octets: range = EVERYWHERE) -> None:
+        """Every read of these octets of the file fails."""
+        self._file_at(_key(path)).unreadable = octets
 
     def full_after(self, octets: int) -> None:
         """There is room for so many octets more."""
@@ -265,7 +266,7 @@ class SimulatedDisk:
         for fault in (self._failing_writes, self._failing_syncs, self._failing_directory_syncs):
             fault.disarm()
         for _, file in self._walk_files():
-            file.unreadable = False
+            file.unreadable = range(0)
         self.lying = False
         self._capacity = self._capacity_given
         self._power_fails_at = 0

@@ -31,12 +31,16 @@ LOST_KEPT_CHANCE = 0.1
 WRITE_BACK_CHANCE = 0.1
 """That a dirty sector which is written again was already on the disk as it was between."""
 
+EVERYWHERE = range(1 << 62)
+"""All octets of a file."""
+
 SIZES_MAX = 16
 """Sizes remembered that a file had since its last sync; of more, some are forgotten."""
 
 
 class StoredFile:
-    """The octets of a file. `linked` is false when no directory has it any more."""
+    """The octets of a file. `linked` is false when no directory has it any more; `unreadable` are
+    octets that cannot be read."""
 
     __slots__ = (
         "_dirty",
@@ -52,7 +56,7 @@ class StoredFile:
     def __init__(self) -> None:
         self.cache = bytearray()
         self.linked = True
-        self.unreadable = False
+        self.unreadable = range(0)
         # Whole sectors; beyond `_disk_size` those that reached the disk before the size did.
         self._disk = bytearray()
         self._disk_size = 0

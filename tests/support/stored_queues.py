@@ -67,6 +67,7 @@ class Node:
         self.definitions: PendingCommit | None = None
         self.flow: list[bool] = []
         self.published = 0
+        self.faults: list[BaseException] = []
         disk.make_directory(STORE)
         empty_transient(disk, STORE)
         recovery = Recovery(disk, STORE, NODE_ID, report=lambda progress: None)
@@ -83,6 +84,7 @@ class Node:
             run_transient=self.jobs.lane("transient"),
             run_background=self.jobs.lane("background"),
             call_on_loop=self.jobs.call_on_loop,
+            on_fault=self._fault,
             limits=limits,
         )
         self.storage = Storage.start(
@@ -98,6 +100,10 @@ class Node:
         self.open(QUEUE)
         self.open(OTHER)
         self.storage.settle_unclaimed(defined, is_deleted)
+
+    def _fault(self, fault: BaseException) -> None:
+        self.faults.append(fault)
+        self.storage.abandon()
 
     def _note(self, puts: Puts) -> Commit:
         self.noted.append(puts)
