@@ -5,8 +5,8 @@ The payload of a content header frame, as received, stored and delivered:
     class id u16 = 60 | weight u16 | body size u64 | flags u16 | property bytes
 
 The flags word says which properties follow, in the order of the table `PROPERTIES`, high bit first.
-Its lowest bit says that another flags word follows (4.2.6.1); no property of the class uses such
-words, so they are skipped and kept.
+No property has the two lowest bits. The lowest one says that another flags word follows (4.2.6.1),
+but none is looked for: class basic has no property in it, and RabbitMQ ignores the bit, too.
 
 `scan` finds the properties that publishing needs without decoding the headers table. Edits copy
 every unchanged property byte by byte, so types and order survive (amqp_semantics.md section 0).
@@ -104,9 +104,9 @@ _TYPE = 0x0020
 _USER_ID = 0x0010
 _APP_ID = 0x0008
 _CLUSTER_ID = 0x0004
-_CONTINUED = 0x0001
 
 _FACTS = _HEADERS | _DELIVERY_MODE | _PRIORITY | _REPLY_TO | _EXPIRATION | _USER_ID
+_DEFINED = 0xFFFC
 _AFTER_HEADERS = 0x1FFC
 _AFTER_DELIVERY_MODE = 0x0FFC
 _AFTER_TIMESTAMP = 0x003C
@@ -124,15 +124,13 @@ _LONG = struct.Struct(">I")
 def scan(header: bytes) -> Facts:
     """The facts of a content header; `NO_FACTS` itself if it has none of them.
 
-    Raises `MalformedProperties` if the header does not end with its properties, or has further
-    flags words (4.2.6.1): no property is in them. The headers table is skipped, not read.
+    Raises `MalformedProperties` if the header does not end with its properties. The headers table
+    is skipped, not read.
     """
     # One line per property and no loop: this runs for each publish with properties of its own.
     try:
         (flags,) = _SHORT.unpack_from(header, FLAGS_AT)
         offset = FLAGS_AT + 2
-        if flags & _CONTINUED:
-            raise _too_long(header, offset)
         delivery_mode = priority = expiration = reply_to = user_id = headers_span = None
         if flags & _CONTENT_TYPE:
             offset += 1 + header[offset]
@@ -212,8 +210,6 @@ def ordinary(header: bytes, flags: int, user: bytes) -> tuple[int, int]:
     `flags` is the first flags word. This runs for each publish whose properties differ from those
     of the publish before.
     """
-    if flags & _CONTINUED:
-        return UNUSUAL, 0
     found = 0
     offset = FLAGS_AT + 2
     try:
@@ -466,20 +462,12 @@ def _too_long(header: bytes, end: int) -> MalformedProperties:
     return MalformedProperties(f"a content header has {behind} bytes behind its properties")
 
 
-def _after_flags(header: bytes) -> int:
-    """The offset of the first property, past all flags words."""
-    offset = FLAGS_AT
-    while _SHORT.unpack_from(header, offset)[0] & _CONTINUED:
-        offset += 2
-    return offset + 2
-
-
 def _locate(header: bytes) -> dict[int, tuple[int, int]]:
     """The positions of the properties in the header: flag to (start, end)."""
     spans: dict[int, tuple[int, int]] = {}
     try:
         (flags,) = _SHORT.unpack_from(header, FLAGS_AT)
-        offset = _after_flags(header)
+        offset = FLAGS_AT + 2
         for _, flag, wire_type in PROPERTIES:
             if flags & flag:
                 end = offset + _encoded_bytes(header, offset, wire_type)
@@ -505,9 +493,9 @@ def _encoded_bytes(header: bytes, offset: int, wire_type: str) -> int:
 def _rewrite(header: bytes, changes: Mapping[int, bytes | None]) -> bytes:
     spans = _locate(header)
     (flags,) = _SHORT.unpack_from(header, FLAGS_AT)
-    first = _after_flags(header)
-    last = max((end for _, end in spans.values()), default=first)
-    parts = [b"", header[FLAGS_AT + 2 : first]]
+    flags &= _DEFINED
+    last = max((end for _, end in spans.values()), default=FLAGS_AT + 2)
+    parts = [b""]
     for _, flag, _ in PROPERTIES:
         if flag in changes:
             encoded = changes[flag]

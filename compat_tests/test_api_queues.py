@@ -248,6 +248,7 @@ def test_fields_of_a_queue(api: Api, vhost: str, queue: str, ch: RawChannel) -> 
     assert [name for name in MAY_BE_NULL if name not in row] == []
     assert (row["messages"], row["state"], row["consumers"]) == (2, "running", 0)
     assert (row["message_bytes_ready"], row["message_bytes"]) == (5, 8)
+    assert (row["message_bytes_ram"], row["message_bytes_paged_out"]) == (8, 0)
     assert row["backing_queue_status"]["len"] == 1
     assert row["backing_queue_status"]["mode"] == "default"
 

@@ -84,6 +84,29 @@ def test_property_bytes_are_forwarded_untouched(ch: RawChannel) -> None:
         assert message.property_bytes == header[12:]
 
 
+def test_lowest_bits_of_the_property_flags_are_ignored(ch: RawChannel) -> None:
+    """One says that further flags follow, which no client sends; none is looked for."""
+    queue = ch.own_queue()
+    header = encode_header({"headers": {"a": 1}, "priority": 3}, 1)
+    for bits in (1, 2, 3):
+        ch.send("basic.publish", exchange="", routing_key=queue)
+        odd = header[:13] + bytes((header[13] | bits,)) + header[14:]
+        ch.client.send_frame(HEADER, ch.number, odd)
+        ch.client.send_frame(BODY, ch.number, b"m")
+        message = ch.got(queue)
+        assert message.properties == {"headers": {"a": 1}, "priority": 3}
+        assert message.property_bytes == odd[12:]
+
+
+def test_lowest_bits_of_the_property_flags_are_lost_by_an_edit(ch: RawChannel) -> None:
+    queue = ch.own_queue()
+    header = encode_header({"headers": {"a": 1, "BCC": []}, "priority": 3}, 0)
+    ch.send("basic.publish", exchange="", routing_key=queue)
+    ch.client.send_frame(HEADER, ch.number, header[:13] + b"\x03" + header[14:])
+    edited = encode_header({"headers": {"a": 1}, "priority": 3}, 0)
+    assert ch.got(queue).property_bytes == edited[12:]
+
+
 def test_property_bytes_survive_an_exchange_that_reads_headers(
     ch: RawChannel, names: Names
 ) -> None:

@@ -334,6 +334,8 @@ class QueueRows:
         if unacked_bytes is not None:
             row["message_bytes"] = ready_bytes + unacked_bytes
             row["message_bytes_unacknowledged"] = unacked_bytes
+            # Where only some of them are in memory, their share of the octets is an estimate.
+            row["message_bytes_ram"] += unacked_bytes * unacked_ram // max(queue.unacked, 1)
         return row
 
 

@@ -35,10 +35,9 @@ encoded_properties = st.fixed_dictionaries(
 
 
 def content_header(
-    properties: dict[str, bytes], body_size: int = 5, more_flags: tuple[int, ...] = ()
+    properties: dict[str, bytes], body_size: int = 5, undefined_bits: int = 0
 ) -> bytes:
-    flags = sum(FLAGS[name] for name in properties)
-    words = [*(word | 1 for word in (flags, *more_flags)[:-1]), (flags, *more_flags)[-1]]
-    return struct.pack(f">HHQ{len(words)}H", 60, 0, body_size, *words) + b"".join(
+    flags = sum(FLAGS[name] for name in properties) | undefined_bits
+    return struct.pack(">HHQH", 60, 0, body_size, flags) + b"".join(
         properties[name] for name, _, _ in PROPERTIES if name in properties
     )
