@@ -344,8 +344,6 @@ class Channel:
         connection = self.connection
         routes = connection.routes
         assert routes is not None
-        confirms = self.confirms
-        publish_seq = confirms.number() if confirms is not None else 0
         self.published += 1
         route.exchange.published_in += 1
         if route.is_observed:
@@ -358,15 +356,16 @@ class Channel:
             return
         if (quotas := routes.vhost.quotas) is not None:
             quotas.take(dict.fromkeys(queues, Stock(1, len(body))))
+        confirms = self.confirms
+        publish_seq = confirms.number() if confirms is not None else 0
+        answers: tuple[Settlement, ...]
         if route.queues is None or envelope.copies:
             self.vhost.histories.keep(route.exchange, envelope.routing_keys, envelope, body)
         route.exchange.published_out += len(queues)
         if len(queues) == 1:
             (queue,) = queues
             queue.published += 1
-            answers: tuple[Settlement, ...] = (
-                queue.publish(envelope, body, confirms, publish_seq),
-            )
+            answers = (queue.publish(envelope, body, confirms, publish_seq),)
         elif len(queues) > QUEUES_AT_ONCE:
             publishing = publish_to_many(
                 queues, envelope, body, confirms, publish_seq, routes.vhost
@@ -420,7 +419,8 @@ class Channel:
         self.connection.confirms_pending(self)
 
     def report_confirms(self) -> bytes:
-        return self.confirms.report(self.number) if self.confirms is not None else b""
+        held = self.connection.node.holds_confirms
+        return b"" if self.confirms is None or held else self.confirms.report(self.number)
 
     def fetched(self, message: Message, queue: Queue, no_ack: bool) -> int:
         """Number a message that basic.get fetched; returns its delivery tag."""

@@ -514,6 +514,7 @@ class Connection:
         if channel is None:
             return
         self.served.pop(number, None)
+        self.output.append(channel.report_confirms())
         end_all([channel], self.node.turns)
         self._closing_channels.add(number)
         code, text = reply_to(error)
@@ -748,8 +749,7 @@ class Connection:
         self.flush_requested = False
         output = self.output
         if self._confirming and not self.node.holds_confirms:
-            for channel in self._confirming.values():
-                output.append(channel.report_confirms())
+            output += [channel.report_confirms() for channel in self._confirming.values()]
             self._confirming.clear()
         if self.held.active:
             parts = self.held.release(output)

@@ -30,10 +30,8 @@ def channel_flow(channel: Channel, method: commands.Channel.Flow) -> None:
 
 
 def channel_close(channel: Channel, _: commands.Channel.Close) -> None:
-    confirms = channel.report_confirms()
-    if confirms:
-        channel.connection.output.append(confirms)
     connection = channel.connection
+    connection.output.append(channel.report_confirms())
     node = connection.node
     with connection.held.leaving(node.metadata, connection.output) as left:
         left += end_all([channel], node.turns)

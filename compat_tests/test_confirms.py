@@ -82,6 +82,16 @@ def test_unroutable_message_is_confirmed(confirming: RawChannel) -> None:
     assert sorted(confirming.confirms(2)) == acks(1, 2)
 
 
+def test_publishes_before_one_that_closes_the_channel_are_confirmed(confirming: RawChannel) -> None:
+    for exchange in ("", "", "cf-nothing"):
+        confirming.publish(b"m", "nowhere", exchange)
+    settled = 0
+    while settled < 2:
+        settled = confirming.expect("basic.ack")["delivery_tag"]
+    assert settled == 2
+    assert confirming.expect("channel.close")["reply_code"] == 404
+
+
 def test_return_comes_before_the_confirm(confirming: RawChannel) -> None:
     for number in range(1, 11):
         confirming.publish(b"%d" % number, "nowhere", mandatory=True)

@@ -224,3 +224,17 @@ def test_slow_queues_settle_many_publishes_of_one_read() -> None:
     for _ in range(3):
         queues.settle()
     assert client.receives(commands.Basic.Ack).delivery_tag == 3
+
+
+def test_a_publish_that_is_refused_with_its_channel_is_not_confirmed_with_those_before() -> None:
+    broker = Broker()
+    client = broker.connects()
+    client.opens_channel(1)
+    client.selects_confirms()
+    client.declares("q")
+    broker.node.vhost_limits.replace("/", {"max-messages": 2})
+    client.sends_octets(b"".join(publish_frames(1, "", "q", b"%d" % number) for number in range(3)))
+    ack = client.receives(commands.Basic.Ack)
+    assert (ack.delivery_tag, ack.multiple) == (2, True)
+    client.receives_close(406)
+    assert client.frames() == []
