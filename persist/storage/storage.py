@@ -429,16 +429,21 @@ class Storage:
         self._watch_flow()
 
     def _report_lost(self, queue_id: int, position: int, reason: str, octets: bytes) -> None:
-        """Count and report a damaged message, and keep its octets for people to look at."""
+        """Count and report a damaged message, and keep its octets for people to look at.
+
+        Of messages that are lost with their index, which have no position, one line of the log has
+        said how many they are (`index_damaged`).
+        """
         self.lost += 1
-        log_event(
-            log,
-            logging.ERROR,
-            "message_lost",
-            queue=f"{queue_id:016x}",
-            position=position,
-            reason=reason,
-        )
+        if position >= 0:
+            log_event(
+                log,
+                logging.ERROR,
+                "message_lost",
+                queue=f"{queue_id:016x}",
+                position=position,
+                reason=reason,
+            )
         self.on_lost(queue_id)
         if not octets or self.lost > QUARANTINED_MAX:
             return
