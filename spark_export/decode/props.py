@@ -2,7 +2,7 @@
 
 `basic_properties` describes a content header. Its properties are one behind the other, so the
 offset of a property depends on all properties before it: one cursor for each message is moved over
-the properties in turn, all cursors at once.
+the properties in turn, all cursors at once. The two lowest flags stand for no property.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from warren.spark_export.snapshot.layout import octets_at
 from warren.spark_export.values.basic_properties import FIXED_BYTES, FLAGS_AT, PROPERTIES, WireType
-
-_CONTINUED = 1
 
 LONGEST_FIXED = 8
 """The most octets read after the end of a header that ends too early."""
@@ -56,9 +54,6 @@ def locate(
         start = np.where(broken, 0, start)
     flags = octets_at(data, start + FLAGS_AT, 2).astype(np.int64)
     cursor = start + FIXED_BYTES
-    if (flags & _CONTINUED).any():
-        cursor, endless = _behind_flags(data, flags, cursor, end)
-        broken |= endless
     spans: dict[str, Span] = {}
     for name, flag, wire_type in PROPERTIES[: last + 1]:
         has = (flags & flag) != 0
@@ -105,25 +100,3 @@ def _cut(span: Span, end: NDArray[np.int64]) -> Span:
     """The span, limited to its header, so that nothing after the end of the data is read."""
     start = np.minimum(span.start, end)
     return Span(start, np.minimum(span.size, end - start), span.present)
-
-
-def _behind_flags(
-    data: NDArray[np.uint8],
-    flags: NDArray[np.int64],
-    cursor: NDArray[np.int64],
-    end: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Skip further flags words (4.2.6.1): no property of the class is in them.
-
-    Returns the cursors, and which headers end before their flags do.
-    """
-    more = (flags & _CONTINUED) != 0
-    broken = np.zeros(len(cursor), np.bool_)
-    while more.any():
-        cursor = cursor + 2 * more
-        over = cursor > end
-        broken |= over
-        cursor = np.minimum(cursor, end)
-        more &= ~over
-        more &= (data[cursor - 1] & _CONTINUED) != 0
-    return cursor, broken
