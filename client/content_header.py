@@ -2,9 +2,10 @@
 
     class id u16 = 60 | weight u16 | body size u64 | flags u16 | property octets
 
-The flags say which properties follow, in the order of `PROPERTIES`, the highest bit first. The
-table of headers is a u32 length and pairs of a short string and a value; a value is the letter of
-its type and octets. An edit of one header copies the octets of all others, so their types stay.
+The flags say which properties follow, in the order of `PROPERTIES`, the highest bit first. The two
+lowest bits stand for no property: they are ignored, and dropped by an edit. The table of headers is
+a u32 length and pairs of a short string and a value; a value is the letter of its type and octets.
+An edit of one header copies the octets of all others, so their types stay.
 
 Every fault of a header is a `MalformedContent`.
 """
@@ -38,7 +39,6 @@ PROPERTIES: Final[Mapping[str, Wire]] = {
 """The types of the properties, in the order of their flags, from bit 15 down."""
 
 _FLAGS_AT = 12
-_CONTINUED = 1
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
 _LONGLONG = struct.Struct(">Q")
@@ -199,11 +199,6 @@ def _spans(header: bytes) -> dict[str, bytes]:
     try:
         (flags,) = _SHORT.unpack_from(header, _FLAGS_AT)
         at = _FLAGS_AT + 2
-        more = flags
-        while more & _CONTINUED:
-            # Further flags words announce properties that the class does not have.
-            (more,) = _SHORT.unpack_from(header, at)
-            at += 2
         spans = {}
         for bit, (name, wire) in enumerate(PROPERTIES.items()):
             if flags & 0x8000 >> bit:

@@ -122,3 +122,10 @@ def test_property_that_is_none_is_taken_out() -> None:
     assert CODEC.as_table(changed) == {
         name: field for name, field in CODEC.as_table(FULL).items() if name != "user_id"
     }
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3])
+def test_lowest_bits_of_the_flags_are_ignored_and_dropped(bits: int) -> None:
+    odd = FULL[:13] + bytes((FULL[13] | bits,)) + FULL[14:]
+    changes = {"priority": property_octets("priority", 5)}
+    assert with_properties(odd, changes) == with_properties(FULL, changes)
