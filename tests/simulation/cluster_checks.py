@@ -41,7 +41,8 @@ LATE_S = 15.0
 
 NOT_IN_SYNC = Promotion.LEADER_DOWN_NOT_IN_SYNC
 
-ALL, TRANSIENT = "all", "transient"
+ALL, UNCONFIRMED, TRANSIENT = "all", "unconfirmed", "transient"
+"""What may be lost. Transient messages may be where unconfirmed ones may."""
 
 DEAD = "dead"
 """Where the dead letters of all queues go that have any."""
@@ -246,7 +247,8 @@ class Ledger:
             )
             what = TRANSIENT if self._is_durable else ALL
             if queue.last_holder != leader:
-                self._lose(queue, what, f"{leader} came back, {queue.last_holder} had more")
+                more = UNCONFIRMED if self._is_durable else ALL
+                self._lose(queue, more, f"{leader} came back, {queue.last_holder} had more")
             elif queue.holders:
                 self._lose(queue, what, f"{leader} came back, and {queue.holders} were cut off")
         elif leader in earlier.in_sync:
@@ -365,7 +367,9 @@ class Ledger:
             return "its queue is gone"
         for at, what, why, since in queue.losses:
             if since <= publish.published_at <= at and (
-                what == ALL or not publish.is_kept or not queue.record.durable
+                what == ALL
+                or not (publish.is_kept and queue.record.durable)
+                or (what == UNCONFIRMED and publish.confirmed_at is None)
             ):
                 return why
         if publish.due_at is not None:
