@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pamqp import commands
 from stopped_cluster import StoppedCluster
 
-from warren.core.field import Field
 from warren.mirror.replication.copies.copy_here import LEADER_MAY_COME_S
 from warren.mirror.replication.elections.returned_leader import MIRROR_MAY_COME_S
 
@@ -146,28 +144,15 @@ def test_a_damaged_node_that_is_started_alone_is_sent_what_it_lacks(carrier: str
     assert bodies(cluster) == BODIES
 
 
-def quorum_queue() -> StoppedCluster:
-    cluster = StoppedCluster("log")
-    client = cluster["a"].connects()
-    client.opens_channel(1)
-    client.sends(commands.Queue.Delete, queue="q")
-    cluster.clock.advance(1)
-    client.receives(commands.Queue.DeleteOk)
-    arguments = {"x-queue-type": Field("S", b"quorum")}
-    client.sends(commands.Queue.Declare, queue="q", durable=True, arguments=arguments)
-    cluster.clock.advance(5)
-    client.receives(commands.Queue.DeclareOk)
-    cluster.publish(*BODIES)
-    cluster.kill_all()
-    return cluster
-
-
 @pytest.mark.parametrize("lost", [(0,), (2, 3), (5,), range(6)])
 @pytest.mark.parametrize("victim", ["a", "b", "c"])
 def test_members_of_a_quorum_queue_elect_one_whose_disk_is_whole(
     victim: str, lost: tuple[int, ...]
 ) -> None:
-    cluster = quorum_queue()
+    cluster = StoppedCluster("log")
+    cluster.make_quorum_queue()
+    cluster.publish(*BODIES)
+    cluster.kill_all()
     damage(cluster, victim, *lost)
     cluster.start_again("a", "b", "c")
     cluster.clock.advance(LONG_S)

@@ -8,7 +8,6 @@ from pamqp import commands
 from stopped_cluster import StoppedCluster
 
 from warren.core.definitions.records import QueueRecord
-from warren.core.field import Field
 from warren.core.scheduling.waiting import run
 from warren.mirror.replication.copies.copy_here import LEADER_MAY_COME_S
 
@@ -228,15 +227,7 @@ def test_a_mirror_that_is_stopped_writes_down_what_clients_may_have_had() -> Non
 
 def test_a_quorum_queue_goes_on_from_the_disks_of_a_majority_without_its_leader() -> None:
     cluster = StoppedCluster("log")
-    client = cluster["a"].connects()
-    client.opens_channel(1)
-    client.sends(commands.Queue.Delete, queue="q")
-    cluster.clock.advance(1)
-    client.receives(commands.Queue.DeleteOk)
-    quorum = {"x-queue-type": Field("S", b"quorum")}
-    client.sends(commands.Queue.Declare, queue="q", durable=True, arguments=quorum)
-    cluster.clock.advance(5)
-    client.receives(commands.Queue.DeclareOk)
+    cluster.make_quorum_queue()
     leader = cluster.record().leader
     assert sorted([leader, *cluster.record().in_sync]) == ["a", "b", "c"]
     cluster.publish(b"one", b"two")

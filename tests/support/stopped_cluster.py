@@ -6,8 +6,10 @@ from typing import Any
 
 from cluster import Cluster
 from cluster_disk import Disk, backings_on
+from pamqp import commands
 
 from warren.core.definitions.records import QueueRecord
+from warren.core.field import Field
 
 
 class StoppedCluster(Cluster):
@@ -29,6 +31,18 @@ class StoppedCluster(Cluster):
         stored = self[self.alive[0]].metadata.get(("queue", "/", "q"))
         assert stored is not None and isinstance(stored.record, QueueRecord)
         return stored.record
+
+    def make_quorum_queue(self) -> None:
+        """Have a quorum queue in the place of `q`."""
+        client = self["a"].connects()
+        client.opens_channel(1)
+        client.sends(commands.Queue.Delete, queue="q")
+        self.clock.advance(1)
+        client.receives(commands.Queue.DeleteOk)
+        quorum = {"x-queue-type": Field("S", b"quorum")}
+        client.sends(commands.Queue.Declare, queue="q", durable=True, arguments=quorum)
+        self.clock.advance(5)
+        client.receives(commands.Queue.DeclareOk)
 
     def publish(self, *bodies: bytes, node: str = "a") -> None:
         """With confirms, and for ever."""
