@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from running_cluster import RunningCluster, publish, take, wait_until
+from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
+
+from warren.persist.layout.format import decode_checkpoint
 
 COUNT = 200
 DAMAGED = (20, 21, 150, 199)
@@ -23,6 +25,11 @@ def flip_in_log(data_directory: Path, body: bytes) -> int:
                 file.write(bytes([octets[found.end() - 3] ^ 0x10]))
             places += 1
     return places
+
+
+def checkpoint_of(node: ClusterProcess) -> int:
+    """The place in the log from which on a start of the node reads it."""
+    return decode_checkpoint((node.data_directory / "store" / "checkpoint").read_bytes()).place
 
 
 @pytest.mark.parametrize("carrier", ["gm", "log"])
@@ -103,10 +110,14 @@ def test_damage_that_is_found_when_all_nodes_are_started_costs_no_message(
             wait_until(lambda name=name: len(a.in_sync(name)) == 2)
         published[name] = [b"<start %s %05d>" % (kind.encode(), at) for at in range(COUNT)]
         publish(channel, name, published[name])
-    for node in (c, b, a):
+    # No node may notice that another one is gone.
+    for node in (a, b, c):
+        node.stand_still()
+    for node in (a, b, c):
         node.kill()
     for bodies in published.values():
         assert [flip_in_log(a.data_directory, bodies[number]) for number in DAMAGED] == [1] * 4
+    place = checkpoint_of(a)
     for node in (a, b, c):
         node.launch()
     for node in (a, b, c):
@@ -118,6 +129,7 @@ def test_damage_that_is_found_when_all_nodes_are_started_costs_no_message(
         assert b.queue(name)["node"] != a.name
     assert a.log.count("copies_may_lack_messages") == 1
     # The next start does not find the same damage again.
+    wait_until(lambda: checkpoint_of(a) > place)
     damaged = a.log.count("journal_damaged")
     a.kill()
     a.start()
