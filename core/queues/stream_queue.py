@@ -48,8 +48,9 @@ TRIM_US: Final = 1500
 LOOK_AGAIN_S: Final = 3600.0
 """The longest time between two checks of the age of the first piece, as clocks may be set."""
 
-AWAIT_COPY_S: Final = 10.0
-"""How long readers wait at a damaged message for another node to lead, which has the message."""
+AWAIT_COPY_S: Final = 45.0
+"""How long readers wait at a damaged message for another node to lead, which has the message. If
+handing over fails, it is tried again after half a minute."""
 
 BARE: Final = Envelope("", "", b"", True, 0, None)
 """In place of the envelope of a message that a client has got: the stream has the message."""
