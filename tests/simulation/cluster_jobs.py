@@ -189,6 +189,9 @@ class Operator:
             if cluster[node.name] is not node:
                 seen["job died with its node"] += 1
                 continue
+            if not task.done() and job.plan.rate is not None:
+                # At its rate it may have more to do than there was time for.
+                self._history._rest(60.0)
             assert task.done(), (
                 f"job to {job.plan.action} {job.queue.name} at {node.name} is {job.state},"
                 f" {job.under_way} under way"
