@@ -91,9 +91,10 @@ class ClassicQueue(LocalQueue):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether rules of the queue look at each message, so that `publish_many` is not for it. If
-        messages can expire, a length limit does, as a dead letter says why its message died."""
-        return self._strict or (self._has_expiring and self.settings.has_length_limit)
+        """As in `Queue`. A length limit looks at each message while a full queue refuses them; and
+        if messages can expire, as a dead letter says why its message died."""
+        either = self._has_expiring and self.settings.has_length_limit
+        return self._strict or either or (self.refuses_when_full and self._would_overflow(0))
 
     # Publishing
 
@@ -135,12 +136,14 @@ class ClassicQueue(LocalQueue):
         first_seq: int,
     ) -> Sequence[Settlement]:
         backing = self.backing
+        count = len(bodies)
+        if self.refuses_when_full and not self._has_room(count, sum(map(len, bodies))):
+            return self._publish_each(envelopes, bodies, confirms, first_seq)
         ttl_ms = self._time_to_live_ms(envelopes[0])
         expires_at = None if ttl_ms is None else self._vhost.clock.now() + ttl_ms / 1000
         if self._has_expiring:
             self._drop_expired(EXPIRY_SLICE)
         ready = self.ring.top
-        count = len(bodies)
         if not ready or backing.length:
             backing.publish_many(envelopes, bodies, expires_at, confirms, first_seq)
             if expires_at is not None:
@@ -562,9 +565,6 @@ class ClassicQueue(LocalQueue):
         return bury_unkept(self._vhost.burials, self, dead, reason, answer, confirms, publish_seq)
 
     # Length limits
-
-    def _would_overflow(self, body_size: int) -> bool:
-        return self.settings.exceeded(len(self) + 1, self.backing.ready_bytes + body_size)
 
     def _keep_rules(self) -> None:
         """Drop messages that have expired, or exceed the length limit."""

@@ -163,10 +163,20 @@ class LocalQueue(Queue):
 
     @property
     def _limits_one_by_one(self) -> bool:
-        """Whether a length limit has to be looked at after each publish, and not after several: the
-        queue refuses what is too much, or which messages it drops depends on their priorities."""
-        has_octets_max = self.settings.max_length_bytes is not None
-        return self.refuses_when_full or (has_octets_max and len(self.levels) > 1)
+        """Whether a length limit has to be looked at for each publish, and not for several: what
+        the queue refuses becomes a dead letter, or the messages it drops depend on priorities."""
+        if self.refuses_when_full:
+            return self.settings.overflow == "reject-publish-dlx"
+        return self.settings.max_length_bytes is not None and len(self.levels) > 1
+
+    def _would_overflow(self, octets: int) -> bool:
+        """Whether the queue, which refuses messages when full, refuses one with so many octets."""
+        return not self._has_room(1, octets)
+
+    def _has_room(self, count: int, octets: int) -> bool:
+        """Whether a queue that refuses messages is within its limits with `count` more of them,
+        which have `octets` together."""
+        return not self.settings.exceeded(len(self) + count, self.backing.ready_bytes + octets)
 
     def _turn_away(self, envelope: Envelope) -> None:
         """Count a publish as refused."""

@@ -66,12 +66,6 @@ class QuorumQueue(ClassicQueue):
         super().__init__(vhost, declared, settings, level)
 
     @property
-    def one_by_one(self) -> bool:
-        # Its own level confirms nothing while something is published.
-        is_mirrored = self.backing is not self.level
-        return super().one_by_one or (is_mirrored and self.backing.defers_transient)
-
-    @property
     def set_aside(self) -> tuple[int, int]:
         """Count dead messages, too, until their dead letters are safe."""
         count, octets = super().set_aside
@@ -273,21 +267,25 @@ class QuorumQueue(ClassicQueue):
             self._refusing = self._is_longer_than(1)
         return settlement
 
-    def _would_overflow(self, body_size: int) -> bool:
+    def _would_overflow(self, octets: int) -> bool:
         """Whether the queue refuses publishes: once it is too long, until it is short enough."""
         self._refusing = self._is_longer_than(OPEN_AGAIN if self._refusing else 1)
         return self._refusing
 
-    def _is_longer_than(self, part: float) -> bool:
+    def _has_room(self, count: int, octets: int) -> bool:
+        return not (self._would_overflow(octets) or self._is_longer_than(1, count, octets))
+
+    def _is_longer_than(self, part: float, count: int = 0, octets: int = 0) -> bool:
+        """Whether it exceeds this part of a limit, with `count` more messages of `octets`."""
         settings = self.settings
         # After a change of policy, dead letters still kept from before must not push out messages.
         kept = (len(self._kept), self._kept_bytes) if settings.keeps_dead else (0, 0)
         return (
             settings.max_length is not None
-            and self.backing.length + kept[0] > settings.max_length * part
+            and self.backing.length + count + kept[0] > settings.max_length * part
         ) or (
             settings.max_length_bytes is not None
-            and self.backing.ready_bytes + kept[1] > settings.max_length_bytes * part
+            and self.backing.ready_bytes + octets + kept[1] > settings.max_length_bytes * part
         )
 
     # Life

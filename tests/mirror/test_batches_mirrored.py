@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from cluster import Cluster
-from mirrored import mirrored
+from mirrored import declare_mirrored, mirrored
 from pamqp import commands
 from pipe import publish_frames
 
+from warren.core.field import Table, long, longstr
+from warren.mirror.replication.levels.leader_level import LeaderLevel
 from warren.mirror.replication.levels.mirror_level import MirrorLevel
 
 BODIES = [b"%d" % number for number in range(60)]
@@ -56,27 +58,63 @@ def test_all_are_confirmed_and_the_next_leader_has_them_in_order(
     assert all(b"id-%b-" % content.body in content.header for content in contents)
 
 
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> dict[type, list[int]]:
+    """How many messages the leader takes together, each time, and mirrors."""
+    counts: dict[type, list[int]] = {}
+
+    def count_in(level: type[LeaderLevel] | type[MirrorLevel], place: int) -> None:
+        publish_many: Any = level.publish_many
+        seen = counts[level] = []
+
+        def noted(*arguments: Any) -> None:
+            seen.append(len(arguments[place]))
+            publish_many(*arguments)
+
+        monkeypatch.setattr(level, "publish_many", noted)
+
+    count_in(LeaderLevel, 1)
+    count_in(MirrorLevel, 2)
+    return counts
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param({"x-queue-type": longstr("quorum")}, id="quorum"),
+        pytest.param(
+            {"x-max-length": long(1000), "x-overflow": longstr("reject-publish")}, id="limited"
+        ),
+    ],
+)
+def test_what_comes_together_is_mirrored_together(
+    cluster: Cluster, node: str, arguments: Table, counts: dict[type, list[int]]
+) -> None:
+    owner, client = cluster["a"].connects(), cluster[node].connects()
+    for one in (owner, client):
+        one.opens_channel(1)
+    declare_mirrored(cluster, owner, "ha", arguments)
+    client.selects_confirms()
+    client.sends_octets(together((2, 2)))
+    cluster.clock.advance(1)
+    assert client.receives(commands.Basic.Ack).delivery_tag == len(BODIES)
+    assert counts == {LeaderLevel: [len(BODIES)], MirrorLevel: [len(BODIES)] * 2}
+
+
 @pytest.mark.parametrize("node", ["a", "b"])
 def test_messages_that_expire_together_are_mirrored_together(
-    cluster: Cluster, node: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, node: str, counts: dict[type, list[int]]
 ) -> None:
     """Also those that a client of another node than the leader publishes."""
     mirrored(cluster, "ha")
-    counts: list[int] = []
-    publish_many = MirrorLevel.publish_many
-
-    def noted(level: MirrorLevel, first: int, envelopes: Any, *more: Any) -> None:
-        counts.append(len(envelopes))
-        publish_many(level, first, envelopes, *more)
-
-    monkeypatch.setattr(MirrorLevel, "publish_many", noted)
     client = cluster[node].connects()
     client.opens_channel(1)
     client.selects_confirms()
     client.sends_octets(together((2, 2), expiration="20000"))
     cluster.clock.advance(1)
     assert client.receives(commands.Basic.Ack).delivery_tag == len(BODIES)
-    assert counts == [len(BODIES)] * 2
+    assert counts == {LeaderLevel: [len(BODIES)], MirrorLevel: [len(BODIES)] * 2}
     cluster.kill("a")
     cluster.clock.advance(10)
     reader = cluster["c"].connects()

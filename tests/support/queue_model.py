@@ -250,12 +250,13 @@ class Model:
 
 _times_ms = st.sampled_from((None, None, None, 0, 125, 1000))
 RULES = st.one_of(
-    # A queue without rules takes shorter ways, and so does one that only drops what is too much.
+    # A queue without rules takes shorter ways, and so does one that only has a length limit.
     st.builds(QueueSettings, dead_letter_exchange=st.sampled_from((None, "dlx"))),
     st.builds(
         QueueSettings,
-        max_length=st.sampled_from((None, 1, 3)),
-        max_length_bytes=st.sampled_from((None, 12, 40)),
+        max_length=st.sampled_from((None, 1, 3, 9)),
+        max_length_bytes=st.sampled_from((None, 12, 40, 100)),
+        overflow=st.sampled_from(("drop-head", "reject-publish")),
         dead_letter_exchange=st.just("dlx"),
     ),
     st.builds(
