@@ -120,12 +120,16 @@ class ChannelConfirms(PublishConfirms):
         self.on_news()
 
     def settle_many(self, first_seq: int, count: int) -> None:
-        numbers = range(first_seq, first_seq + count)
+        self.settle_each(range(first_seq, first_seq + count))
+
+    def settle_each(self, numbers: Sequence[int]) -> None:
+        """`settle` each of these publishes."""
         still_open = self._open
         waiting = set(map(still_open.get, numbers))
         queues = waiting.pop() if len(waiting) == 1 else None
         if self._refused or queues is None:
-            super().settle_many(first_seq, count)
+            for publish_seq in numbers:
+                self.settle(publish_seq)
             return
         if queues > 1:
             still_open.update(zip(numbers, repeat(queues - 1)))
@@ -181,6 +185,26 @@ class ChannelConfirms(PublishConfirms):
         if self._alone and self._reported == self.issued:
             self._alone.clear()
         return b"".join(frames)
+
+
+class ScatteredConfirms(PublishConfirms):
+    """The waiter for publishes of a channel whose numbers are not in a row. Their queue knows them
+    by their places among `numbers`."""
+
+    __slots__ = ("_confirms", "_numbers")
+
+    def __init__(self, confirms: ChannelConfirms, numbers: Sequence[int]) -> None:
+        self._confirms = confirms
+        self._numbers = numbers
+
+    def settle(self, publish_seq: int) -> None:
+        self._confirms.settle(self._numbers[publish_seq])
+
+    def settle_many(self, first_seq: int, count: int) -> None:
+        self._confirms.settle_each(self._numbers[first_seq : first_seq + count])
+
+    def refuse(self, publish_seq: int) -> None:
+        self._confirms.refuse(self._numbers[publish_seq])
 
 
 def _no_news() -> None:

@@ -1,12 +1,25 @@
-"""Publishes that arrived one behind the other for the same queues, which get them together."""
+"""Publishes that arrived one behind the other: each queue gets those for it together.
+
+`Gathering` has the publishes that a connection has read and not handed over yet, in batches
+(`GatheredPublishes`). One batch gathers as long as publishes are for the same queues. Publishes for
+another queue may begin a second batch while the first one waits, and so on: a publisher that sends
+to ten queues in turn then hands each of them every tenth message, in one call. That is for
+publishes of one channel, and for single queues, so that the order of the messages in each queue is
+the order in which they were published. All else ends the waiting: everything is handed over before
+it. The publishes have numbers by the order in which they arrived (`ScatteredConfirms`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from warren.amqp.channel import Channel
+from warren.amqp.confirms import ChannelConfirms, ScatteredConfirms
 from warren.amqp.errors import PUBLISH_IDS
 from warren.amqp.publishing import QUEUE_US, Route
 from warren.core.errors import ChannelFault
 from warren.core.messages.message import Envelope
+from warren.core.messages.settlement import SETTLED, Settlement
 from warren.core.messages.stock import Stock
 from warren.core.queues.queue import Queue
 
@@ -25,6 +38,9 @@ publishes that observers want; each is divided by the number of queues. After ea
 checked whether the turn is over."""
 
 
+WAITING_MAX = 512
+"""Publishes that wait at most while others are gathered for other queues."""
+
 LARGE_BYTES = 4096
 """Persistent messages with bodies of this size are handed to several queues one after the other, as
 the storage then writes them once; it writes small ones once for each queue anyway."""
@@ -35,10 +51,24 @@ class GatheredPublishes:
 
     `lives_ms` is their expiration; None without one. They are added to `envelopes` and `bodies`,
     and handed over when there are as many as `room`; both are new lists afterwards. `route` is that
-    of the last publish.
+    of the last publish. `may_wait`: they may wait while others are gathered for other queues.
+
+    For `Gathering`: `noted` is how many of the publishes it has noted in its order of arrival, and
+    `numbers` are their numbers, once they have some.
     """
 
-    __slots__ = ("bodies", "channel", "envelopes", "lives_ms", "queues", "room", "route")
+    __slots__ = (
+        "bodies",
+        "channel",
+        "envelopes",
+        "lives_ms",
+        "may_wait",
+        "noted",
+        "numbers",
+        "queues",
+        "room",
+        "route",
+    )
 
     def __init__(
         self, channel: Channel, route: Route, queues: tuple[Queue, ...], lives_ms: int | None
@@ -50,6 +80,16 @@ class GatheredPublishes:
         self.envelopes: list[Envelope] = []
         self.bodies: list[bytes] = []
         self.room = self._find_room()
+        vhost = channel.vhost
+        self.may_wait = (
+            len(queues) == 1
+            and channel.transaction is None
+            and vhost.quotas is None
+            and not route.is_observed
+            and not self._one_by_one()
+        )
+        self.noted = 0
+        self.numbers: list[int] = []
 
     def takes(
         self, channel: Channel, route: Route, queues: tuple[Queue, ...], lives_ms: int | None
@@ -112,6 +152,28 @@ class GatheredPublishes:
             confirms.record_many(first_seq, answers)
         return not turns.over and topology.generation == generation
 
+    def hand_over_scattered(self, confirms: ChannelConfirms | None) -> Sequence[Settlement]:
+        """Publish what was gathered beside batches for other queues: to the one queue. Returns its
+        answers, none without `confirms`; the caller notes them."""
+        envelopes, bodies, numbers = self.envelopes, self.bodies, self.numbers
+        self.envelopes, self.bodies, self.numbers, self.noted = [], [], [], 0
+        count = len(bodies)
+        (queue,) = self.queues
+        self.channel.published += count
+        self.route.exchange.published_in += count
+        self.route.exchange.published_out += count
+        queue.published += count
+        if count > 1 and not queue.one_by_one:
+            waiter = None if confirms is None else ScatteredConfirms(confirms, numbers)
+            return queue.publish_many(envelopes, bodies, waiter, 0)
+        self.channel.connection.node.turns.spend(ALONE_US * count)
+        if confirms is None:
+            for envelope, body in zip(envelopes, bodies, strict=True):
+                queue.publish(envelope, body, None, 0)
+            return ()
+        each = zip(envelopes, bodies, numbers, strict=True)
+        return [queue.publish(envelope, body, confirms, number) for envelope, body, number in each]
+
     def _hand_over_each(self, envelopes: list[Envelope], bodies: list[bytes]) -> bool:
         """Publish one by one. False if one is refused, which closes the channel."""
         channel, route, queues = self.channel, self.route, self.queues
@@ -142,3 +204,89 @@ class GatheredPublishes:
         elif self.route.is_observed:
             most = OBSERVED_MAX
         return max(1, most // max(1, count))
+
+
+class Gathering:
+    """The publishes that a connection has read and not handed over yet, in batches for different
+    queues; those of `_waiting` wait while another one gathers."""
+
+    __slots__ = ("_arrived", "_batch", "_count", "_waiting")
+
+    def __init__(self) -> None:
+        self._batch: GatheredPublishes | None = None
+        self._waiting: dict[Queue, GatheredPublishes] = {}
+        # While some wait: which batch the publishes were for, as they arrived, and how many for it
+        # in a row.
+        self._arrived: list[tuple[GatheredPublishes, int]] = []
+        self._count = 0
+
+    def batch_for(
+        self, channel: Channel, route: Route, queues: tuple[Queue, ...], lives_ms: int | None
+    ) -> GatheredPublishes | None:
+        """The batch that gathers publishes of this route, for these queues and with this
+        expiration: the one at hand or another one, if need be after everything before was handed
+        over. None if the turn is over then."""
+        batch = self._batch
+        if batch is None or not batch.takes(channel, route, queues, lives_ms):
+            batch = self._another_than(batch, channel, route, queues, lives_ms)
+            if batch is None and not self.hand_over():
+                return None
+            self._batch = batch = batch or GatheredPublishes(channel, route, queues, lives_ms)
+        batch.route = route
+        return batch
+
+    def _another_than(
+        self,
+        batch: GatheredPublishes | None,
+        channel: Channel,
+        route: Route,
+        queues: tuple[Queue, ...],
+        lives_ms: int | None,
+    ) -> GatheredPublishes | None:
+        """The batch to gather next while this one waits; None if it must not wait."""
+        if batch is None or not batch.may_wait or channel is not batch.channel or len(queues) != 1:
+            return None
+        waiting = self._waiting
+        waiting[batch.queues[0]] = batch
+        other = waiting.get(queues[0]) or GatheredPublishes(channel, route, queues, lives_ms)
+        if not (other.may_wait and other.takes(channel, route, queues, lives_ms)):
+            return None
+        self._note_arrived(batch)
+        return other if self._count < WAITING_MAX else None
+
+    def _note_arrived(self, batch: GatheredPublishes) -> None:
+        more = len(batch.bodies) - batch.noted
+        batch.noted += more
+        self._count += more
+        self._arrived.append((batch, more))
+
+    def hand_over(self) -> bool:
+        """Publish everything that was gathered. Returns whether to go on."""
+        batch = self._batch
+        if batch is None:
+            return True
+        if not self._arrived:
+            self._waiting.clear()
+            return batch.hand_over()
+        self._note_arrived(batch)
+        self._waiting[batch.queues[0]] = batch
+        arrived, self._arrived = self._arrived, []
+        batches, self._waiting = self._waiting, {}
+        count, self._count = self._count, 0
+        channel = batch.channel
+        topology = channel.vhost.topology
+        generation = topology.generation
+        confirms = channel.confirms
+        first_seq = number = confirms.number_many(count) if confirms is not None else 0
+        if confirms is not None:
+            for one, more in arrived:
+                one.numbers += range(number, number + more)
+                number += more
+        answers: list[Settlement] = [SETTLED] * count
+        for one in batches.values():
+            numbers = one.numbers
+            for seq, answer in zip(numbers, one.hand_over_scattered(confirms), strict=False):
+                answers[seq - first_seq] = answer
+        if confirms is not None:
+            confirms.record_many(first_seq, (answers,))
+        return not channel.connection.node.turns.over and topology.generation == generation

@@ -3,17 +3,17 @@
 A publish is three frames: the method, the content header, the body. If all of it is in the buffer
 and it is an ordinary publish, it is recognised by its octets, without decoding a method:
 
-- the octets of the method frame name the route, which was found when they came first; a frame that
-  differs from the last one in its routing key only has the same route if the key leads to the same
-  queues, so keys of a topic exchange may all be different;
+- the octets of the method frame name the route, which was found when they came first; of a frame
+  that differs from the last one in its routing key only, the key alone is looked up, so keys of a
+  topic exchange may all be different;
 - the content header is stepped through once for the properties that publishing needs; a header that
   equals the last one in all octets that decide these is not stepped through again;
 - to a headers exchange, the headers that its bindings ask for are decoded, and lead to the queues;
 - then the body is cut out, if there is one, and the publish is gathered with those before it.
 
-The publishes gathered go to the queues when the next publish has other queues, when no further
-publish can be taken, or when there are enough of them. So a queue and its consumers get many
-messages at a time, which costs less for each.
+The publishes gathered go to the queues when no further publish can be taken, or when there are
+enough of them (`gathered_publishes.py`). So a queue and its consumers get many messages at a time,
+which costs less for each.
 
 All other publishes are left alone, before any part of them is carried out, and go the general way
 (`Connection`, `Channel.publish`), which answers them properly: publishes that are incomplete, not
@@ -30,7 +30,7 @@ from functools import cache
 from warren.amqp.channel import Channel
 from warren.amqp.channel_owner import ChannelOwner
 from warren.amqp.frames import FRAME_END, HEADER, METHOD, OVERHEAD
-from warren.amqp.gathered_publishes import GatheredPublishes
+from warren.amqp.gathered_publishes import GatheredPublishes, Gathering
 from warren.amqp.properties import EXPIRATION_AT, EXPIRING, PERSISTENT, PRIORITY, UNUSUAL, ordinary
 from warren.amqp.publishing import QUEUES_AT_ONCE, Route
 from warren.core.access.quotas import VhostQuotas
@@ -85,10 +85,11 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
     if connection.node.alarms.raised:
         return pos
     known = routes.known()
-    quotas = routes.vhost.quotas
+    quotas, observed = routes.vhost.quotas, routes.vhost.observation.is_needed
     user = routes.user_octets
     unpack_head, unpack_size = _CONTENT_HEAD.unpack_from, _BODY_SIZE.unpack_from
     frame_room = connection.frame_max - OVERHEAD
+    gathering = Gathering()
     batch: GatheredPublishes | None = None
     like: _Like | None = None
     start, deciding = _NOTHING_BEGINS_SO, b""
@@ -97,28 +98,28 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
     while True:
         another = like.key_of(data, pos, end) if like is not None else None
         if another is not None:
-            method, routing_key = another
+            method, routing_key, queues = another
             address = method[_EXCHANGE_AT:-2]
         else:
             recognised = _recognise(connection, data, pos, end, known)
             if recognised is None:
                 break
             method, channel, route = recognised
-            batch = _batch_for(batch, channel, route, route.queues or (), lives_ms)
-            if batch is None:
-                return pos
-            if quotas is not None and not _has_room(quotas, route, end - pos):
-                break
+            queues = route.queues or ()
             number, body_heads = channel.number, channel.body_heads
             body_max = min(frame_room, channel.body_size_max)
             exchange_name, routing_key = route.exchange_name, route.routing_key
             address = route.address
             by_key = None if quotas else route.by_key
-            like = _Like(method, by_key, route.queues) if by_key else None
+            like = _Like(method, by_key, queues if observed else None) if by_key else None
             by_headers = route.by_headers
-            if by_headers is not None:
-                start = _NOTHING_BEGINS_SO
-        assert batch is not None
+            start = start if by_headers is None else _NOTHING_BEGINS_SO
+        if batch is None or another is None or queues is not batch.queues:
+            batch = gathering.batch_for(channel, route, queues, lives_ms)
+            if batch is None:
+                return pos
+            if quotas is not None and not _has_room(quotas, route, end - pos):
+                break
         header_at, last_header = len(method), b""
         room, envelopes, bodies = batch.room, batch.envelopes, batch.bodies
         while data.startswith(method, pos):
@@ -162,7 +163,7 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
                     lives_ms = (found >> EXPIRATION_AT) - 1
                 if by_headers is not None or lives_ms != batch.lives_ms:
                     queues = batch.queues if by_headers is None else by_headers(header)
-                    batch = _batch_for(batch, channel, route, queues, lives_ms)
+                    batch = gathering.batch_for(channel, route, queues, lives_ms)
                     if batch is None:
                         return pos
                     if not 0 < len(batch.queues) <= QUEUES_AT_ONCE:
@@ -186,14 +187,13 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
                 pos = _take_alike(data, pos, end, body_at - pos, body_size, bodies, room)
                 envelopes += [envelope] * (len(bodies) - len(envelopes))
             if len(bodies) >= room:
-                if not batch.hand_over():
+                if not gathering.hand_over():
                     return pos
                 envelopes, bodies = batch.envelopes, batch.bodies
         else:
             continue
         break
-    if batch is not None:
-        batch.hand_over()
+    gathering.hand_over()
     return pos
 
 
@@ -249,26 +249,9 @@ def _recognise(
     return method, channel, route
 
 
-def _batch_for(
-    batch: GatheredPublishes | None,
-    channel: Channel,
-    route: Route,
-    queues: tuple[Queue, ...],
-    lives_ms: int | None,
-) -> GatheredPublishes | None:
-    """The batch that gathers publishes of this route, for these queues and with this expiration:
-    the one at hand, or a new one after that. None if the turn is over."""
-    if batch is not None:
-        if batch.takes(channel, route, queues, lives_ms):
-            batch.route = route
-            return batch
-        if not batch.hand_over():
-            return None
-    return GatheredPublishes(channel, route, queues, lives_ms)
-
-
 class _Like:
-    """Recognises method frames that differ in the routing key only and lead to the same queues."""
+    """Recognises method frames that differ in the routing key only, and finds the queues of the
+    key: any, or `only` those."""
 
     __slots__ = (
         "_before_key",
@@ -276,7 +259,7 @@ class _Like:
         "_channel",
         "_fixed",
         "_key_at",
-        "_queues",
+        "_only",
         "_tail",
         "_unpack",
     )
@@ -285,19 +268,22 @@ class _Like:
         self,
         method: bytes,
         by_key: Callable[[str], tuple[Queue, ...] | None],
-        queues: tuple[Queue, ...] | None,
+        only: tuple[Queue, ...] | None,
     ) -> None:
         key_octets_at = _EXCHANGE_AT + 1 + method[_EXCHANGE_AT]
         self._by_key = by_key
-        self._queues = queues
+        self._only = only
         self._unpack = _until_key(method[_EXCHANGE_AT])
         self._channel, size, self._before_key, key_octets = self._unpack(method)
         self._fixed = size - key_octets
         self._key_at = key_octets_at + 1
         self._tail = method[-2:]
 
-    def key_of(self, data: bytes, pos: int, end: int) -> tuple[bytes, str] | None:
-        """The method frame at `pos` and its routing key; None if it is not such a frame."""
+    def key_of(
+        self, data: bytes, pos: int, end: int
+    ) -> tuple[bytes, str, tuple[Queue, ...]] | None:
+        """The method frame at `pos`, its routing key and the queues for that; None if it is not
+        such a frame, or the queues are none or too many."""
         if end - pos < PUBLISH_MIN + self._fixed:
             return None
         channel, size, before_key, key_octets = self._unpack(data, pos)
@@ -314,9 +300,12 @@ class _Like:
             return None
         try:
             routing_key = method[self._key_at : -2].decode("utf-8", "surrogateescape")
-            return (method, routing_key) if self._by_key(routing_key) is self._queues else None
+            queues = self._by_key(routing_key)
         except Unfinished:
             return None
+        if not queues or len(queues) > QUEUES_AT_ONCE or self._only not in (None, queues):
+            return None
+        return method, routing_key, queues
 
 
 @cache

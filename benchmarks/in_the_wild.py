@@ -148,6 +148,33 @@ def thousand_connections(port: int, peers: list[Peer]) -> Work:
     return work
 
 
+def ten_queues(port: int, peers: list[Peer]) -> Work:
+    count, together = 100_000, 50
+    producer, consumer = Peer(port), Peer(port)
+    peers += [producer, consumer, *(Peer(port) for _ in range(8))]
+    consumer.prefetch(1000)
+    for number in range(10):
+        producer.carry_out(queue_declare(f"{QUEUE}-{number}"))
+        consumer.socket.sendall(consume(f"{QUEUE}-{number}", tag=f"{number}"))
+    data = [
+        b"".join(message(i, f"{QUEUE}-{i % 10}") for i in range(k, k + together))
+        for k in range(0, count, together)
+    ]
+
+    def acknowledge_some(peer: Peer, delivery: Delivery) -> None:
+        if delivery.tag % together == 0:
+            peer.socket.sendall(ack(delivery.tag, multiple=True))
+
+    def work() -> int:
+        sending = threading.Thread(target=lambda: [producer.socket.sendall(one) for one in data])
+        sending.start()
+        serve([consumer], count, acknowledge_some)
+        sending.join()
+        return count
+
+    return work
+
+
 def gets(port: int, peers: list[Peer]) -> Work:
     count = 10_000
     peer = Peer(port)
@@ -206,6 +233,7 @@ def transactions(port: int, peers: list[Peer]) -> Work:
 ROWS: dict[str, Callable[[int, list[Peer]], Work]] = {
     "50 consumers of a queue, prefetch 10, an ack each": fifty_consumers,
     "1,000 connections, each with a queue and a message now and then": thousand_connections,
+    "a publisher to ten queues in turn, acks of 50": ten_queues,
     "basic.get, one at a time": gets,
     "calls by direct reply-to (RPC), one at a time": calls,
     "transactions of 10 publishes": transactions,
