@@ -24,6 +24,7 @@ from typing import Protocol
 
 from pamqp import commands
 
+from warren.amqp.ack_stream import serve_acks
 from warren.amqp.blocking import PAUSE, Blocking
 from warren.amqp.channel import Channel, Content
 from warren.amqp.channel_methods import serve
@@ -120,7 +121,6 @@ _BASIC_PUBLISH = 60 << 16 | 40
 _BASIC_ACK = 60 << 16 | 80
 _CHANNEL_OPEN = 20 << 16 | 10
 _LONG = struct.Struct(">I")
-_TAG_AND_BITS = struct.Struct(">QB")
 
 
 class Shell(Protocol):
@@ -370,8 +370,7 @@ class Connection:
                             continue
                         channel.begin_publish(data[pos : stop + 1])
                     elif index == _BASIC_ACK and size == 13:
-                        delivery_tag, bits = _TAG_AND_BITS.unpack_from(data, pos + 11)
-                        channel.ack(delivery_tag, bits & 1 == 1)
+                        stop += serve_acks(channel, data, pos)
                     elif size > LARGE_OCTETS and self._gives_way(channel, b""):
                         return pos
                     else:
