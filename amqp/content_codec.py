@@ -6,6 +6,7 @@ import struct
 from collections.abc import Collection
 
 from warren.amqp.added_header import AmqpAddedHeader
+from warren.amqp.field_table import encoded_pairs
 from warren.amqp.properties import (
     PROPERTIES,
     MalformedProperties,
@@ -15,11 +16,14 @@ from warren.amqp.properties import (
     property_bytes,
     replace,
     sorted_by_key,
+    with_more_headers,
 )
 from warren.core.field import Field, Table
 
 _TRACEPARENT = b"\x0btraceparent"
 """The length and the octets of the name, as they are in a table."""
+
+_COPIES = frozenset((b"CC", b"BCC"))
 
 CONTEXT_MAX = 512
 """The most octets in a header of a trace context: `tracestate` may have them, `traceparent` has
@@ -28,6 +32,10 @@ CONTEXT_MAX = 512
 
 class AmqpContentCodec:
     """`core.ports.ContentCodec` for AMQP 0-9-1 content headers."""
+
+    def __init__(self) -> None:
+        # The headers of the death that was added last, and their octets.
+        self._death: tuple[Table, dict[bytes, bytes]] | None = None
 
     def headers(self, header: bytes) -> Table:
         """The headers; empty if the table is broken, which publishing does not check."""
@@ -68,6 +76,13 @@ class AmqpContentCodec:
 
     def for_dead_letter(self, header: bytes, headers: Table) -> bytes:
         return replace(header, headers=sorted_by_key(headers), expiration=None)
+
+    def for_first_death(self, header: bytes, death: Table, *, expires: bool) -> bytes | None:
+        known = self._death
+        if known is None or known[0] is not death:
+            known = self._death = (death, encoded_pairs(death))
+        made = with_more_headers(header, known[1], _COPIES)
+        return replace(made, expiration=None) if expires and made is not None else made
 
     def with_headers(self, header: bytes, headers: Table) -> bytes:
         return replace(header, headers=sorted_by_key(headers))

@@ -66,6 +66,42 @@ def decode_named(data: bytes, offset: int, names: Container[bytes]) -> Table:
     return table
 
 
+def plain_pairs(data: bytes, offset: int) -> dict[bytes, bytes] | None:
+    """The pairs of the table whose length prefix starts at `offset`, as octets by their names.
+
+    None if the table would not be the same octets once it is decoded and encoded again, or if that
+    is not certain: with tables, arrays and decimal fractions in it, and where it is malformed.
+    """
+    at, end = _span(data, offset, len(data))
+    pairs: dict[bytes, bytes] = {}
+    while at < end:
+        start, name_end = at, at + 1 + data[at]
+        if name_end >= end:
+            return None
+        letter = data[name_end]
+        if letter == _LONGSTR or letter == _BINARY:
+            value = name_end + 5
+            at = value + int.from_bytes(data[name_end + 1 : value], "big")
+        elif letter in _PLAIN_BYTES:
+            at = name_end + 1 + _PLAIN_BYTES[letter]
+        elif letter == _BOOLEAN and data[name_end + 1 : name_end + 2] in (b"\0", b"\1"):
+            at = name_end + 2
+        else:
+            return None
+        if at > end:
+            return None
+        pairs[data[start + 1 : name_end]] = data[start:at]
+    return pairs
+
+
+def encoded_pairs(table: Table) -> dict[bytes, bytes]:
+    """The pairs of a table as octets, by their names."""
+    return {
+        name.encode("utf-8", "surrogateescape"): encode_table({name: field})[4:]
+        for name, field in table.items()
+    }
+
+
 def decode_fields(data: bytes) -> Table:
     """The table whose pairs fill `data`: no length prefix, as an AMQPLAIN response has it."""
     return _decode_pairs(data, 0, len(data), 1)
@@ -125,6 +161,9 @@ _FIXED: dict[int, tuple[str, struct.Struct]] = {
     )
 }
 _FIXED_BYTES = {letter: code.size for letter, (_, code) in _FIXED.items()}
+_BOOLEAN = ord("t")
+# Of the types of fixed size, those whose octets stay as they are.
+_PLAIN_BYTES = {ord(letter): _FIXED_BYTES[ord(letter)] for letter in "IibBsulT"}
 _IN_ARRAY = {letter: struct.Struct(f">x{code.format[1:]}") for letter, (_, code) in _FIXED.items()}
 """The types of `_FIXED` with a pad octet in front, which skips the letter of an array's item."""
 

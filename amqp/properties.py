@@ -21,7 +21,13 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
-from warren.amqp.field_table import TableError, decode_named, decode_table, encode_table
+from warren.amqp.field_table import (
+    TableError,
+    decode_named,
+    decode_table,
+    encode_table,
+    plain_pairs,
+)
 from warren.core.field import Table
 
 EXPIRATION_MS_MAX = 315_360_000_000
@@ -332,6 +338,34 @@ def find_headers(header: bytes) -> tuple[int, int]:
     if not flags & HAS_HEADERS:
         return offset, offset
     return offset, offset + _encoded_bytes(header, offset, "table")
+
+
+def with_more_headers(
+    header: bytes, more: Mapping[bytes, bytes], excluded: Collection[bytes]
+) -> bytes | None:
+    """A content header that `scan` accepts with more headers, encoded and by their names, among its
+    own, which are then in the order of `sorted_by_key`.
+
+    None if it has a header of these names or of the `excluded` ones, or if its headers have to be
+    decoded (`plain_pairs`).
+    """
+    start, end = find_headers(header)
+    pairs = plain_pairs(header, start) if start < end else {}
+    if pairs is None or not (more.keys() | excluded).isdisjoint(pairs):
+        return None
+    pairs.update(more)
+    table = b"".join([pairs[name] for name in sorted(pairs)])
+    flags = _SHORT.unpack_from(header, FLAGS_AT)[0] & _DEFINED | _HEADERS
+    return b"".join(
+        (
+            header[:FLAGS_AT],
+            _SHORT.pack(flags),
+            header[FLAGS_AT + 2 : start],
+            _LONG.pack(len(table)),
+            table,
+            header[end:],
+        )
+    )
 
 
 def property_bytes(header: bytes, name: str) -> bytes | None:

@@ -74,6 +74,14 @@ class ContentCodec(Protocol):
         """A header with these headers in place of its own, and without `expiration`."""
         ...
 
+    def for_first_death(self, header: bytes, death: Table, *, expires: bool) -> bytes | None:
+        """`for_dead_letter` with these headers and all of its own, which takes a fraction of the
+        time, most of all with the same object `death` again. `expires`: it may have `expiration`.
+
+        None if it has one of these headers, CC or BCC, or if its headers have to be decoded.
+        """
+        ...
+
     def with_headers(self, header: bytes, headers: Table) -> bytes:
         """A header with these headers in place of its own."""
         ...

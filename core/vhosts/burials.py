@@ -38,7 +38,7 @@ from warren.core.queues.queue import Queue
 from warren.core.queues.queue_owner import DeathReason
 from warren.core.scheduling.turns import TURN_US, Turns, Unfinished
 from warren.core.scheduling.waiting import Event
-from warren.core.vhosts import dead_letter
+from warren.core.vhosts.dead_letter import DeadLetterEnvelopes
 from warren.core.vhosts.histories import Histories
 from warren.core.vhosts.node_counts import Death, NodeCounts
 
@@ -135,6 +135,7 @@ class Burials:
         self._routes = routes
         self._clock = clock
         self._codec = codec
+        self._envelopes = DeadLetterEnvelopes(codec)
         self._turns = turns
         self._counts = counts
         self._succession = Succession(clock, turns, lambda name: routes.queues.get(name))
@@ -315,17 +316,11 @@ class Burials:
             else:
                 done()
             return
-        envelope, keys, headers = dead_letter.dead_lettered(
-            message.envelope,
-            queue.name,
-            reason,
-            queue.settings,
-            self._clock.wall_time(),
-            self._codec,
+        envelope, keys, circle = self._envelopes.of(
+            message.envelope, queue.name, reason, queue.settings, self._clock.wall_time()
         )
         if exchange.name == DEFAULT_EXCHANGE:
             routes.reply(envelope, message.body, keys)
-        circle = dead_letter.circle(headers, reason)
         targets = routes.queues_for(exchange, keys, envelope.header)
         if circle:
             targets = tuple([target for target in targets if target.name not in circle])

@@ -1,10 +1,12 @@
 """The contents of dead letters: headers, routing keys, the cycle rule.
 
-The rules are amqp_semantics.md section 9. Everything here is a pure function of the message.
+The rules are amqp_semantics.md section 9. Everything here is a pure function of the message; what
+`DeadLetterEnvelopes` remembers only saves time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from warren.core.field import (
@@ -26,6 +28,61 @@ DEATHS = "x-death"
 
 COUNTS = INTEGER_KINDS | {"T"}
 """The types of field of which RabbitMQ takes a value for a number."""
+
+
+class DeadLetterEnvelopes:
+    """Makes the envelopes of dead letters.
+
+    Most messages die for the first time. Those that die in the same second, in the same queue and
+    for the same reason get the same headers, if their routing keys are the same.
+    """
+
+    __slots__ = ("_codec", "_death", "_key")
+
+    def __init__(self, codec: ContentCodec) -> None:
+        self._codec = codec
+        # What the last first death depends on, and its headers.
+        self._key: tuple[object, ...] | None = None
+        self._death: Table = {}
+
+    def of(
+        self, envelope: Envelope, queue: str, reason: str, settings: QueueSettings, died_at: float
+    ) -> tuple[Envelope, tuple[str, ...], Collection[str | None]]:
+        """The envelope to publish to the dead letter exchange, its routing keys, and the queues to
+        which it must not return (`circle`)."""
+        header = None if envelope.copies else self._first_death(envelope, queue, reason, died_at)
+        if header is None:
+            dead, keys, headers = dead_lettered(
+                envelope, queue, reason, settings, died_at, self._codec
+            )
+            return dead, keys, circle(headers, reason)
+        key = settings.dead_letter_routing_key
+        if key is None:
+            key = envelope.routing_key
+        dead = Envelope(
+            settings.dead_letter_exchange or "",
+            cut_to_short_string(key),
+            header,
+            _is_persistent(envelope, settings, self._codec),
+            envelope.priority,
+            None,
+        )
+        return dead, (key,), () if reason == "rejected" else (queue,)
+
+    def _first_death(
+        self, envelope: Envelope, queue: str, reason: str, died_at: float
+    ) -> bytes | None:
+        """The content header of a message that has not died before; None if it may have."""
+        header, expires = envelope.header, envelope.expiration_ms is not None
+        expiration = self._codec.property_text(header, "expiration") if expires else None
+        exchange, routing_key = envelope.exchange, envelope.routing_key
+        key = (queue, reason, exchange, routing_key, expiration, int(died_at))
+        if key != self._key:
+            self._key, self._death = key, {}
+            _record_death(
+                self._death, envelope, (routing_key,), queue, reason, int(died_at), expiration
+            )
+        return self._codec.for_first_death(header, self._death, expires=expires)
 
 
 def dead_lettered(

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from content_headers import content_header, encoded_properties
+from hypothesis import given
+from hypothesis import strategies as st
 from manual_clock import ManualClock
 
 from warren.amqp.content_codec import AmqpContentCodec
@@ -18,12 +21,28 @@ from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_type import CLASSIC, QUORUM
 from warren.core.scheduling.waiting import run
-from warren.core.vhosts.dead_letter import carbon_copies, circle, dead_lettered
+from warren.core.vhosts.dead_letter import (
+    DeadLetterEnvelopes,
+    carbon_copies,
+    circle,
+    dead_lettered,
+)
 from warren.core.vhosts.vhost import VirtualHost
 
 CODEC = AmqpContentCodec()
 SOMEBODY = TracedClient("connection", 1, "user")
+
+
+class DecodingCodec(AmqpContentCodec):
+    """Notes whether headers were decoded."""
+
+    decoded = False
+
+    def headers(self, header: bytes) -> Table:
+        self.decoded = True
+        return super().headers(header)
 
 
 def envelope(headers: Table | None = None, key: str = "key", exchange: str = "x") -> Envelope:
@@ -48,6 +67,102 @@ def deaths(headers: Table) -> list[tuple[str, str, int]]:
         )
         for entry in headers["x-death"].value
     ]
+
+
+class TestFirstDeaths:
+    """They are written without decoding the headers, and are the same octets."""
+
+    @given(
+        encoded_properties,
+        st.sampled_from(("expired", "rejected", "maxlen")),
+        st.sampled_from((None, "other", "")),
+        st.booleans(),
+    )
+    def test_they_are_as_if_the_headers_had_been_decoded(
+        self, properties: dict[str, bytes], reason: str, key: str | None, quorum: bool
+    ) -> None:
+        raw = content_header(properties)
+        expiration = CODEC.property_text(raw, "expiration")
+        copies = carbon_copies(CODEC.headers(raw), "CC")
+        of = Envelope("x", "key", raw, True, 3, None if expiration is None else 1000, copies)
+        settings = QueueSettings(
+            type=QUORUM if quorum else CLASSIC,
+            dead_letter_exchange="dlx",
+            dead_letter_routing_key=key,
+        )
+        expected, keys, headers = dead_lettered(of, "q", reason, settings, 1.5, CODEC)
+        envelopes = DeadLetterEnvelopes(CODEC)
+        for _ in range(2):
+            made, its_keys, avoided = envelopes.of(of, "q", reason, settings, 1.5)
+            assert made.header == expected.header
+            assert set(avoided) == circle(headers, reason)
+            assert its_keys == keys
+            for name in ("exchange", "routing_key", "persistent", "priority", "expiration_ms"):
+                assert getattr(made, name) == getattr(expected, name), name
+            assert made.copies == expected.copies
+
+    @pytest.mark.parametrize(
+        ("headers", "is_decoded"),
+        [
+            ({}, False),
+            ({"task": longstr("t"), "retries": long(0), "done": Field("t", False)}, False),
+            ({"b": Field("x", b"1"), "a": Field("T", 5), "c": Field("I", -1)}, False),
+            ({"CC": Field("A", [longstr("copy")])}, True),
+            ({"CC": longstr("no array")}, True),
+            ({"nested": Field("F", {"a": long(1)})}, True),
+            ({"x-first-death-queue": longstr("of another broker")}, True),
+        ],
+    )
+    def test_headers_are_decoded_only_where_that_is_needed(
+        self, headers: Table, is_decoded: bool
+    ) -> None:
+        codec = DecodingCodec()
+        settings = QueueSettings(dead_letter_exchange="dlx")
+        dead, _, _ = DeadLetterEnvelopes(codec).of(envelope(headers), "q", "expired", settings, 1)
+        assert codec.decoded == is_decoded
+        again, _, _ = DeadLetterEnvelopes(codec).of(dead, "q", "expired", settings, 1)
+        assert deaths(CODEC.headers(again.header)) == [("q", "expired", 2)]
+
+    @given(st.binary(max_size=40))
+    def test_octets_that_are_no_table_count_as_no_headers(self, octets: bytes) -> None:
+        raw = content_header({"headers": len(octets).to_bytes(4, "big") + octets})
+        of = Envelope("x", "key", raw, True, 3, None, carbon_copies(CODEC.headers(raw), "CC"))
+        settings = QueueSettings(dead_letter_exchange="dlx")
+        expected, _, _ = dead_lettered(of, "q", "expired", settings, 1, CODEC)
+        made, _, _ = DeadLetterEnvelopes(CODEC).of(of, "q", "expired", settings, 1)
+        assert made.header == expected.header
+
+    def test_each_death_is_told_as_it_was(self) -> None:
+        envelopes = DeadLetterEnvelopes(CODEC)
+        settings = QueueSettings(dead_letter_exchange="dlx")
+        told = []
+        for of, queue, reason, died_at in (
+            (envelope(), "q", "expired", 1.0),
+            (envelope(), "q", "expired", 1.9),
+            (envelope(), "q", "expired", 2.0),
+            (envelope(), "q", "rejected", 2.0),
+            (envelope(), "r", "rejected", 2.0),
+            (envelope(key="k"), "r", "rejected", 2.0),
+            (envelope(exchange="y"), "r", "rejected", 2.0),
+        ):
+            dead, _, _ = envelopes.of(of, queue, reason, settings, died_at)
+            (death,) = CODEC.headers(dead.header)["x-death"].value
+            told.append(
+                (
+                    death.value["time"].value,
+                    *(death.value[name].value for name in ("reason", "queue", "exchange")),
+                    *(key.value for key in death.value["routing-keys"].value),
+                )
+            )
+        assert told == [
+            (1, b"expired", b"q", b"x", b"key"),
+            (1, b"expired", b"q", b"x", b"key"),
+            (2, b"expired", b"q", b"x", b"key"),
+            (2, b"rejected", b"q", b"x", b"key"),
+            (2, b"rejected", b"r", b"x", b"key"),
+            (2, b"rejected", b"r", b"x", b"k"),
+            (2, b"rejected", b"r", b"y", b"key"),
+        ]
 
 
 class TestHeaders:
