@@ -9,7 +9,7 @@ redelivered. The new queues may be at other nodes, and mirrored; the rule is the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 from warren.core.messages.message import Envelope
@@ -57,6 +57,21 @@ class Successor(Protocol):
         publish_seq: int,
     ) -> Settlement:
         """`publish` a message that the queue may have had before, and may have delivered."""
+        ...
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether `publish_many` is not for the queue."""
+        ...
+
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> Sequence[Settlement]:
+        """`publish` messages that do not expire, numbered from `first_seq` on."""
         ...
 
 
@@ -164,6 +179,31 @@ class Succession(PublishConfirms):
                     self._publish(publish, queue)
         self._one_is_safe(move)
 
+    def publish_many(
+        self,
+        queue: Successor,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        done: Sequence[Callable[[], None]],
+    ) -> None:
+        """`publish` each of these messages to this queue; they do not expire."""
+        count = len(bodies)
+        if count == 1 or queue.deleted or queue.one_by_one or self._unsent:
+            for envelope, body, one_done in zip(envelopes, bodies, done, strict=True):
+                self.publish((queue,), envelope, body, one_done)
+            return
+        first = self._last_number + 1
+        self._last_number += count
+        for number, envelope, body, one_done in zip(
+            range(first, first + count), envelopes, bodies, done, strict=True
+        ):
+            self._unsafe[number] = _Publish(_Move(one_done, None), queue.name, envelope, body)
+        queue.published += count
+        answers = queue.publish_many(envelopes, bodies, self, first)
+        for number, answer in enumerate(answers, first):
+            if answer is not PENDING:
+                self._answered(self._unsafe.pop(number), queue, answer)
+
     def end(self) -> None:
         """Try nothing again, and answer no publisher any more: the queues are gone."""
         self._ended = True
@@ -194,6 +234,10 @@ class Succession(PublishConfirms):
         if answer is PENDING:
             return
         del self._unsafe[number]
+        self._answered(publish, queue, answer)
+
+    def _answered(self, publish: _Publish, queue: Successor, answer: Settlement) -> None:
+        """Note the answer to a publish, which is not `PENDING`."""
         if answer is REJECTED:
             self._refused(publish, queue)
         else:

@@ -47,6 +47,13 @@ log = logging.getLogger("warren.queue")
 BURIAL_US = 10
 """The cost of a burial: headers are decoded, get a death, are encoded again, and routed."""
 
+TOGETHER_US = 8
+"""The same, with one queue, for messages that died together."""
+
+TOGETHER_MAX = 64
+TOGETHER_BYTES = 256 << 10
+"""Dead letters that are published together at most, and the octets of their bodies."""
+
 FIRST_DEATH_OCTETS = 200
 HEADER_OCTETS_PER_US = 8
 """Headers grow with every death; from the second on they are most of the cost of a burial."""
@@ -88,6 +95,8 @@ class Routes(Protocol):
         self, exchange: Exchange, routing_keys: Sequence[str], header: bytes
     ) -> tuple[Queue, ...]: ...
 
+    def queues_by_key(self, exchange: Exchange, routing_key: str) -> tuple[Queue, ...] | None: ...
+
     def reply(self, envelope: Envelope, body: bytes, routing_keys: Iterable[str]) -> None: ...
 
     @property
@@ -119,6 +128,40 @@ class _Dead:
         self.messages = deque(messages)
         self.reason = reason
         self.done = done
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether they were in the queue, and were not published before."""
+        return self.done is None and not self.again
+
+
+class _Letters:
+    """Dead letters for the same queues, the `targets`, that are handed over together."""
+
+    __slots__ = ("_bodies", "_done", "_envelopes", "targets")
+
+    def __init__(self) -> None:
+        self.targets: tuple[Queue, ...] = ()
+        self._envelopes: list[Envelope] = []
+        self._bodies: list[bytes] = []
+        self._done: list[Callable[[], None]] = []
+
+    def add(self, envelope: Envelope, body: bytes, done: Callable[[], None]) -> None:
+        self._envelopes.append(envelope)
+        self._bodies.append(body)
+        self._done.append(done)
+
+    def hand_over(self, succession: Succession) -> None:
+        """Publish what was added since the last time."""
+        envelopes, bodies, done = self._envelopes, self._bodies, self._done
+        if not bodies:
+            return
+        self._envelopes, self._bodies, self._done = [], [], []
+        if len(self.targets) == 1:
+            succession.publish_many(self.targets[0], envelopes, bodies, done)
+            return
+        for envelope, body, one_done in zip(envelopes, bodies, done, strict=True):
+            succession.publish(self.targets, envelope, body, one_done)
 
 
 class Burials:
@@ -181,8 +224,13 @@ class Burials:
             self.died(queue, len(messages), reason)
         self._turns.spend(DEATH_US)
         self._unburied.setdefault(queue, {}).update(dict.fromkeys(messages))
-        self._line.append(_Dead(queue, messages, reason, None))
-        self._work()
+        last = self._line[-1] if self._line else None
+        if last is not None and last.queue is queue and last.reason is reason and last.is_plain:
+            last.messages += messages
+        else:
+            self._line.append(_Dead(queue, messages, reason, None))
+        # Others may die in this turn, and be buried together with these.
+        self._go_on_soon()
 
     def bury_unkept(
         self, queue: LocalQueue, message: Message, reason: DeathReason, done: Callable[[], None]
@@ -275,6 +323,9 @@ class Burials:
         if done is None and self._is_stalled(queue):
             self._stalled.setdefault(queue, deque()).append(self._line.popleft())
             return
+        if self._goes_together(dead):
+            self._bury_together(dead)
+            return
         message = dead.messages.popleft()
         if dead.again and message not in self._unburied.get(queue, ()):
             # The queue was deleted or has moved, and its kept dead letters are dropped.
@@ -294,6 +345,71 @@ class Burials:
             if dead.done is None:
                 self._arrived(queue)
             self._turns.spend(TURN_US)
+
+    def _goes_together(self, dead: _Dead) -> bool:
+        """Whether these dead letters may be published many at a time: no rule looks at each."""
+        settings = dead.queue.settings
+        observed = self._routes.observer is not None
+        return dead.is_plain and settings.delays is None and not (settings.keeps_dead or observed)
+
+    def _bury_together(self, dead: _Dead) -> None:
+        """Publish the first of these dead letters, up to `TOGETHER_MAX` and `TOGETHER_BYTES`."""
+        queue, waiting = dead.queue, dead.messages
+        room = ON_THE_WAY_MAX - self._on_the_way.get(queue, 0)
+        messages, octets = [waiting.popleft()], 0
+        while waiting and len(messages) < min(room, TOGETHER_MAX):
+            octets += messages[-1].body_bytes
+            if octets > TOGETHER_BYTES:
+                break
+            messages.append(waiting.popleft())
+        exchange = self._routes.exchanges.get(
+            queue.settings.dead_letter_exchange or DEFAULT_EXCHANGE
+        )
+        there = messages if queue.deleted else queue.backing.load(messages)
+        if exchange is None or len(there) < len(messages):
+            # What the store has lost, of which it has told, is buried without a dead letter.
+            kept = set() if exchange is None else set(there)
+            for message in messages:
+                if message not in kept:
+                    self._keeper(queue, message)()
+        if exchange is not None:
+            self._publish_together(dead, exchange, there)
+
+    def _publish_together(
+        self, dead: _Dead, exchange: Exchange, messages: Sequence[Message]
+    ) -> None:
+        """Publish these dead letters. If finding the queues of one takes more than a turn, it waits
+        in the line with those behind it."""
+        queue, routes = dead.queue, self._routes
+        died_at = self._clock.wall_time()
+        letters = _Letters()
+        found: dict[str, tuple[Queue, ...] | None] = {}
+        for place, message in enumerate(messages):
+            envelope, keys, avoided = self._envelopes.of(
+                message.envelope, queue.name, dead.reason, queue.settings, died_at
+            )
+            try:
+                if keys[0] not in found:
+                    found[keys[0]] = routes.queues_by_key(exchange, keys[0])
+                targets = found[keys[0]] if len(keys) == 1 else None
+                if targets is None:
+                    targets = routes.queues_for(exchange, keys, envelope.header)
+            except Unfinished:
+                dead.messages.extendleft(reversed(messages[place:]))
+                self._turns.spend(TURN_US)
+                break
+            if avoided:
+                targets = tuple([target for target in targets if target.name not in avoided])
+            header_us = max(0, len(envelope.header) - FIRST_DEATH_OCTETS) // HEADER_OCTETS_PER_US
+            self._turns.spend(TOGETHER_US + header_us + QUEUE_US * (len(targets) - 1))
+            if exchange.name == DEFAULT_EXCHANGE:
+                routes.reply(envelope, message.body, keys)
+            routes.histories.keep(exchange, keys, envelope, message.body)
+            if targets != letters.targets:
+                letters.hand_over(self._succession)
+                letters.targets = targets
+            letters.add(envelope, message.body, self._keeper(queue, message))
+        letters.hand_over(self._succession)
 
     def _is_stalled(self, queue: LocalQueue) -> bool:
         """Whether dead letters of the queue have to wait, as too many are on the way."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.messages.message import Envelope, Message
@@ -31,6 +31,19 @@ class DurableQueue(MemoryQueue):
         super().publish(envelope, body, expires_at, confirms, publish_seq)
         if confirms is not None:
             self.waiting.append((confirms, publish_seq))
+
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> None:
+        super().publish_many(envelopes, bodies, expires_at, confirms, first_seq)
+        if confirms is not None:
+            numbers = range(first_seq, first_seq + len(bodies))
+            self.waiting += [(confirms, number) for number in numbers]
 
     def ack(self, messages: Collection[Message]) -> None:
         self.removed += [message.body for message in messages]

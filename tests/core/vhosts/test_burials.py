@@ -22,7 +22,7 @@ from warren.core.messages.succession import AGAIN_S
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.scheduling.turns import TURN_US
 from warren.core.vhosts import burials
-from warren.core.vhosts.burials import BURIAL_US
+from warren.core.vhosts.burials import TOGETHER_MAX, TOGETHER_US
 from warren.core.vhosts.vhost import VirtualHost
 
 SOMEBODY = TracedClient("connection", 1, "user")
@@ -85,7 +85,7 @@ def reject(queue: LocalQueue, count: int = 1) -> None:
 
 def reject_more_than_a_turn_holds(queue: LocalQueue) -> int:
     """Publish messages and reject them; returns how many."""
-    many = 2 * TURN_US // BURIAL_US
+    many = 2 * TURN_US // TOGETHER_US
     for number in range(many):
         publish(queue, b"%d" % number)
     reject(queue, many)
@@ -131,10 +131,13 @@ def test_without_a_dead_letter_exchange_it_leaves_at_once(vhost: VirtualHost) ->
     assert backing(old).removed == [b"a"]
 
 
-def test_a_dead_letter_that_no_queue_takes_is_dropped(vhost: VirtualHost) -> None:
+def test_a_dead_letter_that_no_queue_takes_is_dropped(
+    vhost: VirtualHost, clock: ManualClock
+) -> None:
     old = add_queue(vhost, "old", "nowhere")
     publish(old, b"a")
     reject(old)
+    clock.settle()
     assert backing(old).removed == [b"a"]
 
 
@@ -144,6 +147,7 @@ def test_every_queue_must_have_it_safe(vhost: VirtualHost, clock: ManualClock) -
     header = AmqpContentCodec().content_header(1, {})
     old.publish(Envelope("", "one", header, True, 0, None, ("other",)), b"a", None, 0)
     reject(old)
+    clock.settle()
     backing(one).sync()
     clock.settle()
     assert (len(one), len(other)) == (1, 1) and backing(old).removed == []
@@ -227,6 +231,7 @@ def test_a_dead_letter_of_which_nobody_knows_is_published_again(
     new, old = add_queue(vhost, "new"), add_queue(vhost, "old", "new")
     publish(old, b"a")
     reject(old)
+    clock.settle()
     backing(new).fail()
     clock.settle()
     assert backing(old).removed == []
@@ -243,6 +248,7 @@ def test_a_dead_letter_dies_with_the_queue_it_was_for(
     new, old = add_queue(vhost, "new"), add_queue(vhost, "old", "new")
     publish(old, b"a")
     reject(old)
+    clock.settle()
     vhost.delete(queues=[new])
     backing(new).fail()
     clock.settle()
@@ -264,7 +270,7 @@ def test_a_turn_holds_only_so_many_burials_and_others_come_in_between(
     vhost: VirtualHost, clock: ManualClock
 ) -> None:
     new, old = add_queue(vhost, "new"), add_queue(vhost, "old", "new")
-    many = 4 * TURN_US // BURIAL_US
+    many = 4 * TURN_US // TOGETHER_US
     for number in range(many):
         publish(old, b"%d" % number)
     reject(old, many)
@@ -278,7 +284,7 @@ def test_a_turn_holds_only_so_many_burials_and_others_come_in_between(
     clock.call_soon(look)
     clock.settle()
     longest = max(after - before for before, after in pairwise(seen))
-    assert longest <= TURN_US // BURIAL_US < many
+    assert longest <= TURN_US // TOGETHER_US + TOGETHER_MAX < many
 
 
 def test_a_hand_over_can_wait_until_all_are_buried(vhost: VirtualHost, clock: ManualClock) -> None:
@@ -326,6 +332,7 @@ def test_a_node_that_stops_leaves_in_the_queue_what_it_did_not_bury(
 ) -> None:
     new, old = add_queue(vhost, "new"), add_queue(vhost, "old", "new")
     many = reject_more_than_a_turn_holds(old)
+    clock.turn()
     vhost.burials.hold()
     clock.settle()
     buried = len(new)
@@ -340,7 +347,9 @@ def test_what_another_object_of_the_queue_has_dies_again_there(
 ) -> None:
     new, old = add_queue(vhost, "new"), add_queue(vhost, "old", "new")
     reject_more_than_a_turn_holds(old)
+    clock.turn()
     old.move_out()
     buried = len(new)
+    assert buried
     clock.settle()
     assert len(new) == buried and not list(vhost.burials.of_queue(old))
