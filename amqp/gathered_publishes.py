@@ -2,9 +2,9 @@
 
 `Gathering` has the publishes that a connection has read and not handed over yet, in batches
 (`GatheredPublishes`). One batch gathers as long as publishes are for the same queues. Publishes for
-another queue may begin a second batch while the first one waits, and so on: a publisher that sends
-to ten queues in turn then hands each of them every tenth message, in one call. That is for
-publishes of one channel, and for single queues, so that the order of the messages in each queue is
+another queue, or on another channel, may begin a second batch while the first one waits, and so on:
+a publisher that sends to ten queues in turn then hands each of them every tenth message, in one
+call. That is for publishes to single queues, so that messages of one channel are in each queue in
 the order in which they were published. All else ends the waiting: everything is handed over before
 it. The publishes have numbers by the order in which they arrived (`ScatteredConfirms`).
 """
@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from warren.amqp.channel import Channel
-from warren.amqp.confirms import ChannelConfirms, ScatteredConfirms
+from warren.amqp.confirms import ScatteredConfirms
 from warren.amqp.errors import PUBLISH_IDS
 from warren.amqp.publishing import QUEUE_US, Route
 from warren.core.errors import ChannelFault
 from warren.core.messages.message import Envelope
-from warren.core.messages.settlement import SETTLED, Settlement
+from warren.core.messages.settlement import Settlement
 from warren.core.messages.stock import Stock
 from warren.core.queues.queue import Queue
 
@@ -152,12 +152,13 @@ class GatheredPublishes:
             confirms.record_many(first_seq, answers)
         return not turns.over and topology.generation == generation
 
-    def hand_over_scattered(self, confirms: ChannelConfirms | None) -> Sequence[Settlement]:
-        """Publish what was gathered beside batches for other queues: to the one queue. Returns its
-        answers, none without `confirms`; the caller notes them."""
+    def hand_over_scattered(self) -> Sequence[Settlement]:
+        """Publish what was gathered beside other batches, to the one queue. Returns its answers if
+        there are `numbers`; the caller notes them."""
         envelopes, bodies, numbers = self.envelopes, self.bodies, self.numbers
         self.envelopes, self.bodies, self.numbers, self.noted = [], [], [], 0
         count = len(bodies)
+        confirms = self.channel.confirms
         (queue,) = self.queues
         self.channel.published += count
         self.route.exchange.published_in += count
@@ -208,13 +209,13 @@ class GatheredPublishes:
 
 class Gathering:
     """The publishes that a connection has read and not handed over yet, in batches for different
-    queues; those of `_waiting` wait while another one gathers."""
+    queues and channels; those of `_waiting` wait while another one gathers."""
 
     __slots__ = ("_arrived", "_batch", "_count", "_waiting")
 
     def __init__(self) -> None:
         self._batch: GatheredPublishes | None = None
-        self._waiting: dict[Queue, GatheredPublishes] = {}
+        self._waiting: dict[tuple[Channel, Queue], GatheredPublishes] = {}
         # While some wait: which batch the publishes were for, as they arrived, and how many for it
         # in a row.
         self._arrived: list[tuple[GatheredPublishes, int]] = []
@@ -244,11 +245,13 @@ class Gathering:
         lives_ms: int | None,
     ) -> GatheredPublishes | None:
         """The batch to gather next while this one waits; None if it must not wait."""
-        if batch is None or not batch.may_wait or channel is not batch.channel or len(queues) != 1:
+        if batch is None or not batch.may_wait or len(queues) != 1:
             return None
         waiting = self._waiting
-        waiting[batch.queues[0]] = batch
-        other = waiting.get(queues[0]) or GatheredPublishes(channel, route, queues, lives_ms)
+        waiting[batch.channel, batch.queues[0]] = batch
+        other = waiting.get((channel, queues[0]))
+        if other is None:
+            other = GatheredPublishes(channel, route, queues, lives_ms)
         if not (other.may_wait and other.takes(channel, route, queues, lives_ms)):
             return None
         self._note_arrived(batch)
@@ -269,24 +272,28 @@ class Gathering:
             self._waiting.clear()
             return batch.hand_over()
         self._note_arrived(batch)
-        self._waiting[batch.queues[0]] = batch
+        self._waiting[batch.channel, batch.queues[0]] = batch
         arrived, self._arrived = self._arrived, []
         batches, self._waiting = self._waiting, {}
-        count, self._count = self._count, 0
-        channel = batch.channel
-        topology = channel.vhost.topology
+        self._count = 0
+        topology = batch.channel.vhost.topology
         generation = topology.generation
-        confirms = channel.confirms
-        first_seq = number = confirms.number_many(count) if confirms is not None else 0
-        if confirms is not None:
-            for one, more in arrived:
+        first_seq: dict[Channel, int] = {}
+        for one, more in arrived:
+            confirms = one.channel.confirms
+            if confirms is not None:
+                number = confirms.number_many(more)
+                first_seq.setdefault(one.channel, number)
                 one.numbers += range(number, number + more)
-                number += more
-        answers: list[Settlement] = [SETTLED] * count
+        found: dict[Channel, dict[int, Settlement]] = {channel: {} for channel in first_seq}
         for one in batches.values():
             numbers = one.numbers
-            for seq, answer in zip(numbers, one.hand_over_scattered(confirms), strict=False):
-                answers[seq - first_seq] = answer
-        if confirms is not None:
-            confirms.record_many(first_seq, (answers,))
-        return not channel.connection.node.turns.over and topology.generation == generation
+            answers = one.hand_over_scattered()
+            if numbers:
+                found[one.channel].update(zip(numbers, answers, strict=True))
+        for channel, answered in found.items():
+            assert channel.confirms is not None
+            in_order = [answered[number] for number in sorted(answered)]
+            channel.confirms.record_many(first_seq[channel], (in_order,))
+        turns = batch.channel.connection.node.turns
+        return not turns.over and topology.generation == generation
