@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from itertools import groupby, repeat
+from operator import itemgetter
 
 from warren.amqp.frames import END
 from warren.core.messages.settlement import PENDING, REJECTED, PublishConfirms, Settlement
@@ -188,23 +189,31 @@ class ChannelConfirms(PublishConfirms):
 
 
 class ScatteredConfirms(PublishConfirms):
-    """The waiter for publishes of a channel whose numbers are not in a row. Their queue knows them
-    by their places among `numbers`."""
+    """The waiter for publishes whose numbers are not in a row, or that came on several channels.
+    Their queue knows them by their places among the `waiters`."""
 
-    __slots__ = ("_confirms", "_numbers")
+    __slots__ = ("_waiters",)
 
-    def __init__(self, confirms: ChannelConfirms, numbers: Sequence[int]) -> None:
-        self._confirms = confirms
-        self._numbers = numbers
+    def __init__(self, waiters: Sequence[tuple[ChannelConfirms, int]]) -> None:
+        self._waiters = waiters
+
+    @classmethod
+    def of(cls, waiters: Sequence[tuple[ChannelConfirms, int]]) -> ScatteredConfirms | None:
+        """The waiter for these; None if there are none."""
+        return cls(waiters) if waiters else None
 
     def settle(self, publish_seq: int) -> None:
-        self._confirms.settle(self._numbers[publish_seq])
+        confirms, number = self._waiters[publish_seq]
+        confirms.settle(number)
 
     def settle_many(self, first_seq: int, count: int) -> None:
-        self._confirms.settle_each(self._numbers[first_seq : first_seq + count])
+        chosen = self._waiters[first_seq : first_seq + count]
+        for confirms, group in groupby(chosen, itemgetter(0)):
+            confirms.settle_each([number for _, number in group])
 
     def refuse(self, publish_seq: int) -> None:
-        self._confirms.refuse(self._numbers[publish_seq])
+        confirms, number = self._waiters[publish_seq]
+        confirms.refuse(number)
 
 
 def _no_news() -> None:

@@ -2,19 +2,21 @@
 
 `Gathering` has the publishes that a connection has read and not handed over yet, in batches
 (`GatheredPublishes`). One batch gathers as long as publishes are for the same queues. Publishes for
-another queue, or on another channel, may begin a second batch while the first one waits, and so on:
-a publisher that sends to ten queues in turn then hands each of them every tenth message, in one
-call. That is for publishes to single queues, so that messages of one channel are in each queue in
-the order in which they were published. All else ends the waiting: everything is handed over before
-it. The publishes have numbers by the order in which they arrived (`ScatteredConfirms`).
+another queue may begin a second batch while the first one waits, and so on: a publisher that sends
+to ten queues in turn then hands each of them every tenth message, in one call. Publishes on other
+channels of the connection may join such batches. That is for publishes to single queues, so that
+each queue gets its messages in the order in which they arrived. All else ends the waiting:
+everything is handed over before it. The publishes have numbers by the order in which they arrived
+on their channels (`ScatteredConfirms`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 from warren.amqp.channel import Channel
-from warren.amqp.confirms import ScatteredConfirms
+from warren.amqp.confirms import ChannelConfirms, ScatteredConfirms
 from warren.amqp.errors import PUBLISH_IDS
 from warren.amqp.publishing import QUEUE_US, Route
 from warren.core.errors import ChannelFault
@@ -54,7 +56,7 @@ class GatheredPublishes:
     of the last publish. `may_wait`: they may wait while others are gathered for other queues.
 
     For `Gathering`: `noted` is how many of the publishes it has noted in its order of arrival, and
-    `numbers` are their numbers, once they have some.
+    `waiters` have their confirms and numbers, once they have some.
     """
 
     __slots__ = (
@@ -64,10 +66,10 @@ class GatheredPublishes:
         "lives_ms",
         "may_wait",
         "noted",
-        "numbers",
         "queues",
         "room",
         "route",
+        "waiters",
     )
 
     def __init__(
@@ -89,17 +91,27 @@ class GatheredPublishes:
             and not self._one_by_one()
         )
         self.noted = 0
-        self.numbers: list[int] = []
+        self.waiters: list[tuple[ChannelConfirms, int]] = []
 
     def takes(
         self, channel: Channel, route: Route, queues: tuple[Queue, ...], lives_ms: int | None
     ) -> bool:
         """Whether publishes of this channel and route to these queues, with this expiration, may
         be handed over with these."""
+        return channel is self.channel and self._takes(route, queues, lives_ms)
+
+    def takes_beside(
+        self, channel: Channel, route: Route, queues: tuple[Queue, ...], lives_ms: int | None
+    ) -> bool:
+        """The same while other batches gather, when the channel may also be another one. Publishes
+        with confirms are not handed over with those without."""
+        alike = (channel.confirms is None) is (self.channel.confirms is None)
+        return alike and channel.transaction is None and self._takes(route, queues, lives_ms)
+
+    def _takes(self, route: Route, queues: tuple[Queue, ...], lives_ms: int | None) -> bool:
         mine = self.route
         return (
-            channel is self.channel
-            and route.mandatory is mine.mandatory
+            route.mandatory is mine.mandatory
             and lives_ms == self.lives_ms
             and (queues is self.queues or (route.exchange, queues) == (mine.exchange, self.queues))
         )
@@ -154,26 +166,26 @@ class GatheredPublishes:
 
     def hand_over_scattered(self) -> Sequence[Settlement]:
         """Publish what was gathered beside other batches, to the one queue. Returns its answers if
-        there are `numbers`; the caller notes them."""
-        envelopes, bodies, numbers = self.envelopes, self.bodies, self.numbers
-        self.envelopes, self.bodies, self.numbers, self.noted = [], [], [], 0
+        there are `waiters`; the caller notes them."""
+        envelopes, bodies, waiters = self.envelopes, self.bodies, self.waiters
+        self.envelopes, self.bodies, self.waiters, self.noted = [], [], [], 0
         count = len(bodies)
-        confirms = self.channel.confirms
         (queue,) = self.queues
-        self.channel.published += count
         self.route.exchange.published_in += count
         self.route.exchange.published_out += count
         queue.published += count
         if count > 1 and not queue.one_by_one:
-            waiter = None if confirms is None else ScatteredConfirms(confirms, numbers)
-            return queue.publish_many(envelopes, bodies, waiter, 0)
+            return queue.publish_many(envelopes, bodies, ScatteredConfirms.of(waiters), 0)
         self.channel.connection.node.turns.spend(ALONE_US * count)
-        if confirms is None:
+        if not waiters:
             for envelope, body in zip(envelopes, bodies, strict=True):
                 queue.publish(envelope, body, None, 0)
             return ()
-        each = zip(envelopes, bodies, numbers, strict=True)
-        return [queue.publish(envelope, body, confirms, number) for envelope, body, number in each]
+        each = zip(envelopes, bodies, waiters, strict=True)
+        return [
+            queue.publish(envelope, body, confirms, number)
+            for envelope, body, (confirms, number) in each
+        ]
 
     def _hand_over_each(self, envelopes: list[Envelope], bodies: list[bytes]) -> bool:
         """Publish one by one. False if one is refused, which closes the channel."""
@@ -209,30 +221,31 @@ class GatheredPublishes:
 
 class Gathering:
     """The publishes that a connection has read and not handed over yet, in batches for different
-    queues and channels; those of `_waiting` wait while another one gathers."""
+    queues; those of `_waiting` wait while another one gathers."""
 
     __slots__ = ("_arrived", "_batch", "_count", "_waiting")
 
     def __init__(self) -> None:
         self._batch: GatheredPublishes | None = None
-        self._waiting: dict[tuple[Channel, Queue], GatheredPublishes] = {}
-        # While some wait: which batch the publishes were for, as they arrived, and how many for it
-        # in a row.
-        self._arrived: list[tuple[GatheredPublishes, int]] = []
+        self._waiting: dict[Queue, GatheredPublishes] = {}
+        # While some wait: the publishes as they arrived, by the batch they are in, the channel they
+        # came on, and how many there were in a row.
+        self._arrived: list[tuple[GatheredPublishes, Channel, int]] = []
         self._count = 0
 
     def batch_for(
         self, channel: Channel, route: Route, queues: tuple[Queue, ...], lives_ms: int | None
     ) -> GatheredPublishes | None:
-        """The batch that gathers publishes of this route, for these queues and with this
-        expiration: the one at hand or another one, if need be after everything before was handed
-        over. None if the turn is over then."""
+        """The batch that gathers publishes of this channel and route, for these queues and with
+        this expiration: the one at hand or another one, if need be after everything before was
+        handed over. None if the turn is over then."""
         batch = self._batch
         if batch is None or not batch.takes(channel, route, queues, lives_ms):
             batch = self._another_than(batch, channel, route, queues, lives_ms)
             if batch is None and not self.hand_over():
                 return None
             self._batch = batch = batch or GatheredPublishes(channel, route, queues, lives_ms)
+        batch.channel = channel
         batch.route = route
         return batch
 
@@ -244,15 +257,14 @@ class Gathering:
         queues: tuple[Queue, ...],
         lives_ms: int | None,
     ) -> GatheredPublishes | None:
-        """The batch to gather next while this one waits; None if it must not wait."""
+        """The batch to gather next while this one waits, which may be the same one for another
+        channel. None if it must not wait."""
         if batch is None or not batch.may_wait or len(queues) != 1:
             return None
         waiting = self._waiting
-        waiting[batch.channel, batch.queues[0]] = batch
-        other = waiting.get((channel, queues[0]))
-        if other is None:
-            other = GatheredPublishes(channel, route, queues, lives_ms)
-        if not (other.may_wait and other.takes(channel, route, queues, lives_ms)):
+        waiting[batch.queues[0]] = batch
+        other = waiting.get(queues[0]) or GatheredPublishes(channel, route, queues, lives_ms)
+        if not (other.may_wait and other.takes_beside(channel, route, queues, lives_ms)):
             return None
         self._note_arrived(batch)
         return other if self._count < WAITING_MAX else None
@@ -261,7 +273,7 @@ class Gathering:
         more = len(batch.bodies) - batch.noted
         batch.noted += more
         self._count += more
-        self._arrived.append((batch, more))
+        self._arrived.append((batch, batch.channel, more))
 
     def hand_over(self) -> bool:
         """Publish everything that was gathered. Returns whether to go on."""
@@ -272,28 +284,27 @@ class Gathering:
             self._waiting.clear()
             return batch.hand_over()
         self._note_arrived(batch)
-        self._waiting[batch.channel, batch.queues[0]] = batch
+        self._waiting[batch.queues[0]] = batch
         arrived, self._arrived = self._arrived, []
         batches, self._waiting = self._waiting, {}
         self._count = 0
         topology = batch.channel.vhost.topology
         generation = topology.generation
-        first_seq: dict[Channel, int] = {}
-        for one, more in arrived:
-            confirms = one.channel.confirms
+        first_seq: dict[ChannelConfirms, int] = {}
+        for one, channel, more in arrived:
+            channel.published += more
+            confirms = channel.confirms
             if confirms is not None:
                 number = confirms.number_many(more)
-                first_seq.setdefault(one.channel, number)
-                one.numbers += range(number, number + more)
-        found: dict[Channel, dict[int, Settlement]] = {channel: {} for channel in first_seq}
+                first_seq.setdefault(confirms, number)
+                one.waiters += zip(repeat(confirms), range(number, number + more), strict=False)
+        found: dict[ChannelConfirms, dict[int, Settlement]] = {one: {} for one in first_seq}
         for one in batches.values():
-            numbers = one.numbers
-            answers = one.hand_over_scattered()
-            if numbers:
-                found[one.channel].update(zip(numbers, answers, strict=True))
-        for channel, answered in found.items():
-            assert channel.confirms is not None
-            in_order = [answered[number] for number in sorted(answered)]
-            channel.confirms.record_many(first_seq[channel], (in_order,))
+            waiters = one.waiters
+            for (confirms, number), answer in zip(waiters, one.hand_over_scattered(), strict=False):
+                found[confirms][number] = answer
+        for confirms, answers in found.items():
+            in_order = [answers[number] for number in sorted(answers)]
+            confirms.record_many(first_seq[confirms], (in_order,))
         turns = batch.channel.connection.node.turns
         return not turns.over and topology.generation == generation

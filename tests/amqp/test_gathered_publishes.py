@@ -76,7 +76,7 @@ def test_each_queue_gets_its_publishes_in_one_call(
         assert bodies(client, queue) == list(range(place, 60, 3))
 
 
-def test_publishes_on_channels_in_turn_are_handed_over_in_one_call_for_each(
+def test_so_does_a_queue_that_is_published_to_on_several_channels(
     calls: list[tuple[str, int]],
 ) -> None:
     client = declared(Broker())
@@ -84,15 +84,27 @@ def test_publishes_on_channels_in_turn_are_handed_over_in_one_call_for_each(
         client.opens_channel(channel)
         client.selects_confirms(channel)
     client.sends_octets(
-        b"".join(publish_frames(1 + i % 3, "", "a", b"%d" % i, message_id="m") for i in range(60))
+        b"".join(publish_frames(2 + i % 2, "", "a", b"%d" % i, message_id="m") for i in range(40))
     )
-    assert calls == [("a", 20)] * 3
+    assert calls == [("a", 40)]
     acks = [(frame.channel, frame.method) for frame in client.frames()]
     assert [(channel, ack.delivery_tag) for channel, ack in acks] == [(2, 20), (3, 20)]  # type: ignore[union-attr]
-    got = bodies(client, "a")
-    assert sorted(got) == list(range(60))
-    for channel in range(3):
-        assert [number for number in got if number % 3 == channel] == list(range(channel, 60, 3))
+    assert bodies(client, "a") == list(range(40))
+
+
+def test_those_with_and_without_confirms_are_not_handed_over_together(
+    calls: list[tuple[str, int]],
+) -> None:
+    """A mirrored queue tells its mirrors for which publishes nothing is confirmed."""
+    client = declared(Broker())
+    client.opens_channel(2)
+    client.selects_confirms(2)
+    client.sends_octets(
+        b"".join(publish_frames(1 + i // 10 % 2, "", "a", b"%d" % i) for i in range(40))
+    )
+    assert calls == [("a", 10)] * 4
+    assert client.receives(commands.Basic.Ack).delivery_tag == 20
+    assert bodies(client, "a") == list(range(40))
 
 
 def test_so_do_those_of_a_headers_exchange(calls: list[tuple[str, int]]) -> None:
@@ -185,11 +197,9 @@ def random_publishes(random: Random, count: int) -> list[bytes]:
                 ("", "short"),
             )
         )
-        # What is refused or dropped depends on the order, and channels have none between them.
-        on_other = key not in ("full", "short") and random.random() < 0.2
         publishes.append(
             publish_frames(
-                2 if on_other else 1,
+                1 if random.random() < 0.8 else 2,
                 exchange,
                 key,
                 b"%d" % number,
@@ -252,14 +262,6 @@ class Outcome:
                     self.answered[frame.channel], method.delivery_tag
                 )
         self.queues = {queue: contents(client, queue) for queue in (*QUEUES, "full", "short")}
-        self._channels = [int.from_bytes(publish[1:3], "big") for publish in publishes]
-
-    def of_channel(self, channel: int) -> dict[str, list[tuple[bytes, bytes, str]]]:
-        """The messages of a channel in each queue."""
-        return {
-            queue: [one for one in messages if self._channels[int(one[0])] == channel]
-            for queue, messages in self.queues.items()
-        }
 
 
 @pytest.mark.parametrize("transaction", [False, True], ids=["confirms", "transaction"])
@@ -270,8 +272,7 @@ def test_publishes_that_come_together_are_as_if_they_came_one_by_one(
     publishes = random_publishes(Random(seed), 150)
     single = Outcome(publishes, transaction, 1)
     several = Outcome(publishes, transaction, 40)
-    for channel in (1, 2):
-        assert several.of_channel(channel) == single.of_channel(channel)
+    assert several.queues == single.queues
     assert sum(map(len, single.queues.values())) > 60
     assert several.refused == single.refused
     assert sorted(several.returns) == sorted(single.returns)
