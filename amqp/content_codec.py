@@ -6,7 +6,7 @@ import struct
 from collections.abc import Collection
 
 from warren.amqp.added_header import AmqpAddedHeader
-from warren.amqp.field_table import encoded_pairs
+from warren.amqp.death_headers import FirstDeath, with_death
 from warren.amqp.properties import (
     PROPERTIES,
     MalformedProperties,
@@ -16,14 +16,11 @@ from warren.amqp.properties import (
     property_bytes,
     replace,
     sorted_by_key,
-    with_more_headers,
 )
 from warren.core.field import Field, Table
 
 _TRACEPARENT = b"\x0btraceparent"
 """The length and the octets of the name, as they are in a table."""
-
-_COPIES = frozenset((b"CC", b"BCC"))
 
 CONTEXT_MAX = 512
 """The most octets in a header of a trace context: `tracestate` may have them, `traceparent` has
@@ -34,8 +31,8 @@ class AmqpContentCodec:
     """`core.ports.ContentCodec` for AMQP 0-9-1 content headers."""
 
     def __init__(self) -> None:
-        # The headers of the death that was added last, and their octets.
-        self._death: tuple[Table, dict[bytes, bytes]] | None = None
+        # The headers of the death that was added last, as a table and as octets.
+        self._death: tuple[Table, FirstDeath] | None = None
 
     def headers(self, header: bytes) -> Table:
         """The headers; empty if the table is broken, which publishing does not check."""
@@ -77,12 +74,16 @@ class AmqpContentCodec:
     def for_dead_letter(self, header: bytes, headers: Table) -> bytes:
         return replace(header, headers=sorted_by_key(headers), expiration=None)
 
-    def for_first_death(self, header: bytes, death: Table, *, expires: bool) -> bytes | None:
+    def with_death(
+        self, header: bytes, first: Table, *, expires: bool
+    ) -> tuple[bytes, list[tuple[bytes, bytes]]] | None:
         known = self._death
-        if known is None or known[0] is not death:
-            known = self._death = (death, encoded_pairs(death))
-        made = with_more_headers(header, known[1], _COPIES)
-        return replace(made, expiration=None) if expires and made is not None else made
+        if known is None or known[0] is not first:
+            known = self._death = (first, FirstDeath.of(first))
+        found = with_death(header, known[1])
+        if found is None or not expires:
+            return found
+        return replace(found[0], expiration=None), found[1]
 
     def with_headers(self, header: bytes, headers: Table) -> bytes:
         return replace(header, headers=sorted_by_key(headers))

@@ -66,11 +66,14 @@ def decode_named(data: bytes, offset: int, names: Container[bytes]) -> Table:
     return table
 
 
-def plain_pairs(data: bytes, offset: int) -> dict[bytes, bytes] | None:
+def plain_pairs(
+    data: bytes, offset: int, arrays: Container[bytes] = ()
+) -> dict[bytes, bytes] | None:
     """The pairs of the table whose length prefix starts at `offset`, as octets by their names.
 
     None if the table would not be the same octets once it is decoded and encoded again, or if that
-    is not certain: with tables, arrays and decimal fractions in it, and where it is malformed.
+    is not certain: with tables, arrays and fractions in it, and where it is malformed. Values with
+    the names `arrays` may be arrays; what is in these is not looked at.
     """
     at, end = _span(data, offset, len(data))
     pairs: dict[bytes, bytes] = {}
@@ -78,8 +81,8 @@ def plain_pairs(data: bytes, offset: int) -> dict[bytes, bytes] | None:
         start, name_end = at, at + 1 + data[at]
         if name_end >= end:
             return None
-        letter = data[name_end]
-        if letter == _LONGSTR or letter == _BINARY:
+        letter, name = data[name_end], data[start + 1 : name_end]
+        if letter == _LONGSTR or letter == _BINARY or (letter == _ARRAY and name in arrays):
             value = name_end + 5
             at = value + int.from_bytes(data[name_end + 1 : value], "big")
         elif letter in _PLAIN_BYTES:
@@ -90,8 +93,22 @@ def plain_pairs(data: bytes, offset: int) -> dict[bytes, bytes] | None:
             return None
         if at > end:
             return None
-        pairs[data[start + 1 : name_end]] = data[start:at]
+        pairs[name] = data[start:at]
     return pairs
+
+
+def items_of_kind(data: bytes, start: int, end: int, letter: int) -> list[bytes] | None:
+    """The items of an array between two offsets, as octets with their letter; None unless all are
+    well-formed values of this type, which is one with a length."""
+    items: list[bytes] = []
+    while start < end:
+        value = start + 5
+        stop = value + int.from_bytes(data[start + 1 : value], "big")
+        if data[start] != letter or stop > end:
+            return None
+        items.append(data[start:stop])
+        start = stop
+    return items
 
 
 def encoded_pairs(table: Table) -> dict[bytes, bytes]:

@@ -26,7 +26,6 @@ from warren.amqp.field_table import (
     decode_named,
     decode_table,
     encode_table,
-    plain_pairs,
 )
 from warren.core.field import Table
 
@@ -340,20 +339,10 @@ def find_headers(header: bytes) -> tuple[int, int]:
     return offset, offset + _encoded_bytes(header, offset, "table")
 
 
-def with_more_headers(
-    header: bytes, more: Mapping[bytes, bytes], excluded: Collection[bytes]
-) -> bytes | None:
-    """A content header that `scan` accepts with more headers, encoded and by their names, among its
-    own, which are then in the order of `sorted_by_key`.
-
-    None if it has a header of these names or of the `excluded` ones, or if its headers have to be
-    decoded (`plain_pairs`).
-    """
+def with_pairs(header: bytes, pairs: Mapping[bytes, bytes]) -> bytes:
+    """A content header that `scan` accepts with these pairs, encoded and by their names, in place
+    of its headers, in the order of `sorted_by_key`."""
     start, end = find_headers(header)
-    pairs = plain_pairs(header, start) if start < end else {}
-    if pairs is None or not (more.keys() | excluded).isdisjoint(pairs):
-        return None
-    pairs.update(more)
     table = b"".join([pairs[name] for name in sorted(pairs)])
     flags = _SHORT.unpack_from(header, FLAGS_AT)[0] & _DEFINED | _HEADERS
     return b"".join(

@@ -74,11 +74,15 @@ class ContentCodec(Protocol):
         """A header with these headers in place of its own, and without `expiration`."""
         ...
 
-    def for_first_death(self, header: bytes, death: Table, *, expires: bool) -> bytes | None:
-        """`for_dead_letter` with these headers and all of its own, which takes a fraction of the
-        time, most of all with the same object `death` again. `expires`: it may have `expiration`.
+    def with_death(
+        self, header: bytes, first: Table, *, expires: bool
+    ) -> tuple[bytes, list[tuple[bytes, bytes]]] | None:
+        """`for_dead_letter` with one more death among its headers, and the queues and reasons of
+        its deaths. `first` are the headers of a message that dies this death as its first one;
+        `expires` says that it may have `expiration`.
 
-        None if it has one of these headers, CC or BCC, or if its headers have to be decoded.
+        It takes a fraction of the time, most of all with the same object `first` again. None if the
+        headers have to be decoded.
         """
         ...
 

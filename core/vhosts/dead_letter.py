@@ -6,7 +6,7 @@ The rules are amqp_semantics.md section 9. Everything here is a pure function of
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from warren.core.field import (
@@ -33,8 +33,8 @@ COUNTS = INTEGER_KINDS | {"T"}
 class DeadLetterEnvelopes:
     """Makes the envelopes of dead letters.
 
-    Most messages die for the first time. Those that die in the same second, in the same queue and
-    for the same reason get the same headers, if their routing keys are the same.
+    Messages that die for the first time in the same second, in the same queue and for the same
+    reason get the same headers, if their routing keys are the same.
     """
 
     __slots__ = ("_codec", "_death", "_key")
@@ -50,12 +50,13 @@ class DeadLetterEnvelopes:
     ) -> tuple[Envelope, tuple[str, ...], Collection[str | None]]:
         """The envelope to publish to the dead letter exchange, its routing keys, and the queues to
         which it must not return (`circle`)."""
-        header = None if envelope.copies else self._first_death(envelope, queue, reason, died_at)
-        if header is None:
+        found = None if envelope.copies else self._with_death(envelope, queue, reason, died_at)
+        if found is None:
             dead, keys, headers = dead_lettered(
                 envelope, queue, reason, settings, died_at, self._codec
             )
             return dead, keys, circle(headers, reason)
+        header, deaths = found
         key = settings.dead_letter_routing_key
         if key is None:
             key = envelope.routing_key
@@ -67,12 +68,14 @@ class DeadLetterEnvelopes:
             envelope.priority,
             None,
         )
-        return dead, (key,), () if reason == "rejected" else (queue,)
+        kinds = [(to_text(its_queue), to_text(its_reason)) for its_queue, its_reason in deaths]
+        return dead, (key,), _circle(kinds, reason)
 
-    def _first_death(
+    def _with_death(
         self, envelope: Envelope, queue: str, reason: str, died_at: float
-    ) -> bytes | None:
-        """The content header of a message that has not died before; None if it may have."""
+    ) -> tuple[bytes, list[tuple[bytes, bytes]]] | None:
+        """The content header of the dead letter, and the queues and reasons of all deaths; None if
+        the headers have to be decoded."""
         header, expires = envelope.header, envelope.expiration_ms is not None
         expiration = self._codec.property_text(header, "expiration") if expires else None
         exchange, routing_key = envelope.exchange, envelope.routing_key
@@ -82,7 +85,7 @@ class DeadLetterEnvelopes:
             _record_death(
                 self._death, envelope, (routing_key,), queue, reason, int(died_at), expiration
             )
-        return self._codec.for_first_death(header, self._death, expires=expires)
+        return self._codec.with_death(header, self._death, expires=expires)
 
 
 def dead_lettered(
@@ -138,13 +141,18 @@ def circle(headers: Table, reason: str) -> set[str | None]:
 
     Those are among its deaths, with no rejection since then.
     """
+    return _circle([_key(death) for death in _deaths(headers)], reason)
+
+
+def _circle(deaths: Iterable[tuple[str | None, str | None]], reason: str) -> set[str | None]:
+    """`circle`, given the queues and reasons of the deaths."""
     queues: set[str | None] = set()
     if reason == "rejected":
         return queues
-    for death in _deaths(headers):
-        if _text(death, "reason") == "rejected":
+    for its_queue, its_reason in deaths:
+        if its_reason == "rejected":
             break
-        queues.add(_text(death, "queue"))
+        queues.add(its_queue)
     return queues
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from content_headers import content_header, encoded_properties
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from manual_clock import ManualClock
 
 from warren.amqp.content_codec import AmqpContentCodec
+from warren.amqp.field_table import TableError, encode_table
 from warren.core.backing.backing_queue import BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.field import LONG_MAX, Field, Table, long, longstr
@@ -69,37 +71,120 @@ def deaths(headers: Table) -> list[tuple[str, str, int]]:
     ]
 
 
-class TestFirstDeaths:
-    """They are written without decoding the headers, and are the same octets."""
+def written(
+    raw: bytes,
+    queue: str = "q",
+    reason: str = "expired",
+    settings: QueueSettings | None = None,
+) -> Envelope:
+    """The dead letter of a message; it is the same as if its headers had been decoded."""
+    settings = settings or QueueSettings(dead_letter_exchange="dlx")
+    expiration = CODEC.property_text(raw, "expiration")
+    copies = carbon_copies(CODEC.headers(raw), "CC")
+    of = Envelope("x", "key", raw, True, 3, None if expiration is None else 1000, copies)
+    expected, keys, headers = dead_lettered(of, queue, reason, settings, 1.5, CODEC)
+    envelopes = DeadLetterEnvelopes(CODEC)
+    for _ in range(2):
+        made, its_keys, avoided = envelopes.of(of, queue, reason, settings, 1.5)
+        assert made.header == expected.header
+        assert set(avoided) == circle(headers, reason)
+        assert its_keys == keys
+        for name in ("exchange", "routing_key", "persistent", "priority", "expiration_ms"):
+            assert getattr(made, name) == getattr(expected, name), name
+        assert made.copies == expected.copies
+    return expected
+
+
+def table_header(headers: Table) -> bytes:
+    return content_header({"headers": encode_table(headers)})
+
+
+def a_death(**changed: Field | None) -> Field:
+    death: dict[str, Field | None] = {
+        "count": long(1),
+        "reason": longstr("expired"),
+        "queue": longstr("q"),
+        "time": Field("T", 1),
+        "exchange": longstr("x"),
+        "routing-keys": Field("A", [longstr("key")]),
+        **changed,
+    }
+    return Field("F", {name: field for name, field in death.items() if field is not None})
+
+
+REASONS = ("expired", "rejected", "maxlen", "delivery_limit")
+
+
+class TestWithoutDecoding:
+    """Most deaths are written without decoding the headers, and are the same octets."""
 
     @given(
         encoded_properties,
-        st.sampled_from(("expired", "rejected", "maxlen")),
+        st.sampled_from(REASONS),
         st.sampled_from((None, "other", "")),
         st.booleans(),
     )
-    def test_they_are_as_if_the_headers_had_been_decoded(
+    def test_first_deaths(
         self, properties: dict[str, bytes], reason: str, key: str | None, quorum: bool
     ) -> None:
-        raw = content_header(properties)
-        expiration = CODEC.property_text(raw, "expiration")
-        copies = carbon_copies(CODEC.headers(raw), "CC")
-        of = Envelope("x", "key", raw, True, 3, None if expiration is None else 1000, copies)
         settings = QueueSettings(
             type=QUORUM if quorum else CLASSIC,
             dead_letter_exchange="dlx",
             dead_letter_routing_key=key,
         )
-        expected, keys, headers = dead_lettered(of, "q", reason, settings, 1.5, CODEC)
-        envelopes = DeadLetterEnvelopes(CODEC)
-        for _ in range(2):
-            made, its_keys, avoided = envelopes.of(of, "q", reason, settings, 1.5)
-            assert made.header == expected.header
-            assert set(avoided) == circle(headers, reason)
-            assert its_keys == keys
-            for name in ("exchange", "routing_key", "persistent", "priority", "expiration_ms"):
-                assert getattr(made, name) == getattr(expected, name), name
-            assert made.copies == expected.copies
+        written(content_header(properties), reason=reason, settings=settings)
+
+    @given(
+        encoded_properties,
+        st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(REASONS)), max_size=8),
+    )
+    def test_many_deaths(self, properties: dict[str, bytes], dies: list[tuple[str, str]]) -> None:
+        raw = content_header(properties)
+        for queue, reason in dies:
+            raw = written(raw, queue, reason).header
+
+    @pytest.mark.parametrize(
+        "known",
+        [
+            Field("A", []),
+            Field("A", [a_death(count=None)]),
+            Field("A", [a_death(count=None), a_death(count=None)]),
+            Field("A", [a_death(), a_death(count=None, queue=longstr("r"))]),
+            Field("A", [a_death(), a_death()]),
+            Field("A", [a_death(count=Field("I", 5))]),
+            Field("A", [a_death(count=long(LONG_MAX))]),
+            Field("A", [a_death(count=long(-7))]),
+            Field("A", [a_death(queue=Field("x", b"q"))]),
+            Field("A", [a_death(queue=None)]),
+            Field("A", [a_death(reason=long(1))]),
+            Field("A", [a_death(**{"routing-keys": longstr("key")})]),
+            Field("A", [a_death(**{"routing-keys": Field("A", [long(1)])})]),
+            Field("A", [a_death(**{"routing-keys": Field("A", [])})]),
+            Field("A", [a_death(more=Field("F", {"deep": Field("A", [])}))]),
+            Field("A", [a_death(more=Field("t", True)), a_death(queue=longstr("r"))]),
+            Field("A", [longstr("no death"), a_death()]),
+            Field("F", {"count": long(1)}),
+            longstr("text"),
+        ],
+    )
+    @pytest.mark.parametrize("queue", ["q", "r", "s"])
+    def test_deaths_that_others_have_written(self, known: Field, queue: str) -> None:
+        raw = table_header({"z": longstr("z"), "x-death": known, "a": long(1)})
+        for _ in range(3):
+            raw = written(raw, queue).header
+
+    @settings(max_examples=400)
+    @given(st.data())
+    def test_damaged_headers(self, data: st.DataObject) -> None:
+        raw = written(written(table_header({"a": longstr("a")})).header, "r").header
+        octets = bytearray(raw)
+        for _ in range(data.draw(st.integers(1, 3))):
+            at = data.draw(st.integers(18, len(octets) - 1))
+            octets[at] = data.draw(
+                st.one_of(st.sampled_from(b"ASFltIx\0\1\2"), st.integers(0, 255))
+            )
+        with suppress(TableError):
+            written(bytes(octets))
 
     @pytest.mark.parametrize(
         ("headers", "is_decoded"),
@@ -116,12 +201,12 @@ class TestFirstDeaths:
     def test_headers_are_decoded_only_where_that_is_needed(
         self, headers: Table, is_decoded: bool
     ) -> None:
-        codec = DecodingCodec()
         settings = QueueSettings(dead_letter_exchange="dlx")
-        dead, _, _ = DeadLetterEnvelopes(codec).of(envelope(headers), "q", "expired", settings, 1)
-        assert codec.decoded == is_decoded
-        again, _, _ = DeadLetterEnvelopes(codec).of(dead, "q", "expired", settings, 1)
-        assert deaths(CODEC.headers(again.header)) == [("q", "expired", 2)]
+        of, codec = envelope(headers), DecodingCodec()
+        for queue, reason in (("q", "expired"), ("r", "rejected"), ("q", "expired")):
+            of, _, _ = DeadLetterEnvelopes(codec).of(of, queue, reason, settings, 1)
+            assert codec.decoded == is_decoded
+        assert deaths(CODEC.headers(of.header)) == [("q", "expired", 2), ("r", "rejected", 1)]
 
     @given(st.binary(max_size=40))
     def test_octets_that_are_no_table_count_as_no_headers(self, octets: bytes) -> None:
