@@ -31,7 +31,7 @@ _LENGTH = struct.Struct(">I")
 _NUMBER = struct.Struct(">q")
 
 
-class Death(NamedTuple):
+class DeathEntry(NamedTuple):
     """One entry of `x-death`: the octets of it all, and of its pairs by their names."""
 
     octets: bytes
@@ -59,7 +59,7 @@ class FirstDeath(NamedTuple):
     """The headers of a message that has died once, encoded and by their names, and its death."""
 
     headers: Mapping[bytes, bytes]
-    death: Death
+    death: DeathEntry
 
     @classmethod
     def of(cls, headers: Table) -> FirstDeath:
@@ -98,7 +98,9 @@ def with_death(header: bytes, first: FirstDeath) -> tuple[bytes, list[tuple[byte
     return with_pairs(header, pairs), [(queue, reason) for _, queue, reason in found]
 
 
-def _one_more(deaths: Sequence[Death], new: Death) -> list[tuple[bytes, bytes, bytes]] | None:
+def _one_more(
+    deaths: Sequence[DeathEntry], new: DeathEntry
+) -> list[tuple[bytes, bytes, bytes]] | None:
     """The deaths with a new one among them, the last to die first: octets, queue and reason."""
     if len(deaths) > 1:
         # As in RabbitMQ.
@@ -117,12 +119,12 @@ def _one_more(deaths: Sequence[Death], new: Death) -> list[tuple[bytes, bytes, b
     return None if octets is None else [(octets, *kind), *others]
 
 
-def _deaths(pair: bytes) -> list[Death] | None:
+def _deaths(pair: bytes) -> list[DeathEntry] | None:
     """The entries of `x-death`, given as a pair; None unless all are as this broker writes them."""
     if not pair.startswith(_HEAD):
         return None
     items = items_of_kind(pair, _ITEMS_AT, len(pair), _TABLE)
-    deaths: list[Death] = []
+    deaths: list[DeathEntry] = []
     for item in items or ():
         pairs = plain_pairs(item, 1, (b"routing-keys",))
         if pairs is None:
@@ -136,5 +138,5 @@ def _deaths(pair: bytes) -> list[Death] | None:
             and items_of_kind(keys, len(_KEYS) + 4, len(keys), _STRING) is not None
         ):
             return None
-        deaths.append(Death(item, pairs))
+        deaths.append(DeathEntry(item, pairs))
     return deaths or None
