@@ -16,16 +16,17 @@ for what it refuses, and `errors` turns these into the reply codes of AMQP.
 | `channel_methods` | which function serves which method of a channel |
 | `exchange_methods`, `queue_methods`, `basic_methods`, `mode_methods` | these functions |
 | `publish_stream`, `publishing` | publishes: recognising them, and where they go |
+| `gathered_publishes` | publishes: handing them over together |
 | `consumer`, `reply_consumer` | deliveries: messages to frames |
 | `confirms`, `transaction`, `held_output` | confirms, commits, replies that wait for the disk |
-| `verdict`, `settling` | what clients say of messages they got |
+| `verdict`, `settling`, `ack_stream` | what clients say of messages they got |
 | `delivery_limit`, `delivery_timeout` | global prefetch; clients that never acknowledge |
 | `blocking` | publishers that wait during an alarm |
 | `heartbeat`, `guarded_clock` | timers of a connection |
 | `leaving` | the end of channels, many at once |
 | `starting` | clients that come while the node recovers |
 | `frames`, `methods`, `field_table`, `properties` | octets: frames, arguments, tables, headers |
-| `content_codec`, `added_header` | edits of content headers, for `core` |
+| `content_codec`, `added_header`, `death_headers` | edits of content headers, for `core` |
 | `errors`, `names`, `peer`, `channel_owner` | reply codes; names; the client; an interface |
 """
 
