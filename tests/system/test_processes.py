@@ -316,6 +316,25 @@ def test_a_process_that_is_drained_gets_no_new_clients(broker: Processes) -> Non
     assert len(broker.channels()) == 2
 
 
+def test_checks_before_a_stop_know_that_all_processes_end_together(broker: Processes) -> None:
+    broker.start(processes=2)
+    channel = broker.connect().channel()
+    for number in range(2):
+        arguments = {"x-queue-type": "quorum"}
+        channel.queue_declare(f"q{number}", durable=True, arguments=arguments)
+    policy = {"pattern": "", "definition": {"ha-mode": "all"}, "apply-to": "queues"}
+    assert broker.api.put("/policies/%2F/mirrored", policy)[0] == 201
+    channel.queue_declare("classic", durable=True)
+    for number in (1, 2):
+        for check in ("mirror-sync", "quorum"):
+            path = f"/process/{number}/api/health/checks/node-is-{check}-critical"
+            status, said = broker.get(path)
+            assert (status, json.loads(said)["reason"]) == (200, "single node cluster")
+    second = ["--data-dir", str(broker.data_dir / "processes" / "2")]
+    said = do(*second, "check_if_node_is_quorum_critical").stdout
+    assert said.endswith("the check does not apply\n")
+
+
 def test_a_process_is_neither_forgotten_nor_given_the_memory_of_all(
     broker: Processes, until: Until
 ) -> None:
