@@ -335,6 +335,27 @@ def test_checks_before_a_stop_know_that_all_processes_end_together(broker: Proce
     assert said.endswith("the check does not apply\n")
 
 
+def test_quorum_queues_and_streams_are_shown_alike_by_every_process(broker: Processes) -> None:
+    broker.start(processes=2)
+    channel = broker.connect().channel()
+    channel.confirm_delivery()
+    for number in range(4):
+        arguments = {"x-queue-type": "quorum" if number < 2 else "stream"}
+        channel.queue_declare(f"q{number}", durable=True, arguments=arguments)
+        channel.basic_publish("", f"q{number}", b"shown", PERSISTENT)
+    directories = broker.data_dir, broker.data_dir / "processes" / "2"
+    for command in ("quorum_status q0", "quorum_status q1", "stream_status q2", "stream_status q3"):
+        asked = ["--formatter", "json", *command.split()]
+        (row,), other = (ctl("--data-dir", str(directory), *asked) for directory in directories)
+        assert other == [row] and row.get("Log Index", 1) == 1 and row.get("offset", 0) == 0
+    for command in ("peek q0 1", "peek q1 1"):
+        shown = [do("-q", "--data-dir", str(one), *command.split()).stdout for one in directories]
+        assert shown[0] == shown[1] and "shown" in shown[0]
+    for directory in directories:
+        gone = do("--data-dir", str(directory), "peek", "q0", "2", check=False)
+        assert "does not have a message at that position" in gone.stderr
+
+
 def test_a_process_is_neither_forgotten_nor_given_the_memory_of_all(
     broker: Processes, until: Until
 ) -> None:
