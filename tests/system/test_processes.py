@@ -75,6 +75,9 @@ def test_it_is_one_broker(broker: Processes, until: Until, monkeypatch: pytest.M
     # What operators set holds at all of them.
     policy = {"pattern": "^q", "definition": {"max-length": 1}, "apply-to": "queues"}
     assert broker.api.put("/policies/%2F/short", policy)[0] == 201
+    # Whichever process is asked about whichever.
+    for name in [*channels] * 8:
+        assert broker.api.post(f"/vhosts/%2F/start/{name}")[0] == 204
     until(lambda: {row.get("messages") for row in broker.api.get("/queues")[1]} == {1})
     exclusive = channels["warren-2@here"].queue_declare("", exclusive=True).method.queue
     assert broker.queues()[exclusive] == "warren-2@here"
