@@ -364,6 +364,8 @@ def test_a_process_is_neither_forgotten_nor_given_the_memory_of_all(
 ) -> None:
     broker.start(processes=2)
     second = ["--data-dir", str(broker.data_dir / "processes" / "2")]
+    # What the links between processes are sealed with is not shown, as in reports.
+    assert ctl(*second, "environment", "--formatter", "json")["cluster"]["secret"] == "*" * 8
     limits = {node["name"]: node["mem_limit"] for node in broker.nodes()}
     do(*second, "set_vm_memory_high_watermark", "0.2")
     now = {node["name"]: node["mem_limit"] for node in broker.nodes()}
