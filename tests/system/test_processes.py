@@ -245,6 +245,8 @@ def test_one_that_ends_again_and_again_stays_down_and_the_others_go_on(
     here.basic_publish("", led["warren@here"], b"goes on", PERSISTENT, mandatory=True)
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="home node"):
         here.queue_declare(led["warren-2@here"], passive=True)
+    status, refused = broker.api.delete(f"/queues/%2F/{led['warren-2@here']}")
+    assert status == 404 and "is down or inaccessible" in refused["reason"]
 
 
 def test_all_processes_end_when_the_supervisor_is_killed_and_a_start_finds_all(
