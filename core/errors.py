@@ -73,6 +73,10 @@ def locked_queue(name: str, vhost: str) -> ResourceLocked:
     )
 
 
+class HomeNodeDown(NotFound):
+    """The queue is at a node that does not answer."""
+
+
 class QueueNotHere(NotFound):
     """The leader of a queue was asked about it and has deleted it; the asking node has not heard
     of that yet."""
@@ -87,10 +91,9 @@ def unknown_type(kind: str) -> CommandInvalid:
     return CommandInvalid(f"{'unknown' if kind else 'invalid'} exchange type '{kind}'")
 
 
-def home_node_down(leader: str, durable: bool, name: str, vhost: str) -> NotFound:
-    """The queue is at a node that does not answer."""
+def home_node_down(leader: str, durable: bool, name: str, vhost: str) -> HomeNodeDown:
     kind = "durable queue" if durable else "queue"
-    return NotFound(
+    return HomeNodeDown(
         f"home node '{leader}' of {kind} '{name}' in vhost '{vhost}' is down or inaccessible"
     )
 

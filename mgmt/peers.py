@@ -9,7 +9,7 @@ A node that does not answer in `ASK_S` is left out, so that lists work while a n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -86,6 +86,14 @@ class Peers:
     def members(self) -> list[str]:
         """All nodes of the cluster, this one included, whether they run or not."""
         return sorted({self._name, *self._cluster.membership.members()})
+
+    def beside(self) -> list[str]:
+        """The other processes of this node's broker that this node can ask."""
+        return [name for name in self.linked() if self._cluster.membership.is_beside(name)]
+
+    def have_one_machine(self) -> bool:
+        """Whether all nodes are processes of one broker."""
+        return len(set(map(self._cluster.membership.machine_of, self.members()))) == 1
 
     def partitioned(self) -> list[str]:
         """The nodes that run according to etcd, and cannot be reached from here."""
@@ -165,9 +173,11 @@ class Peers:
         method: str = "GET",
         body: Any = None,
         query: Mapping[str, str] | None = None,
+        of: Sequence[str] | None = None,
     ) -> dict[str, Any]:
-        """The other nodes' answers, by name, without nodes that refuse or do not answer."""
-        nodes = self.linked()
+        """The other nodes' answers, by name, without nodes that refuse or do not answer. All of
+        them are asked, or those of `of`."""
+        nodes = self.linked() if of is None else of
         asked = partial(self.ask, method=method, body=body, query=query)
         answers = await asyncio.gather(
             *(asked(node, request, path, parts) for node in nodes),
@@ -185,6 +195,11 @@ class Peers:
     async def rows(self, request: RequestOfUser, path: str) -> list[dict[str, Any]]:
         """The rows that the other nodes have of a list."""
         found = await self.ask_all(request, path, dict(request.http.match_info))
+        return [row for rows in found.values() for row in rows]
+
+    async def rows_beside(self, request: RequestOfUser, path: str) -> list[dict[str, Any]]:
+        """The rows that the other processes of this node's broker have of a list."""
+        found = await self.ask_all(request, path, of=self.beside())
         return [row for rows in found.values() for row in rows]
 
 

@@ -63,7 +63,8 @@ PLUGINS = (
 HIDDEN = "********"
 """Replaces passwords in answers."""
 
-SECRETS = ("default_pass",)
+SECRETS = ("default_pass", "password", "secret", "etcd_password")
+"""Settings whose values are not shown: passwords of users, keys and etcd; a cluster's secret."""
 
 
 async def status(request: ApiRequest) -> Any:

@@ -72,6 +72,8 @@ def join_peers(managed: ManagedNode, cluster: Cluster) -> PassedRequests:
             *members.ENDPOINTS,
             *shovels.ENDPOINTS,
             *federation.ENDPOINTS,
+            *quorum.ENDPOINTS,
+            *streams.ENDPOINTS,
             *snapshots.FOR_NODES,
             *trace.ENDPOINTS,
             *health.ENDPOINTS,

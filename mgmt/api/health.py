@@ -63,6 +63,9 @@ ALIVENESS_QUEUE = "aliveness-test"
 ALIVENESS_BODY = b"test_message"
 
 OK = {"status": "ok"}
+CHECKS = "/health/checks"
+MIRROR_SYNC_CRITICAL = f"{CHECKS}/node-is-mirror-sync-critical"
+QUORUM_CRITICAL = f"{CHECKS}/node-is-quorum-critical"
 NODE_HEALTH = "/healthchecks/node/{node}"
 
 
@@ -211,19 +214,31 @@ SINGLE = {**OK, "reason": "single node cluster"}
 
 
 def _is_alone(request: ApiRequest) -> bool:
+    """Whether there is one machine: no queue has a copy that outlives it."""
     peers = request.managed.peers
-    return peers is None or len(peers.members()) < 2
+    return peers is None or peers.have_one_machine()
+
+
+async def _of_machine(
+    request: ApiRequest, path: str, rows: list[dict[str, Any]], reason: str
+) -> Any:
+    """The answer with these queues, and those that other processes of the broker add: they end
+    together. Such a process answers with its own queues alone."""
+    if request.passed:
+        return rows
+    peers = request.managed.peers
+    if peers is not None:
+        found = [*rows, *await peers.rows_beside(request, path)]
+        rows = sorted(found, key=lambda row: (row["virtual_host"], row["name"]))
+    return _failed(reason, queues=rows) if rows else OK
 
 
 async def mirror_sync_critical(request: ApiRequest) -> Any:
-    """Whether a queue that should have mirrors is complete on this node only."""
+    """Whether a queue that should have mirrors is complete on this machine only."""
     cluster = request.managed.cluster
     if cluster is None or _is_alone(request):
         return SINGLE
     figures = cluster.mirroring.figures
-    found = [queue for queue in figures.led_queues() if figures.lacks_mirrors(queue)]
-    if not found:
-        return OK
     rows = [
         {
             "name": queue.name,
@@ -231,13 +246,15 @@ async def mirror_sync_critical(request: ApiRequest) -> Any:
             "type": "classic",
             "readable_name": f"queue '{queue.name}' in vhost '{queue.vhost_name}'",
         }
-        for queue in found
+        for queue in figures.led_queues()
+        if figures.lacks_mirrors(queue)
     ]
-    return _failed("There are classic mirrored queues without a synchronised mirror", queues=rows)
+    reason = "There are classic mirrored queues without a synchronised mirror"
+    return await _of_machine(request, MIRROR_SYNC_CRITICAL, rows, reason)
 
 
 async def quorum_critical(request: ApiRequest) -> Any:
-    """Whether a quorum queue or a stream would lose its majority without this node.
+    """Whether a quorum queue or a stream would lose its majority without this machine.
 
     RabbitMQ 3.10.8 looks at quorum queues only, though it confirms to a stream by majority, too.
     """
@@ -254,13 +271,11 @@ async def quorum_critical(request: ApiRequest) -> Any:
         for queue in queues_with_members(managed)
         if is_critical(managed, queue)
     ]
-    if not rows:
-        return OK
-    return _failed(
+    reason = (
         "There are quorum queues or streams that would lose their quorum if the target node is shut"
-        " down",
-        queues=rows,
+        " down"
     )
+    return await _of_machine(request, QUORUM_CRITICAL, rows, reason)
 
 
 async def node_health(request: ApiRequest) -> Any:
@@ -309,8 +324,6 @@ def _declare(vhost: VirtualHost) -> Commit | None:
     return None
 
 
-CHECKS = "/health/checks"
-
 ENDPOINTS = [
     Endpoint(f"{CHECKS}/alarms", {"GET": alarms}, summary="No alarms in the cluster"),
     Endpoint(f"{CHECKS}/local-alarms", {"GET": local_alarms}, summary="No alarms on the node"),
@@ -327,12 +340,12 @@ ENDPOINTS = [
     ),
     Endpoint(f"{CHECKS}/virtual-hosts", {"GET": virtual_hosts}, summary="All vhosts run"),
     Endpoint(
-        f"{CHECKS}/node-is-mirror-sync-critical",
+        MIRROR_SYNC_CRITICAL,
         {"GET": mirror_sync_critical},
         summary="No queue would lose its last mirror",
     ),
     Endpoint(
-        f"{CHECKS}/node-is-quorum-critical",
+        QUORUM_CRITICAL,
         {"GET": quorum_critical},
         summary="No queue would lose its majority",
     ),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from warren.core.errors import BrokerError
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import QueueType
 from warren.mgmt.api.changes import audit
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
-from warren.mgmt.queue_members import MemberRefused, add_member, delete_member
+from warren.mgmt.queue_members import MemberRefused, add_member, delete_member, leader_of
 
 
 def queue_of_type(request: ApiRequest, wanted: QueueType, otherwise: str) -> Queue:
@@ -22,6 +25,22 @@ def queue_of_type(request: ApiRequest, wanted: QueueType, otherwise: str) -> Que
     if queue.settings.type is not wanted:
         raise BadRequest(otherwise.format(queue.settings.type))
     return queue
+
+
+async def of_leader(request: ApiRequest, queue: Queue, path: str) -> Any:
+    """The answer of the node that leads the queue to a request for this path; None if that is this
+    node, or one that does not answer. Raises `ApiError` if the leader refuses.
+
+    `join_peers()` in `endpoints.py` must list the endpoint.
+    """
+    peers = request.peers
+    if peers is None or queue.is_here:
+        return None
+    leader = leader_of(request.managed, queue)
+    try:
+        return await peers.ask(leader, request, path, dict(request.http.match_info))
+    except BrokerError:
+        return None
 
 
 async def put_member(request: ApiRequest, queue: Queue) -> None:

@@ -15,7 +15,7 @@ from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import QUORUM
 from warren.core.queues.quorum_queue import QuorumQueue
 from warren.core.queues.redelivery import DELIVERY_COUNT
-from warren.mgmt.api.queue_members import put_member, queue_of_type, remove_member
+from warren.mgmt.api.queue_members import of_leader, put_member, queue_of_type, remove_member
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.listing import Row
@@ -40,8 +40,19 @@ SHOWN_OCTETS = 64
 NO_MESSAGE = "Target queue does not have a message at that position"
 
 
+QUEUE = "/control/quorum-queues/{vhost}/{queue}"
+STATUS = f"{QUEUE}/status"
+MESSAGE = f"{QUEUE}/messages/{{position}}"
+
+
 async def status(request: ApiRequest) -> Any:
     queue = queue_of_type(request, QUORUM, "Cannot get quorum status of a {} queue")
+    shown = await of_leader(request, queue, STATUS)
+    return _rows(request, queue) if shown is None else shown
+
+
+def _rows(request: ApiRequest, queue: Queue) -> list[Row]:
+    """A row for each member, as far as this node knows it."""
     index = operations(queue) if queue.is_here else None
     term = term_of(request.managed, queue)
     return [
@@ -57,7 +68,7 @@ async def status(request: ApiRequest) -> Any:
 
 
 def _log_columns(index: int | None) -> Row:
-    """The columns about the log; empty for None, since only the leader's node knows the index."""
+    """The columns about the log; empty for None: the leader knows it, and does not answer."""
     if index is None:
         return dict.fromkeys(("Log Index", "Commit Index", "Snapshot Index"), "")
     return {"Log Index": index, "Commit Index": index, "Snapshot Index": "undefined"}
@@ -131,8 +142,13 @@ async def peek(request: ApiRequest) -> Any:
     """A ready message, which is not removed; the head of the queue is at position 1."""
     queue = queue_of_type(request, QUORUM, "Cannot peek into a {} queue")
     position = _position(request.name("position"))
+    shown = await of_leader(request, queue, MESSAGE)
+    return shown if shown is not None else _peeked(request, queue, position)
+
+
+def _peeked(request: ApiRequest, queue: Queue, position: int) -> Row:
     if not isinstance(queue, QuorumQueue):
-        raise BadRequest("the queue is at another node")
+        raise BadRequest("the node that leads the queue does not answer")
     message = queue.level.look(position - 1)
     if message is None:
         raise BadRequest(NO_MESSAGE)
@@ -168,10 +184,8 @@ def _position(text: str) -> int:
     return int(text)
 
 
-QUEUE = "/control/quorum-queues/{vhost}/{queue}"
-
 ENDPOINTS = [
-    Endpoint(f"{QUEUE}/status", {"GET": status}, Right.LOCAL, "Members of a quorum queue"),
+    Endpoint(STATUS, {"GET": status}, Right.LOCAL, "Members of a quorum queue"),
     Endpoint(
         f"{QUEUE}/members/{{node}}",
         {"PUT": add, "DELETE": remove},
@@ -179,7 +193,7 @@ ENDPOINTS = [
         "Add a member of a quorum queue, or take it away",
     ),
     Endpoint(
-        f"{QUEUE}/messages/{{position}}",
+        MESSAGE,
         {"GET": peek},
         Right.LOCAL,
         "Look at a message of a quorum queue",

@@ -10,7 +10,7 @@ from typing import Any
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import STREAM
 from warren.core.queues.stream_queue import StreamingQueue
-from warren.mgmt.api.queue_members import put_member, queue_of_type, remove_member
+from warren.mgmt.api.queue_members import of_leader, put_member, queue_of_type, remove_member
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.listing import Row
 from warren.mgmt.http.request import ApiRequest
@@ -23,8 +23,18 @@ does, and shows their state as their role."""
 FIGURES = ("offset", "committed_offset", "first_offset", "readers", "segments")
 
 
+STREAMS = "/control/streams/{vhost}/{queue}"
+STATUS = f"{STREAMS}/status"
+
+
 async def status(request: ApiRequest) -> Any:
     stream = queue_of_type(request, STREAM, "Cannot get stream status of a {} queue")
+    shown = await of_leader(request, stream, STATUS)
+    return _rows(request, stream) if shown is None else shown
+
+
+def _rows(request: ApiRequest, stream: Queue) -> list[Row]:
+    """A row for each member, as far as this node knows it."""
     return [
         {
             "role": ROLES.get(member.state, member.state),
@@ -36,7 +46,7 @@ async def status(request: ApiRequest) -> Any:
 
 
 def _figures(stream: Queue) -> Row:
-    """The figures of the leader; empty on other nodes, which do not know them.
+    """The figures of the leader; empty on other nodes, if the leader does not answer them.
 
     `offset` and `committed_offset` are those of the last message, -1 if there was none yet.
     `segments` is always empty, since Warren does not keep a stream in segments.
@@ -61,10 +71,8 @@ async def remove_replica(request: ApiRequest) -> None:
     await remove_member(request, stream)
 
 
-STREAMS = "/control/streams/{vhost}/{queue}"
-
 ENDPOINTS = [
-    Endpoint(f"{STREAMS}/status", {"GET": status}, Right.LOCAL, "Replicas of a stream"),
+    Endpoint(STATUS, {"GET": status}, Right.LOCAL, "Replicas of a stream"),
     Endpoint(
         f"{STREAMS}/members/{{node}}",
         {"PUT": put_replica, "DELETE": remove_replica},

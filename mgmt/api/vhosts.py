@@ -204,7 +204,8 @@ async def list_topic_permissions(request: ApiRequest) -> Any:
 async def start_vhost(request: ApiRequest) -> None:
     """Check that the virtual host exists. There is nothing to start: on a running node all run."""
     node, vhost = request.name("node"), request.name("vhost")
-    if node != request.node.name:
+    running = (request.node.name, *(request.peers.linked() if request.peers is not None else ()))
+    if node not in running:
         raise BadRequest(f"Request to node {node} failed with nodedown")
     if vhost not in request.node.vhosts:
         missing = f"{{no_such_vhost,{term(vhost)}}}"

@@ -39,13 +39,18 @@ def _status(call: Call) -> dict[str, Any]:
 
 def _failing(call: Call, *check: str) -> dict[str, Any] | None:
     """The failure that a health check reports; None if all is well."""
+    is_well, said = _checked(call, *check)
+    return None if is_well else said
+
+
+def _checked(call: Call, *check: str) -> tuple[bool, dict[str, Any]]:
+    """Whether all is well, and what the health check says."""
     try:
-        call.client.get(*CHECKS, *check)
+        return True, dict(call.client.get(*CHECKS, *check))
     except Refused as refused:
         if refused.status == 503:
-            return dict(refused.answer)
+            return False, dict(refused.answer)
         raise
-    return None
 
 
 # Running
@@ -278,11 +283,11 @@ def certificates(call: Call) -> Answer:
 
 
 def _critical(call: Call, check: str, well: str) -> Answer:
-    failure = _failing(call, check)
-    if failure is not None:
-        queues = "".join([f"\n{row['readable_name']}" for row in failure.get("queues", ())])
-        raise CheckFailed(f"{failure['reason']}{queues}")
-    if len(call.client.get("members")["members"]) > 1:
+    is_well, said = _checked(call, check)
+    if not is_well:
+        queues = "".join([f"\n{row['readable_name']}" for row in said.get("queues", ())])
+        raise CheckFailed(f"{said['reason']}{queues}")
+    if "reason" not in said:
         return f"Node {call.node} reported {well}"
     return (
         f"Node {call.node} seems to be the only one in a single node cluster,"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from warren.core.definitions.validation import NotThere, ValidationFailed
-from warren.core.errors import AccessRefused, BrokerError, NotFound
+from warren.core.errors import AccessRefused, BrokerError, HomeNodeDown, NotFound
 from warren.mgmt.definitions.errors import DefinitionsRefused
 
 
@@ -64,6 +64,9 @@ def from_broker(error: BrokerError) -> ApiError:
         return BadRequest(error.reason)
     if isinstance(error, ValidationFailed):
         return BadRequest(error.text)
+    if isinstance(error, HomeNodeDown):
+        # The API shows the queue: that it does not exist would be no answer.
+        return ObjectNotFound("not_found", error.text)
     if isinstance(error, NotThere | NotFound):
         return ObjectNotFound()
     return BadRequest(error.text)

@@ -1,7 +1,8 @@
 """Serves a `KeyStore` as etcd's JSON gateway does: `EtcdClient` sees no difference.
 
 Answerable for durable answers: no answer to a change, a question or a watch leaves before the
-revision it names is on disk. So a revision that a node has heard of survives any crash.
+revision it names is on disk. So a revision that a node has heard of survives any crash. A lease
+is not on disk, so it is kept alive while the disk takes no change, as when it is full.
 
 This module imports aiohttp.
 """
@@ -20,6 +21,7 @@ from aiohttp import web
 from warren.core.ports import Clock, Commit
 from warren.core.scheduling.periodic import Periodic
 from warren.mirror.definitions.etcd_messages import (
+    Header,
     KeepAliveAnswer,
     KeyValue,
     Range,
@@ -87,10 +89,11 @@ class KeyGateway:
             ("/v3/kv/range", self._range),
             ("/v3/kv/txn", self._txn),
             ("/v3/lease/grant", self._grant),
-            ("/v3/lease/keepalive", self._keep_alive),
             ("/v3/lease/revoke", self._revoke),
         ):
             app.router.add_post(path, self._answering(handle))
+        keep_alive = self._answering(self._keep_alive, names_revision=False)
+        app.router.add_post("/v3/lease/keepalive", keep_alive)
         app.router.add_post("/v3/watch", self._watch)
 
     def start(self) -> None:
@@ -143,7 +146,9 @@ class KeyGateway:
 
     # Requests
 
-    def _answering(self, handle: Handle) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _answering(
+        self, handle: Handle, *, names_revision: bool = True
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(request: web.Request) -> web.Response:
             body = await request.read()
             try:
@@ -154,7 +159,8 @@ class KeyGateway:
                 return _refusal(str(declined), declined.code)
             content = msgspec.json.encode(result)
             self._save()
-            await self._on_disk()
+            if names_revision:
+                await self._on_disk()
             return web.Response(body=content, content_type="application/json")
 
         return answer
@@ -179,7 +185,10 @@ class KeyGateway:
 
     def _keep_alive(self, body: bytes) -> object:
         wanted = _read(body, LeaseWanted)
-        return KeepAliveAnswer(self.store.keep_alive(wanted.ID, self._clock.now()))
+        kept = self.store.keep_alive(wanted.ID, self._clock.now())
+        # No revision is named, as it may not be on disk yet; nodes do not look at it.
+        header = Header(self.store.cluster_id)
+        return KeepAliveAnswer(msgspec.structs.replace(kept, header=header))
 
     def _revoke(self, body: bytes) -> object:
         self.store.revoke(_read(body, LeaseWanted).ID)

@@ -296,8 +296,10 @@ class Membership:
             await self._pause()
             try:
                 await self._keep_alive()
-                found = await self._directory.look()
-            except EtcdError:
+                # The next keep-alive is due then, and must not wait for an answer to this.
+                async with asyncio.timeout(self._lease_ttl_s / RENEWALS_PER_TTL):
+                    found = await self._directory.look()
+            except (EtcdError, TimeoutError):
                 # Only try again: the node learns from its lease that etcd is lost, or earlier from
                 # its definitions.
                 await asyncio.sleep(RETRY_S)

@@ -21,27 +21,18 @@ class QueueMoved(BrokerError):
 class QueueEnd(Event):
     """Happens when the queue is deleted, or another object stands for it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._unused: dict[Event, None] = {}
-
-    def happen(self) -> None:
-        super().happen()
-        unused, self._unused = self._unused, {}
-        for event in unused:
-            event.happen()
-
     def unless_used(self, deletion: Waiting[Any]) -> Event:
-        """An event that happens when the queue is gone, or its leader has refused to delete it."""
+        """An event that happens when the queue is gone and its leader has answered, as all nodes
+        know then; or when the leader has refused to delete it."""
         over = Event()
-        self._unused[over] = None
 
         def finish(result: Callable[[], Any]) -> None:
             try:
                 result()
             except BrokerError:
-                self._unused.pop(over, None)
                 over.happen()
+            else:
+                self.then(over.happen)
 
         run(deletion, finish)
         return over

@@ -13,12 +13,12 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from warren.core.errors import NotFound, QueueNotHere
+from warren.core.errors import BrokerError, NotFound, QueueNotHere
 from warren.core.messages.message_observer import TracedClient
 from warren.core.node import HeldAfar, Node
 from warren.core.ports import Timer
 from warren.core.queues.local_queue import LocalQueue
-from warren.core.scheduling.waiting import Event
+from warren.core.scheduling.waiting import Event, Until
 from warren.mirror.messages.calls import Calls, NodeDown
 from warren.mirror.messages.cargo import Unpacker
 from warren.mirror.messages.origin import origin_name
@@ -88,6 +88,7 @@ class QueueHost:
         calls.serve("queue.counts", self._counts)
         calls.serve("queue.purge", self._purge)
         calls.serve("queue.delete", self._delete)
+        calls.serve("queue.leave", self._leave)
         calls.serve("queue.resume", self._resume)
         node.local_queues.watch(self._queue_here, self._queue_gone)
         node.other_clients.append(self._held_afar)
@@ -188,6 +189,21 @@ class QueueHost:
         session = await self._asked(node, queue_id)
         await session.queue.end(if_unused=if_unused, if_empty=if_empty)
         return session.queue.left_ready
+
+    async def _leave(self, node: str, queue_id: int) -> None:
+        """Delete an auto-delete queue whose last consumer at the asking node has left. The answer
+        comes when all nodes know that it is gone, or when others use it."""
+        if queue_id in self._node.local_queues:
+            queue = self._node.local_queues[queue_id]
+            try:
+                await queue.end(if_unused=True, if_empty=False)
+            except BrokerError:
+                if not queue.deleted:
+                    raise
+        # It may be gone here before other nodes know.
+        commit = self._node.metadata.uncommitted()
+        if commit is not None:
+            await Until(commit, lambda: commit.done)
 
     async def _resume(self, node: str, queue_id: int) -> tuple[int | None, list[int]]:
         """The number up to which the queue has all publishes of the node, and those it refused.

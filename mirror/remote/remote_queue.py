@@ -277,7 +277,7 @@ class RemoteQueue(Queue):
         self._leaders.send(self.leader, Kind.CANCEL, _CONSUMER.pack(self.queue_id, number))
         if self._told or self._waiting or not self.auto_delete:
             return None
-        return self._gone.unless_used(self._ask("delete", True, False))
+        return self._gone.unless_used(self._ask("leave"))
 
     def remove_consumers(self, consumers: Collection[Consumer]) -> Event | None:
         gone = frozenset(consumers)

@@ -373,6 +373,7 @@ class TestDisk:
     def test_no_answer_leaves_before_its_revision_is_on_disk(self, tmp_path: Path) -> None:
         async def whole() -> None:
             async with served(tmp_path / "keys") as (server, client):
+                lease = await client.grant_lease(5)
                 async with await client.watch(WatchCreate(b"/", b"0", 2)) as stream:
                     held: list[Sequence[object]] = []
                     group = server.file._writer._group
@@ -385,6 +386,8 @@ class TestDisk:
                         await asyncio.sleep(0)
                     done, _ = await asyncio.wait((writing, reading, hearing), timeout=0.1)
                     assert not done and not held
+                    # A lease changes nothing on disk, and its node must not lose it.
+                    assert await asyncio.wait_for(client.keep_alive(lease.ID, 9.0), 9.0) == 5
                     group._write_batch, group._run = write, run
                     group._start(batch)
                     await asyncio.gather(writing, reading, hearing)

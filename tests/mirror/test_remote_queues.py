@@ -372,6 +372,33 @@ def test_an_auto_delete_queue_is_gone_when_its_last_consumer_hears_that_it_has_l
     assert "used" in cluster["a"].vhost.queues
 
 
+@pytest.mark.parametrize("how", ["cancel", "channel.close", "connection.close"])
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_an_auto_delete_queue_is_gone_everywhere_when_its_last_consumer_hears_that_it_has_left(
+    cluster: Cluster, how: str, node: str
+) -> None:
+    a, b = cluster["a"].connects(), cluster[node].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q", auto_delete=True)
+    b.consumes("q", "tag")
+    # Node c hears of the end of the queue later than the others.
+    cluster.cut_store("c")
+    if how == "cancel":
+        b.sends(commands.Basic.Cancel, consumer_tag="tag")
+    elif how == "channel.close":
+        b.sends(commands.Channel.Close)
+    else:
+        b.sends(commands.Connection.Close, channel=0)
+    cluster.clock.advance(abreast.PATIENCE_S / 2)
+    assert "q" in cluster["c"].vhost.queues
+    assert not b.pipe.written
+    cluster.restore_store("c")
+    cluster.settle()
+    assert "q" not in cluster["c"].vhost.queues
+    assert b.pipe.written
+
+
 def test_who_leaves_an_auto_delete_queue_is_answered_when_its_leader_is_away(
     cluster: Cluster,
 ) -> None:

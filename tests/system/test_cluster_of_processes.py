@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,5 +61,13 @@ def test_copies_of_a_queue_are_on_different_machines(
             where = ("--data-dir", machines["a"].data_dir)
             refused = run_warren("ctl", command, queue, more, *where)
             assert refused.returncode and "node_on_same_machine" in refused.stderr
+        # Whichever process is asked: the queues of the others end with the machine, too.
+        for broker in machines.values():
+            for number in (1, 2):
+                path = f"/process/{number}/api/health/checks/node-is-quorum-critical"
+                status, said = broker.get(path)
+                assert status == 503
+                named = [row["name"] for row in json.loads(said)["queues"]]
+                assert named == [f"{kind}{number}" for kind in "qs" for number in range(4)]
         for broker in machines.values():
             broker.stop()

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,32 @@ def test_the_exit_code_of_a_broker_of_processes_tells_that_one_could_not_write_a
     _, code = fill_and_end(server, small_disk, until, signal.SIGTERM)
     assert server.log.count("messages_unwritten") == 1
     assert code == EXIT_UNWRITTEN
+
+
+def test_processes_go_on_while_a_definition_waits_for_space(
+    small_disk: Path, start_server: Callable[..., Any], until: Callable[..., None]
+) -> None:
+    ttl_s = 2
+    config = f"disk_free_limit.absolute = {NO_LIMIT}\nprocesses = 2\ncluster.lease_ttl = {ttl_s}"
+    server = start_server(data_dir=small_disk / "data", config=config)
+    clients = [BulkClient(server.port).open() for _ in range(4)]
+    for number, client in enumerate(clients):
+        client.declare(f"q{number}")
+    fill_up(small_disk / "more")
+    clients[0].send(declare_bytes("waits"))
+    until(lambda: "shared_definitions_write_failed" in server.log)
+    # Three times as long as a lease lasts.
+    end = time.monotonic() + 3 * ttl_s
+    while time.monotonic() < end:
+        for number, client in enumerate(clients[1:], 1):
+            assert client.ready(f"q{number}") == 0
+        time.sleep(0.1)
+    assert "cluster_lease_lost" not in server.log
+    (small_disk / "more").unlink()
+    clients[0].expect(QUEUE_DECLARE_OK)
+    for client in clients:
+        client.close()
+    assert server.terminate() == 0
 
 
 def fill_and_end(

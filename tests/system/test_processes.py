@@ -75,6 +75,9 @@ def test_it_is_one_broker(broker: Processes, until: Until, monkeypatch: pytest.M
     # What operators set holds at all of them.
     policy = {"pattern": "^q", "definition": {"max-length": 1}, "apply-to": "queues"}
     assert broker.api.put("/policies/%2F/short", policy)[0] == 201
+    # Whichever process is asked about whichever.
+    for name in [*channels] * 8:
+        assert broker.api.post(f"/vhosts/%2F/start/{name}")[0] == 204
     until(lambda: {row.get("messages") for row in broker.api.get("/queues")[1]} == {1})
     exclusive = channels["warren-2@here"].queue_declare("", exclusive=True).method.queue
     assert broker.queues()[exclusive] == "warren-2@here"
@@ -242,6 +245,8 @@ def test_one_that_ends_again_and_again_stays_down_and_the_others_go_on(
     here.basic_publish("", led["warren@here"], b"goes on", PERSISTENT, mandatory=True)
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="home node"):
         here.queue_declare(led["warren-2@here"], passive=True)
+    status, refused = broker.api.delete(f"/queues/%2F/{led['warren-2@here']}")
+    assert status == 404 and "is down or inaccessible" in refused["reason"]
 
 
 def test_all_processes_end_when_the_supervisor_is_killed_and_a_start_finds_all(
@@ -316,11 +321,53 @@ def test_a_process_that_is_drained_gets_no_new_clients(broker: Processes) -> Non
     assert len(broker.channels()) == 2
 
 
+def test_checks_before_a_stop_know_that_all_processes_end_together(broker: Processes) -> None:
+    broker.start(processes=2)
+    channel = broker.connect().channel()
+    for number in range(2):
+        arguments = {"x-queue-type": "quorum"}
+        channel.queue_declare(f"q{number}", durable=True, arguments=arguments)
+    policy = {"pattern": "", "definition": {"ha-mode": "all"}, "apply-to": "queues"}
+    assert broker.api.put("/policies/%2F/mirrored", policy)[0] == 201
+    channel.queue_declare("classic", durable=True)
+    for number in (1, 2):
+        for check in ("mirror-sync", "quorum"):
+            path = f"/process/{number}/api/health/checks/node-is-{check}-critical"
+            status, said = broker.get(path)
+            assert (status, json.loads(said)["reason"]) == (200, "single node cluster")
+    second = ["--data-dir", str(broker.data_dir / "processes" / "2")]
+    said = do(*second, "check_if_node_is_quorum_critical").stdout
+    assert said.endswith("the check does not apply\n")
+
+
+def test_quorum_queues_and_streams_are_shown_alike_by_every_process(broker: Processes) -> None:
+    broker.start(processes=2)
+    channel = broker.connect().channel()
+    channel.confirm_delivery()
+    for number in range(4):
+        arguments = {"x-queue-type": "quorum" if number < 2 else "stream"}
+        channel.queue_declare(f"q{number}", durable=True, arguments=arguments)
+        channel.basic_publish("", f"q{number}", b"shown", PERSISTENT)
+    directories = broker.data_dir, broker.data_dir / "processes" / "2"
+    for command in ("quorum_status q0", "quorum_status q1", "stream_status q2", "stream_status q3"):
+        asked = ["--formatter", "json", *command.split()]
+        (row,), other = (ctl("--data-dir", str(directory), *asked) for directory in directories)
+        assert other == [row] and row.get("Log Index", 1) == 1 and row.get("offset", 0) == 0
+    for command in ("peek q0 1", "peek q1 1"):
+        shown = [do("-q", "--data-dir", str(one), *command.split()).stdout for one in directories]
+        assert shown[0] == shown[1] and "shown" in shown[0]
+    for directory in directories:
+        gone = do("--data-dir", str(directory), "peek", "q0", "2", check=False)
+        assert "does not have a message at that position" in gone.stderr
+
+
 def test_a_process_is_neither_forgotten_nor_given_the_memory_of_all(
     broker: Processes, until: Until
 ) -> None:
     broker.start(processes=2)
     second = ["--data-dir", str(broker.data_dir / "processes" / "2")]
+    # What the links between processes are sealed with is not shown, as in reports.
+    assert ctl(*second, "environment", "--formatter", "json")["cluster"]["secret"] == "*" * 8
     limits = {node["name"]: node["mem_limit"] for node in broker.nodes()}
     do(*second, "set_vm_memory_high_watermark", "0.2")
     now = {node["name"]: node["mem_limit"] for node in broker.nodes()}
