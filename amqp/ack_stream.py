@@ -27,8 +27,9 @@ _BITS_BYTES = 2
 
 
 def serve_acks(channel: Channel, data: bytes, pos: int) -> int:
-    """Serve the basic.ack whose whole frame begins at `pos`, and those right behind it that are for
-    the same channel and for one message each, too. Returns the octets of these further ones.
+    """Serve a basic.ack, whose whole frame begins at `pos`. If it is for one message, serve those
+    right behind it, too, that are for one message of the same channel each. Returns how many octets
+    these further frames have.
 
     Raises `PreconditionFailed` for a tag that is not outstanding, when those before it are served.
     """

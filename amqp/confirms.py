@@ -189,8 +189,9 @@ class ChannelConfirms(PublishConfirms):
 
 
 class ScatteredConfirms(PublishConfirms):
-    """The waiter for publishes whose numbers are not in a row, or that came on several channels.
-    Their queue knows them by their places among the `waiters`."""
+    """The waiter for publishes that a queue gets in one call, though their numbers are not in a row
+    or they came on several channels. The queue numbers them from 0 on: by their places among the
+    `waiters`."""
 
     __slots__ = ("_waiters",)
 

@@ -69,7 +69,7 @@ def decode_named(data: bytes, offset: int, names: Container[bytes]) -> Table:
 def plain_pairs(
     data: bytes, offset: int, arrays: Container[bytes] = ()
 ) -> dict[bytes, bytes] | None:
-    """The pairs of the table whose length prefix starts at `offset`, as octets by their names.
+    """Cut a table into its pairs: their octets, by their names. Its length prefix is at `offset`.
 
     None if the table would not be the same octets once it is decoded and encoded again, or if that
     is not certain: with tables, arrays and fractions in it, and where it is malformed. Values with
@@ -179,7 +179,7 @@ _FIXED: dict[int, tuple[str, struct.Struct]] = {
 }
 _FIXED_BYTES = {letter: code.size for letter, (_, code) in _FIXED.items()}
 _BOOLEAN = ord("t")
-# Of the types of fixed size, those whose octets stay as they are.
+# The sizes of those types of `_FIXED` whose values are the same octets when they are encoded again.
 _PLAIN_BYTES = {ord(letter): _FIXED_BYTES[ord(letter)] for letter in "IibBsulT"}
 _IN_ARRAY = {letter: struct.Struct(f">x{code.format[1:]}") for letter, (_, code) in _FIXED.items()}
 """The types of `_FIXED` with a pad octet in front, which skips the letter of an array's item."""

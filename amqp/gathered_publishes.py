@@ -49,11 +49,12 @@ the storage then writes them once; it writes small ones once for each queue anyw
 
 
 class GatheredPublishes:
-    """Publishes of one channel to the same queues, which are none until they are known.
+    """Publishes to the same queues, which are none until they are known.
 
     `lives_ms` is their expiration; None without one. They are added to `envelopes` and `bodies`,
-    and handed over when there are as many as `room`; both are new lists afterwards. `route` is that
-    of the last publish. `may_wait`: they may wait while others are gathered for other queues.
+    and handed over when there are as many as `room`; both are new lists afterwards. `channel` and
+    `route` are those of the last publish. They are of one channel, unless other batches wait.
+    `may_wait`: they may wait while others are gathered for other queues.
 
     For `Gathering`: `noted` is how many of the publishes it has noted in its order of arrival, and
     `waiters` have their confirms and numbers, once they have some.
