@@ -12,7 +12,14 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import (
+    BadStatusLine,
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    RemoteDisconnected,
+)
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 from zlib import crc32
@@ -71,9 +78,10 @@ class NodeClient:
                 if answer.status not in BUSY:
                     break
                 reason = f"{answer.status} {answer.body.decode(errors='replace')[:200]}"
-            except ssl.SSLCertVerificationError as error:
-                raise StoreRefused(f"{self.address.url}: {error}") from error
             except (OSError, HTTPException) as error:
+                never = _why_never(error)
+                if never is not None:
+                    raise StoreRefused(f"{self.address.url}: {never}") from error
                 reason = str(error) or type(error).__name__
             if wait_s is None:
                 raise StoreRefused(f"{self.address.url} does not answer: {reason}")
@@ -129,6 +137,21 @@ def _answered(
         connection.close()
         _connections.open.pop(address, None)
         raise
+
+
+def _why_never(error: Exception) -> str | None:
+    """Why a further try would fail, too; None if it may not."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return str(error)
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return "no TLS is spoken there; without it, a URL begins with warren:// or http://"
+    if not isinstance(error, BadStatusLine) or isinstance(error, RemoteDisconnected):
+        return None
+    line = str(error.args[0])
+    if line.startswith("AMQP"):
+        return "AMQP is spoken there, and not HTTP; the port of the HTTP API is 15672 in most cases"
+    # A connection may have been cut in the middle of the line.
+    return None if "HTTP/".startswith(line[:5]) else f"no HTTP is spoken there: {line[:80]!r}"
 
 
 def _check_octets(response: HTTPResponse, octets: bytes) -> None:

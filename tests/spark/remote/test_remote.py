@@ -345,6 +345,42 @@ def test_a_node_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         rows(f"warren://127.0.0.1:{port}")
 
 
+@contextmanager
+def answering(octets: bytes) -> Iterator[int]:
+    """A port where each connection is answered with these octets, and closed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = listener.accept()
+                    with client:
+                        client.recv(4096)
+                        client.sendall(octets)
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "octets", "why"),
+    [
+        ("warren", b"AMQP\0\0\x09\x01", "AMQP is spoken there, and not HTTP; .* 15672"),
+        ("warren", b"SSH-2.0-x\r\n", "no HTTP is spoken there: 'SSH-2.0-x"),
+        ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "no TLS is spoken there; .* http://"),
+    ],
+    ids=["amqp", "ssh", "plain"],
+)
+def test_a_port_of_another_protocol_is_refused_at_once(
+    scheme: str, octets: bytes, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_node, "WAITS_S", (60.0,))
+    with answering(octets) as port, pytest.raises(StoreRefused, match=why) as refused:
+        rows(f"{scheme}://127.0.0.1:{port}")
+    assert "\0" not in str(refused.value)
+
+
 def test_the_second_node_of_a_url_is_asked_when_the_first_is_silent(
     shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
