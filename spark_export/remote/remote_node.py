@@ -11,7 +11,7 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http.client import (
     BadStatusLine,
     HTTPConnection,
@@ -25,7 +25,7 @@ from urllib.parse import quote
 from zlib import crc32
 
 from warren.spark_export import errors
-from warren.spark_export.errors import SparkExportError, StoreRefused
+from warren.spark_export.errors import NodeSilent, SparkExportError, StoreRefused
 from warren.spark_export.node_urls import NodeAddress
 
 TIMEOUT_S: Final = 60.0
@@ -47,14 +47,16 @@ class NodeClient:
         self.address = address
         self._authorization = authorization
 
-    def ask(self, method: str, *path: str, body: Any = None) -> Any:
+    def ask(self, method: str, *path: str, body: Any = None, once: bool = False) -> Any:
         """Send a request; returns the JSON of the answer, None if it is empty.
 
-        The parts of the path are encoded here. Raises the `SparkExportError` that the node names;
-        `StoreRefused` for other refusals and if the node does not answer.
+        The parts of the path are encoded here. With `once` there are no further tries. Raises the
+        `SparkExportError` that the node names; `StoreRefused` for other refusals, `NodeSilent` if
+        the node does not answer.
         """
         octets = None if body is None else json.dumps(body).encode()
-        answer = self._answer(method, path, octets, {"Content-Type": "application/json"})
+        waits_s = () if once else WAITS_S
+        answer = self._answer(method, path, octets, {"Content-Type": "application/json"}, waits_s)
         return json.loads(answer.body) if answer.body else None
 
     def read(self, *path: str, start: int, size: int) -> bytes:
@@ -63,16 +65,21 @@ class NodeClient:
         Raises FileNotFoundError, and what `ask` raises.
         """
         last = start + min(size, PIECE_BYTES) - 1
-        answer = self._answer("GET", path, None, {"Range": f"bytes={start}-{last}"})
+        answer = self._answer("GET", path, None, {"Range": f"bytes={start}-{last}"}, WAITS_S)
         return b"" if answer.status == 416 else answer.body
 
     def _answer(
-        self, method: str, path: tuple[str, ...], body: bytes | None, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: tuple[str, ...],
+        body: bytes | None,
+        headers: Mapping[str, str],
+        waits_s: Sequence[float],
     ) -> _Answer:
         target = f"{self.address.prefix}/api/snapshots"
         target += "".join(f"/{quote(part, safe='')}" for part in path)
         sent = {**headers, "Authorization": self._authorization, "Accept-Encoding": "identity"}
-        for wait_s in (*WAITS_S, None):
+        for wait_s in (*waits_s, None):
             try:
                 answer = _answered(self.address, method, target, body, sent)
                 if answer.status not in BUSY:
@@ -84,11 +91,30 @@ class NodeClient:
                     raise StoreRefused(f"{self.address.url}: {never}") from error
                 reason = str(error) or type(error).__name__
             if wait_s is None:
-                raise StoreRefused(f"{self.address.url} does not answer: {reason}")
+                raise NodeSilent(f"{self.address.url} does not answer: {reason}")
             time.sleep(wait_s)
         if answer.status >= 400 and answer.status != 416:
             raise _refusal(self.address, answer)
         return answer
+
+
+def ask_one(clients: Sequence[NodeClient], *path: str) -> tuple[NodeClient, Any]:
+    """Ask nodes one after the other until one answers; if none does, again after a pause.
+
+    Returns the client that got the answer, and its JSON. Raises what `ask` raises.
+    """
+    for wait_s in (*WAITS_S, None):
+        refusals: list[StoreRefused] = []
+        for client in clients:
+            try:
+                return client, client.ask("GET", *path, once=True)
+            except StoreRefused as refusal:
+                refusals.append(refusal)
+        final = [refusal for refusal in refusals if not isinstance(refusal, NodeSilent)]
+        if final or wait_s is None:
+            raise (final or refusals)[-1]
+        time.sleep(wait_s)
+    raise AssertionError("the last round returns or raises")
 
 
 class _Answer(NamedTuple):

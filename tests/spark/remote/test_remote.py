@@ -381,14 +381,35 @@ def test_a_port_of_another_protocol_is_refused_at_once(
     assert "\0" not in str(refused.value)
 
 
-def test_the_second_node_of_a_url_is_asked_when_the_first_is_silent(
+def test_the_second_node_of_a_url_is_asked_at_once_when_the_first_is_silent(
     shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_node, "WAITS_S", ())
+    monkeypatch.setattr(remote_node, "WAITS_S", (60.0,))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     both = f"warren://127.0.0.1:{port},127.0.0.1:{shared_broker.http_port}"
     assert len(rows(both, queue="orders")) == COUNT
+
+
+def test_nodes_of_a_url_are_asked_again_while_none_answers(
+    shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_node, "WAITS_S", (1.0, 2.0))
+    proxies = [Proxy(shared_broker.http_port) for _ in range(2)]
+    entries = [NodeAddress("127.0.0.1", int(one.url.rpartition(":")[2])) for one in proxies]
+    for proxy in proxies:
+        proxy.cuts = 1
+    pauses: list[float] = []
+    monkeypatch.setattr(remote_node.time, "sleep", pauses.append)
+    proxies[0].cuts = 2
+    store = RemoteStore(entries, Login("guest", "guest"))
+    assert len(store.nodes()) == 1
+    assert pauses == [1.0] and [proxy.accepted for proxy in proxies] == [2, 2]
+    # The one that answered is asked first from now on.
+    assert len(store.nodes()) == 1
+    assert proxies[0].accepted == 2
+    for proxy in proxies:
+        proxy.close()
 
 
 def test_a_node_that_cannot_make_snapshots_says_what_is_missing(
