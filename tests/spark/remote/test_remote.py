@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from warren.spark_export.errors import (
     StoreRefused,
 )
 from warren.spark_export.node_urls import Login, NodeAddress, parse_node_url
-from warren.spark_export.remote import remote_node, remote_store
+from warren.spark_export.remote import lease_keeper, remote_node, remote_store
 from warren.spark_export.remote.remote_files import RemoteFiles
 from warren.spark_export.remote.remote_store import RemoteStore
 from warren.spark_export.snapshot.options import parse_options
@@ -439,6 +441,27 @@ def test_a_snapshot_goes_with_the_application_it_was_made_for(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert [one.id for one in list_snapshots(tmp_path / "data")] == [kept.parts[0].files.snapshot]
+
+
+def test_a_node_that_is_gone_is_tried_once_when_an_application_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each snapshot that it made: there may be thousands."""
+    pauses: list[float] = []
+    monkeypatch.setattr(remote_node, "WAITS_S", (1.0, 2.0))
+    monkeypatch.setattr(remote_node.time, "sleep", pauses.append)
+    with subprocess.Popen(["true"]) as application:
+        owner = owner_of(application.pid)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    leases = tmp_path / "leases"
+    leases.mkdir()
+    (leases / lease_keeper.OWNER_FILE).write_text(json.dumps(owner))
+    for number in range(5):
+        parts = [[asdict(NodeAddress("127.0.0.1", port)), f"snapshot-{number}", "token"]]
+        (leases / f"snapshot-{number}.json").write_text(json.dumps(parts))
+    lease_keeper.keep(leases)
+    assert pauses == [1.0, 2.0] and not leases.exists()
 
 
 # Streams with a cursor
