@@ -72,7 +72,7 @@ class SparkMachine:
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 [*with_the_tests, *apart, "sh", "-c", script, str(hidden), *command],
-                env={**os.environ, **environment},
+                env={**os.environ, "TMPDIR": str(log.parent), **environment},
                 cwd=log.parent,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
