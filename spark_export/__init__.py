@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 _PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 
 
-def register(spark: SparkSession, pushdown: bool = True) -> None:
+def register(spark: SparkSession, pushdown: bool = False) -> None:
     """Register the format in a session; with `pyspark_warren` installed, it is registered already.
 
-    With `pushdown`, filters on vhost, queue, seq, enqueued_at and exchange reduce what is read.
-    Spark has filter pushdown off; this switches it on for all Python data sources of the session.
+    With `pushdown`, the option `filterPushdown` can be used. Spark has filter pushdown off; this
+    switches it on for all Python data sources of the session.
     """
     from warren.spark_export.source.source import MessageStoreSource
 

@@ -22,6 +22,10 @@ class StoreRefused(SparkExportError):
     """There is no store, or a later version wrote it, or the user may not read it."""
 
 
+class NodeSilent(StoreRefused):
+    """A node does not answer."""
+
+
 class ExportRunning(StoreRefused):
     """Another process writes this export."""
 

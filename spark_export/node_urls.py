@@ -71,9 +71,11 @@ def parse_node_url(
     for host in hosts.split(","):
         one = urlsplit(f"//{host}")
         try:
-            port = one.port or SCHEMES[scheme]
+            port = SCHEMES[scheme] if one.port is None else one.port
         except ValueError:
-            raise OptionRefused(f"{shown} has no port as it should be") from None
+            port = 0
+        if not port:
+            raise OptionRefused(f"{shown} has no port as it should be")
         if not one.hostname:
             raise OptionRefused(f"{shown} names no host; warren://node:15672 does")
         prefix = parts.path.rstrip("/")

@@ -22,6 +22,8 @@ from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.http.slices import Breather, chunks
 from warren.mgmt.waiting import reached
+from warren.mirror.replication.copies.copies_here import CopiesHere
+from warren.mirror.replication.copies.copy_here import CopyHere
 
 BUCKET_BITS: Final = 12
 """Positions are sorted in buckets of 4096 at most, which takes less than a slice."""
@@ -39,27 +41,32 @@ Range = tuple[int, int]
 
 
 async def deliveries(request: ApiRequest) -> Any:
-    """Which positions of the durable queues that this node leads are unacknowledged, and below
-    which position a consumer may have had a message.
+    """Which positions of the durable queues that this node leads, or mirrors, are unacknowledged,
+    and below which position a consumer may have had a message.
 
     Each of `levels` has ranges of positions, end exclusive, and the id that the storage has for the
     queue; each level of a queue with priorities has an id of its own, and a level with many ranges
     has several rows. A level without a row has neither unacknowledged nor redelivered messages.
 
     The body may have `queue_ids`, a list of ids of queues as hexadecimal numbers: then only these
-    are in the answer, and `elsewhere` has those that are not led here.
+    are in the answer, and `elsewhere` has those of which this node does not know it.
+
+    Of a queue that this node mirrors it is told what the leader has told so far, which is some
+    hundredths of a second old; and a consumer may have had what the leader has announced that it
+    may hand out. Mirrors of quorum queues do not know which messages are unacknowledged.
 
     Messages that were acknowledged before the request are removed from the storage before the
     answer, so a program that reads the storage after it does not find them there.
     """
     wanted = await _queue_ids(await request.body())
-    survey = DeliverySurvey(request.node)
+    cluster = request.managed.cluster
+    survey = DeliverySurvey(request.node, None if cluster is None else cluster.mirroring.copies)
     await survey.ask_for(wanted)
     rows = await survey.rows()
     storage = request.managed.storage
     if storage is not None:
         await reached(storage.journal.removals_written())
-    elsewhere = [] if wanted is None else sorted(wanted - survey.led_here)
+    elsewhere = [] if wanted is None else sorted(wanted - survey.known)
     return {
         "levels": chunks(rows),
         "elsewhere": [f"{queue_id:016x}" for queue_id in elsewhere],
@@ -124,12 +131,15 @@ class AskedQueue(NamedTuple):
 class DeliverySurvey:
     """Collects what the queues of a node know about deliveries."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, copies: CopiesHere | None = None) -> None:
+        """`copies` are what the node has of queues that other nodes lead."""
         self._node = node
+        self._copies = copies
         self._asked: dict[HeldQueue, AskedQueue] = {}
+        self._asked_copies: list[CopyHere] = []
         self._breather = Breather()
-        self.led_here: set[int] = set()
-        """The ids of the queues asked for that this node leads."""
+        self.known: set[int] = set()
+        """The ids of the queues asked for whose deliveries are known here."""
 
     async def ask_for(self, wanted: set[int] | None) -> None:
         """Find the queues with the ids that are `wanted`; None is for all.
@@ -145,10 +155,14 @@ class DeliverySurvey:
                     continue
                 storage_id = self._storage_id(queue)
                 if wanted is None or storage_id in wanted:
-                    self.led_here.add(storage_id)
+                    self.known.add(storage_id)
                     if not isinstance(queue, StreamingQueue) and queue.settings.delays is None:
                         unacked = [Positions() for _ in queue.levels]
                         self._asked[queue] = AskedQueue(queue, storage_id, unacked)
+        for copy in self._copies or ():
+            await self._breather.breathe()
+            if wanted is None or copy.storage_id in wanted:
+                self._asked_copies.append(copy)
 
     def _storage_id(self, queue: LocalQueue) -> int:
         stored = self._node.metadata.get(queue.key)
@@ -170,7 +184,7 @@ class DeliverySurvey:
             queue = asked.queue
             if queue.deleted:
                 # Another node may lead it by now.
-                self.led_here.discard(asked.storage_id)
+                self.known.discard(asked.storage_id)
                 continue
             held = self._held_by(queue)
             if not (held or queue.unacked or len(queue)):
@@ -184,6 +198,33 @@ class DeliverySurvey:
             for level, unacked in enumerate(asked.unacked):
                 ranges = await unacked.ranges(self._breather)
                 rows += _rows(asked.storage_id + level, below[level], ranges)
+        for copy in self._asked_copies:
+            rows += await self._rows_of_copy(copy)
+        return rows
+
+    async def _rows_of_copy(self, copy: CopyHere) -> list[dict[str, Any]]:
+        """The rows of a queue that this node mirrors."""
+        await self._breather.breathe()
+        if self._copies is None or not self._copies.is_here(copy) or not copy.follows:
+            return []
+        levels = copy.mirror.levels
+        below = [level.delivered_below for level in levels]
+        told = [level.unacked() if level.hands_out else [] for level in levels]
+        unacked = [messages for messages in told if messages is not None]
+        if len(unacked) < len(levels):
+            return []
+        self.known.add(copy.storage_id)
+        rows: list[dict[str, Any]] = []
+        for number, messages in enumerate(unacked):
+            if not levels[number].hands_out or not (messages or levels[number].backing.length):
+                continue
+            positions = Positions()
+            for chunk in _slices(messages):
+                await self._breather.breathe()
+                for message in chunk:
+                    positions.add(message.position)
+            ranges = await positions.ranges(self._breather)
+            rows += _rows(copy.storage_id + number, below[number], ranges)
         return rows
 
     async def _channels(self) -> Collection[ClientChannel]:

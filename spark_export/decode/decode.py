@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from warren.persist.layout.format import PUBLISH, RECORD_BYTES, SHARED_MESSAGE
-from warren.spark_export.decode.header_tables import HeaderTables, variants
+from warren.spark_export.decode.header_tables import HeaderTables, nulls, variants
 from warren.spark_export.decode.message_state import included, redelivered, states
 from warren.spark_export.decode.props import Span, locate
 from warren.spark_export.decode.schema import ALWAYS_PRESENT
@@ -354,7 +354,7 @@ class _UnitDecoder:
             return make(self, messages)
         span = messages.spans.get(name)
         if span is None:
-            return pa.nulls(len(messages), kind)
+            return nulls(kind, len(messages))
         return _PROPERTIES[BY_NAME[name].wire_type](self, messages.data, span)
 
     def enqueued_us(self, messages: _Messages) -> NDArray[np.uint64]:
@@ -513,7 +513,7 @@ class _UnitDecoder:
         if name == self._corrupt:
             return pa.array([trouble.octets for trouble in damaged], kind)
         if name not in ALWAYS_PRESENT:
-            return pa.nulls(len(entries), kind)
+            return nulls(kind, len(entries))
         if name == "seq":
             return arrow_columns.numbers(kind, entries["position"].astype(np.int64))
         return arrow_columns.repeated(

@@ -50,7 +50,7 @@ class HeaderTables:
         reasons = {at: str(rendered[at]) for at in failed}
         for at in failed:
             rendered[at] = None
-        column = self._column(rendered).take(encoded.indices)
+        column = self._column([*rendered, None]).take(encoded.indices.fill_null(len(rendered)))
         return Tables(column, _rows_of(encoded.indices, reasons) if reasons else {})
 
     def _rendered(self, octets: bytes) -> Any:
@@ -108,6 +108,11 @@ def variants(rendered: list[tuple[bytes, bytes] | None]) -> pa.Array:
         fields=list(VARIANT),
         mask=pa.array(absent),
     )
+
+
+def nulls(kind: pa.DataType, count: int) -> pa.Array:
+    """Nulls. Those of a variant have values inside, without which Parquet cannot be written."""
+    return variants([None] * count) if kind == VARIANT else pa.nulls(count, kind)
 
 
 _FORMS: dict[Headers, tuple[Callable[..., Any], Callable[..., pa.Array]]] = {

@@ -33,7 +33,8 @@ def included(
     if deliveries.unacked is None:
         raise StoreRefused(
             "option include needs a snapshot that knows what is unacknowledged: of a node that "
-            "does not run, or one that leads the queue and was asked when the snapshot was taken"
+            "does not run, or one that leads or mirrors the queue and was asked when it was"
+            " taken"
         )
     out = within(entries["position"], deliveries.unacked)
     chosen: NDArray[np.void] = entries[out if Include.UNACKED in options.include else ~out]

@@ -9,6 +9,7 @@ A test keeps the two forms equal: by Spark's own rules, the result of `spark_sch
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -179,8 +180,11 @@ def _spark_type(kind: str) -> DataType:
 def columns_of(schema: StructType, options: ReadOptions) -> tuple[Column, ...]:
     """The columns that a user's schema asks for: any of the existing ones, in any order.
 
-    Raises `OptionRefused` for a column that does not exist or is of another type.
+    Raises `OptionRefused` for a column that does not exist, is of another type, or is named twice.
     """
+    twice = [name for name, count in Counter(schema.names).items() if count > 1]
+    if twice:
+        raise OptionRefused(f"column {twice[0]} is named twice")
     chosen = []
     for field, column in zip(
         schema.fields, _named(schema.names, all_columns(options)), strict=True

@@ -21,14 +21,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from warren.persist.snapshots.pin_owner import Owner, decode_owner, has_ended
 from warren.persist.snapshots.pins import locked
-from warren.spark_export.errors import SparkExportError, StoreRefused
+from warren.spark_export.errors import NodeSilent, SparkExportError, StoreRefused
 from warren.spark_export.node_urls import NodeAddress
 from warren.spark_export.remote.remote_node import NodeClient
 
@@ -91,18 +90,26 @@ def keep(directory: Path) -> None:
         owner = decode_owner(json.loads((directory / OWNER_FILE).read_text("utf-8")))
         while owner is not None and not has_ended(owner):
             time.sleep(LOOK_EVERY_S)
+        silent: set[NodeAddress] = set()
         for path in directory.glob("*.json"):
             if path.name != OWNER_FILE:
-                _release(json.loads(path.read_text("utf-8")))
+                _release(json.loads(path.read_text("utf-8")), silent)
         shutil.rmtree(directory)
 
 
-def _release(parts: Any) -> None:
-    for address, snapshot, token in parts:
-        # If its node cannot be reached, the lease of the snapshot releases it.
-        with suppress(SparkExportError):
-            client = NodeClient(NodeAddress(**address), f"Bearer {token}")
-            client.ask("DELETE", snapshot)
+def _release(parts: Any, silent: set[NodeAddress]) -> None:
+    """Release a snapshot, as far as its nodes can be reached; the leases of the other parts release
+    them. Nodes that do not answer are added to `silent`, and not asked again."""
+    for fields, snapshot, token in parts:
+        address = NodeAddress(**fields)
+        if address in silent:
+            continue
+        try:
+            NodeClient(address, f"Bearer {token}").ask("DELETE", snapshot)
+        except NodeSilent:
+            silent.add(address)
+        except SparkExportError:
+            pass
 
 
 if __name__ == "__main__":

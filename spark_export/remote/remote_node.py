@@ -11,14 +11,21 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from collections.abc import Mapping, Sequence
+from http.client import (
+    BadStatusLine,
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    RemoteDisconnected,
+)
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 from zlib import crc32
 
 from warren.spark_export import errors
-from warren.spark_export.errors import SparkExportError, StoreRefused
+from warren.spark_export.errors import NodeSilent, SparkExportError, StoreRefused
 from warren.spark_export.node_urls import NodeAddress
 
 TIMEOUT_S: Final = 60.0
@@ -40,14 +47,16 @@ class NodeClient:
         self.address = address
         self._authorization = authorization
 
-    def ask(self, method: str, *path: str, body: Any = None) -> Any:
+    def ask(self, method: str, *path: str, body: Any = None, once: bool = False) -> Any:
         """Send a request; returns the JSON of the answer, None if it is empty.
 
-        The parts of the path are encoded here. Raises the `SparkExportError` that the node names;
-        `StoreRefused` for other refusals and if the node does not answer.
+        The parts of the path are encoded here. With `once` there are no further tries. Raises the
+        `SparkExportError` that the node names; `StoreRefused` for other refusals, `NodeSilent` if
+        the node does not answer.
         """
         octets = None if body is None else json.dumps(body).encode()
-        answer = self._answer(method, path, octets, {"Content-Type": "application/json"})
+        waits_s = () if once else WAITS_S
+        answer = self._answer(method, path, octets, {"Content-Type": "application/json"}, waits_s)
         return json.loads(answer.body) if answer.body else None
 
     def read(self, *path: str, start: int, size: int) -> bytes:
@@ -56,31 +65,56 @@ class NodeClient:
         Raises FileNotFoundError, and what `ask` raises.
         """
         last = start + min(size, PIECE_BYTES) - 1
-        answer = self._answer("GET", path, None, {"Range": f"bytes={start}-{last}"})
+        answer = self._answer("GET", path, None, {"Range": f"bytes={start}-{last}"}, WAITS_S)
         return b"" if answer.status == 416 else answer.body
 
     def _answer(
-        self, method: str, path: tuple[str, ...], body: bytes | None, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: tuple[str, ...],
+        body: bytes | None,
+        headers: Mapping[str, str],
+        waits_s: Sequence[float],
     ) -> _Answer:
         target = f"{self.address.prefix}/api/snapshots"
         target += "".join(f"/{quote(part, safe='')}" for part in path)
         sent = {**headers, "Authorization": self._authorization, "Accept-Encoding": "identity"}
-        for wait_s in (*WAITS_S, None):
+        for wait_s in (*waits_s, None):
             try:
                 answer = _answered(self.address, method, target, body, sent)
                 if answer.status not in BUSY:
                     break
                 reason = f"{answer.status} {answer.body.decode(errors='replace')[:200]}"
-            except ssl.SSLCertVerificationError as error:
-                raise StoreRefused(f"{self.address.url}: {error}") from error
             except (OSError, HTTPException) as error:
+                never = _why_never(error)
+                if never is not None:
+                    raise StoreRefused(f"{self.address.url}: {never}") from error
                 reason = str(error) or type(error).__name__
             if wait_s is None:
-                raise StoreRefused(f"{self.address.url} does not answer: {reason}")
+                raise NodeSilent(f"{self.address.url} does not answer: {reason}")
             time.sleep(wait_s)
         if answer.status >= 400 and answer.status != 416:
             raise _refusal(self.address, answer)
         return answer
+
+
+def ask_one(clients: Sequence[NodeClient], *path: str) -> tuple[NodeClient, Any]:
+    """Ask nodes one after the other until one answers; if none does, again after a pause.
+
+    Returns the client that got the answer, and its JSON. Raises what `ask` raises.
+    """
+    for wait_s in (*WAITS_S, None):
+        refusals: list[StoreRefused] = []
+        for client in clients:
+            try:
+                return client, client.ask("GET", *path, once=True)
+            except StoreRefused as refusal:
+                refusals.append(refusal)
+        final = [refusal for refusal in refusals if not isinstance(refusal, NodeSilent)]
+        if final or wait_s is None:
+            raise (final or refusals)[-1]
+        time.sleep(wait_s)
+    raise AssertionError("the last round returns or raises")
 
 
 class _Answer(NamedTuple):
@@ -129,6 +163,21 @@ def _answered(
         connection.close()
         _connections.open.pop(address, None)
         raise
+
+
+def _why_never(error: Exception) -> str | None:
+    """Why a further try would fail, too; None if it may not."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return str(error)
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return "no TLS is spoken there; without it, a URL begins with warren:// or http://"
+    if not isinstance(error, BadStatusLine) or isinstance(error, RemoteDisconnected):
+        return None
+    line = str(error.args[0])
+    if line.startswith("AMQP"):
+        return "AMQP is spoken there, and not HTTP; the port of the HTTP API is 15672 in most cases"
+    # A connection may have been cut in the middle of the line.
+    return None if "HTTP/".startswith(line[:5]) else f"no HTTP is spoken there: {line[:80]!r}"
 
 
 def _check_octets(response: HTTPResponse, octets: bytes) -> None:

@@ -31,7 +31,7 @@ from warren.spark_export.node_urls import Login, NodeAddress
 from warren.spark_export.remote.cursor_keeper import CursorKeeper, leave
 from warren.spark_export.remote.lease_keeper import release_with
 from warren.spark_export.remote.remote_files import RemoteFiles
-from warren.spark_export.remote.remote_node import WAITS_S, NodeClient, close_connections
+from warren.spark_export.remote.remote_node import WAITS_S, NodeClient, ask_one, close_connections
 from warren.spark_export.snapshot.plan import QueueSelector
 from warren.spark_export.snapshot.snapshot_file import PinnedQueue, decode_queue
 from warren.spark_export.snapshot.unit import SnapshotFiles
@@ -262,13 +262,11 @@ class RemoteStore:
         raise SnapshotGone(f"node {min(missing)}, which has part of the snapshot, does not run")
 
     def _ask_entries(self) -> tuple[NodeAddress, list[Any]]:
-        for at, address in enumerate(self._entries, 1):
-            try:
-                return address, self._client(address).ask("GET", "nodes")
-            except StoreRefused:
-                if at == len(self._entries):
-                    raise
-        raise AssertionError("there is one entry at least")
+        """The node that answers, which is asked first from now on, and its answer."""
+        client, rows = ask_one([self._client(address) for address in self._entries], "nodes")
+        others = [address for address in self._entries if address != client.address]
+        self._entries = [client.address, *others]
+        return client.address, rows
 
     def _client(self, address: NodeAddress) -> NodeClient:
         return NodeClient(address, self._login.authorization)

@@ -150,7 +150,7 @@ class ReadOptions:
     snapshot: str | None = None
     snapshot_directory: str | None = None
     lease_seconds: int | None = None
-    filter_pushdown: bool | None = None
+    filter_pushdown: bool = False
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     cursor: str | None = None

@@ -40,8 +40,6 @@ FORMAT_NAME = "warren"
 WORKERS = "pyspark.sql.worker."
 """The prefix of modules that are loaded in workers of the driver only."""
 
-FILTERS_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
@@ -80,9 +78,7 @@ class MessageStoreSource(DataSource):
         chosen = columns_of(schema, options)
         if self._place is None:
             self._place = find_place(options)
-        wanted = options.filter_pushdown
-        pushdown = pushes_filters() if wanted is None else wanted
-        kind = PushdownBatchReader if pushdown else BatchReader
+        kind = PushdownBatchReader if options.filter_pushdown else BatchReader
         return kind(options.without_login(), chosen, self._place)
 
     def streamReader(self, schema: StructType) -> StreamReader:
@@ -129,21 +125,17 @@ class BatchReader(DataSourceReader):
 
 
 class PushdownBatchReader(BatchReader):
-    """A `BatchReader` whose filters reduce what is read."""
+    """A `BatchReader` whose filters reduce what is read.
+
+    Only where a user asks for it: Spark (4.3) keeps one reader for all scans of what a `load()`
+    returned, the one to which it handed filters last. So two branches of a query with different
+    filters, or a later query without one, get rows for one and the same filter.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Returns all filters, so that Spark applies them: more may be read than they ask for."""
         self._pushed = understand(filters)
         return filters
-
-
-def pushes_filters() -> bool:
-    """Whether Spark is about to push filters down, in this process.
-
-    Only the worker that does so may have a reader that takes filters: while the setting
-    `spark.sql.python.filterPushdown.enabled` is off, Spark refuses to read from one.
-    """
-    return FILTERS_WORKER in sys.modules
 
 
 def find_place(options: ReadOptions) -> Place:

@@ -186,7 +186,7 @@ def test_a_queue_that_goes_meanwhile_is_no_longer_led_here(broker: Broker, clien
         client.sends(commands.Queue.Delete, queue="q", nowait=True)
         broker.settle()
         rows = await one.rows()
-        return one.led_here, {row["queue_id"] for row in rows}
+        return one.known, {row["queue_id"] for row in rows}
 
     assert asyncio.run(survey()) == ({other.queue_id}, {f"{other.queue_id:016x}"})
 

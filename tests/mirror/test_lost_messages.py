@@ -136,6 +136,8 @@ def test_a_copy_keeps_what_its_leader_has_passed_over_until_it_is_purged() -> No
     copy = copy_of(5)
     copy.run(Op.FETCH, 3, 1)
     assert sorted(copy.pending) == [0, 1, 2, 3] and copy.backing.length == 1
+    # No client has what the leader has lost.
+    assert [message.body for message in copy.unacked() or ()] == [b"3"]
     copy.run(Op.ACK, 3, 1)
     copy.purge()
     assert not copy.pending and not copy.backing.length

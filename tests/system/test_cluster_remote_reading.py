@@ -8,6 +8,7 @@ import pytest
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
 from stream_batches import Query
 
+from warren.mirror.replication.levels.hand_outs import AHEAD_MIN
 from warren.spark_export.errors import StoreRefused
 from warren.spark_export.remote import remote_node
 from warren.spark_export.remote.remote_store import RemoteSnapshot
@@ -17,6 +18,7 @@ LEASES_END = True
 """Tests wait until the lease of a node ends."""
 
 COUNT = 30
+MANY = 80
 
 
 @pytest.fixture
@@ -50,18 +52,36 @@ def fill(cluster: RunningCluster) -> dict[str, list[int]]:
 
 
 def rows(path: str, **options: str) -> dict[str, list[int]]:
-    source = MessageStoreSource({"path": path, "columns": "queue,seq,body", **options})
-    reader: BatchReader = source.reader(source.schema())
     found: dict[str, list[int]] = {}
-    for partition in reader.partitions():
-        for batch in reader.read(partition):
-            for row in batch.to_pylist():
-                found.setdefault(row["queue"], []).append(int(row["body"]))
+    for row in read(path, columns="queue,seq,body", **options):
+        found.setdefault(row["queue"], []).append(int(row["body"]))
+    return found
+
+
+def read(path: str, **options: str) -> list[dict[str, Any]]:
+    source = MessageStoreSource({"path": path, **options})
+    reader: BatchReader = source.reader(source.schema())
+    found = [
+        row
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
     snapshot: Any = reader._place.open()
-    assert isinstance(snapshot, RemoteSnapshot)
+    assert isinstance(snapshot, RemoteSnapshot) == path.startswith("warren:")
     snapshot.release()
     remote_node.close_connections()
     return found
+
+
+def has_all_copies(row: dict[str, Any]) -> bool:
+    return len(row.get("synchronised_slave_nodes", ())) == 2 or len(row.get("online", ())) == 3
+
+
+def states(path: object, queue: str) -> list[tuple[int, str | None, bool | None]]:
+    """The number, `state` and `redelivered` of each message."""
+    found = read(str(path), queue=queue)
+    return sorted((int(row["body"]), row["state"], row["redelivered"]) for row in found)
 
 
 def test_a_mirrored_queue_is_read_once_from_its_leader(cluster: RunningCluster) -> None:
@@ -73,6 +93,36 @@ def test_a_mirrored_queue_is_read_once_from_its_leader(cluster: RunningCluster) 
         "m-b": wanted["m-b"],
         "b-only": wanted["b-only"],
     }
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_what_clients_have_is_told_by_the_leader_and_by_its_mirrors(
+    cluster: RunningCluster, kind: str
+) -> None:
+    with cluster["a"].connect() as connection:
+        channel = connection.channel()
+        channel.queue_declare("m-had", durable=True, arguments={"x-queue-type": kind})
+        publish(channel, "m-had", [b"%d" % number for number in range(MANY)])
+        cluster["a"].until_queue("m-had", has_all_copies)
+        # The first one is acknowledged.
+        for acknowledged in (True, False):
+            method, _, _ = channel.basic_get("m-had", auto_ack=acknowledged)
+            assert method is not None
+        out = [(1, "unacked", True)]
+        ready = [(number, "ready", False) for number in range(2, MANY)]
+        # The leader announces more than it hands out: a client of it may have had those.
+        announced = [(number, "ready", number < AHEAD_MIN) for number in range(2, MANY)]
+        of_mirror = [*out, *announced]
+        if kind == "quorum":
+            of_mirror = [(number, None, None) for number in range(1, MANY)]
+        for name, node in cluster.nodes.items():
+            wait_until(lambda node=node: states(url(node), "m-had") == [*out, *ready])
+            in_files = of_mirror if name != "a" else [*out, *ready]
+            wait_until(
+                lambda node=node, in_files=in_files: (
+                    states(node.data_directory, "m-had") == in_files
+                )
+            )
 
 
 def test_a_stream_goes_on_where_it_was_when_a_queue_gets_another_leader(

@@ -141,6 +141,19 @@ class CopyHere:
         is_ahead = record is not None and not self.has_begun_by(record)
         return self.listed or (self.mirror.started and is_ahead)
 
+    @property
+    def follows(self) -> bool:
+        """Whether it has carried out what it has heard of its leader, which seems to be there."""
+        record = self._definitions.record_of(self.key, self.queue_id)
+        return (
+            record is not None
+            and record.epoch == self.mirror.epoch
+            and self.mirror.started
+            and not self.mirror.awaits_slice
+            and not self.promoting
+            and not self.may_have_to_lead
+        )
+
     def is_about_to_lead(self) -> None:
         """Make messages ready again that the former leader had handed out; they count as
         delivered."""

@@ -50,6 +50,8 @@ class DueLeaderLevel(LeaderLevel):
 class DueMirrorLevel(MirrorLevel):
     """A copy of a delay queue."""
 
+    hands_out = False
+
     @property
     def _due(self) -> DueQueue:
         return cast(DueQueue, self.backing)

@@ -32,6 +32,9 @@ class BeginAnew(CopyLost):
 class MirrorLevel:
     """A mirror's copy of one level. `first` and `upto` are positions of the leader."""
 
+    hands_out = True
+    """Whether clients get messages out of this kind of queue."""
+
     def __init__(self, backing: MirroredLevel) -> None:
         self.backing = backing
         self.first = NOWHERE
@@ -104,9 +107,24 @@ class MirrorLevel:
     def is_about_to_stop(self) -> None:
         """Have the next start know what clients may have had. The backing queue can only count all
         messages below a position as delivered: better too many than too few."""
-        again = self.again - self.pending.keys()
-        self.handed_out_below = max(self.handed_out_below, max(again, default=-1) + 1)
+        self.handed_out_below = self._had_below()
         self.count_handed_out()
+
+    def _had_below(self) -> int:
+        """Clients of the leader may have had the messages below this position."""
+        again = self.again - self.pending.keys()
+        return max(self.handed_out_below, max(again, default=-1) + 1)
+
+    @property
+    def delivered_below(self) -> int:
+        """The position here below which messages would count as delivered if the node stopped."""
+        below = min(self._had_below() + self.delta, self.backing.next_position)
+        return max(below, self.backing.delivered_below)
+
+    def unacked(self) -> list[Message] | None:
+        """The messages that clients have, as far as the leader has told; None if it does not."""
+        passed_over = self.passed_over
+        return [message for at, message in self.pending.items() if at not in passed_over]
 
     def publish(
         self,

@@ -71,6 +71,9 @@ class QuorumMirrorLevel(MirrorLevel):
     def _counting(self) -> QuorumLevel:
         return cast(QuorumLevel, self.backing)
 
+    def unacked(self) -> None:
+        """The leader does not tell which of the returned messages are out again."""
+
     def put_all_back(self) -> None:
         self.backing.requeue([self.pending[position] for position in sorted(self.pending)])
         self.pending.clear()

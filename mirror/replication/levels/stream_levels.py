@@ -129,6 +129,8 @@ class StreamLeaderLevel(LeaderLevel):
 class StreamMirrorLevel(MirrorLevel):
     """A copy of the log of a stream."""
 
+    hands_out = False
+
     @property
     def _log(self) -> StreamLog:
         return cast(StreamLog, self.backing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from exporting import export, rows_of, wish
+from exporting import CONTENT_HEADER, export, rows_of, wish
 from pyarrow.fs import FileSelector, FileSystem
 from stored_node import NAMES, ORDERS, StoredNode
 
@@ -522,6 +523,29 @@ def test_damaged_messages_are_counted_or_end_the_export(
         export(store, destination, "strict", wish(options=strict))
     lenient = parse_options({"mode": "DROPMALFORMED"})
     assert export(store, destination, "lenient", wish(options=lenient)).rows == 9
+
+
+@pytest.mark.parametrize("with_headers", [(False,), (True, False)])
+def test_variants_may_be_null(
+    node: StoredNode, destination: Path, with_headers: tuple[bool, ...]
+) -> None:
+    """Of messages without headers, of bodies that are no JSON, and of damaged messages."""
+    table = b"\0\0\0\x04\x01at\x01"
+    for has_table in with_headers:
+        header = struct.pack(">HHQH", 60, 0, 0, 0x3000) + table + b"\2"
+        node.header = header if has_table else CONTENT_HEADER
+        for body in (b'{"n": 1}', b"no JSON", b"to be damaged"):
+            node.publish(body, ORDERS)
+    node.flush()
+    node.checkpoint()
+    (path,) = (node.directory.path / "store/log").iterdir()
+    path.write_bytes(path.read_bytes().replace(b"to be damaged", b"to be DAMAGED"))
+    options = parse_options({"headers": "variant", "bodyFormat": "json"})
+    manifest = export(node.directory.path, destination, "full", wish(options=options))
+    rows = sorted(rows_of(destination, [manifest]), key=lambda row: row["seq"])
+    headers = [has_table and at < 2 for has_table in with_headers for at in range(3)]
+    assert [row["headers"] is not None for row in rows] == headers
+    assert [row["body"] is not None for row in rows] == [True, False, False] * len(with_headers)
 
 
 def test_an_export_of_less_than_there_was_has_to_be_allowed(

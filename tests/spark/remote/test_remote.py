@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from warren.spark_export.errors import (
     StoreRefused,
 )
 from warren.spark_export.node_urls import Login, NodeAddress, parse_node_url
-from warren.spark_export.remote import remote_node, remote_store
+from warren.spark_export.remote import lease_keeper, remote_node, remote_store
 from warren.spark_export.remote.remote_files import RemoteFiles
 from warren.spark_export.remote.remote_store import RemoteStore
 from warren.spark_export.snapshot.options import parse_options
@@ -345,14 +347,71 @@ def test_a_node_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         rows(f"warren://127.0.0.1:{port}")
 
 
-def test_the_second_node_of_a_url_is_asked_when_the_first_is_silent(
+@contextmanager
+def answering(octets: bytes) -> Iterator[int]:
+    """A port where each connection is answered with these octets, and closed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = listener.accept()
+                    with client:
+                        client.recv(4096)
+                        client.sendall(octets)
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "octets", "why"),
+    [
+        ("warren", b"AMQP\0\0\x09\x01", "AMQP is spoken there, and not HTTP; .* 15672"),
+        ("warren", b"SSH-2.0-x\r\n", "no HTTP is spoken there: 'SSH-2.0-x"),
+        ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "no TLS is spoken there; .* http://"),
+    ],
+    ids=["amqp", "ssh", "plain"],
+)
+def test_a_port_of_another_protocol_is_refused_at_once(
+    scheme: str, octets: bytes, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_node, "WAITS_S", (60.0,))
+    with answering(octets) as port, pytest.raises(StoreRefused, match=why) as refused:
+        rows(f"{scheme}://127.0.0.1:{port}")
+    assert "\0" not in str(refused.value)
+
+
+def test_the_second_node_of_a_url_is_asked_at_once_when_the_first_is_silent(
     shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_node, "WAITS_S", ())
+    monkeypatch.setattr(remote_node, "WAITS_S", (60.0,))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     both = f"warren://127.0.0.1:{port},127.0.0.1:{shared_broker.http_port}"
     assert len(rows(both, queue="orders")) == COUNT
+
+
+def test_nodes_of_a_url_are_asked_again_while_none_answers(
+    shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_node, "WAITS_S", (1.0, 2.0))
+    proxies = [Proxy(shared_broker.http_port) for _ in range(2)]
+    entries = [NodeAddress("127.0.0.1", int(one.url.rpartition(":")[2])) for one in proxies]
+    for proxy in proxies:
+        proxy.cuts = 1
+    pauses: list[float] = []
+    monkeypatch.setattr(remote_node.time, "sleep", pauses.append)
+    proxies[0].cuts = 2
+    store = RemoteStore(entries, Login("guest", "guest"))
+    assert len(store.nodes()) == 1
+    assert pauses == [1.0] and [proxy.accepted for proxy in proxies] == [2, 2]
+    # The one that answered is asked first from now on.
+    assert len(store.nodes()) == 1
+    assert proxies[0].accepted == 2
+    for proxy in proxies:
+        proxy.close()
 
 
 def test_a_node_that_cannot_make_snapshots_says_what_is_missing(
@@ -382,6 +441,27 @@ def test_a_snapshot_goes_with_the_application_it_was_made_for(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert [one.id for one in list_snapshots(tmp_path / "data")] == [kept.parts[0].files.snapshot]
+
+
+def test_a_node_that_is_gone_is_tried_once_when_an_application_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each snapshot that it made: there may be thousands."""
+    pauses: list[float] = []
+    monkeypatch.setattr(remote_node, "WAITS_S", (1.0, 2.0))
+    monkeypatch.setattr(remote_node.time, "sleep", pauses.append)
+    with subprocess.Popen(["true"]) as application:
+        owner = owner_of(application.pid)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    leases = tmp_path / "leases"
+    leases.mkdir()
+    (leases / lease_keeper.OWNER_FILE).write_text(json.dumps(owner))
+    for number in range(5):
+        parts = [[asdict(NodeAddress("127.0.0.1", port)), f"snapshot-{number}", "token"]]
+        (leases / f"snapshot-{number}.json").write_text(json.dumps(parts))
+    lease_keeper.keep(leases)
+    assert pauses == [1.0, 2.0] and not leases.exists()
 
 
 # Streams with a cursor

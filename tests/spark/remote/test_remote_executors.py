@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +10,14 @@ from typing import TYPE_CHECKING
 import pika
 import pytest
 from broker_channel import open_channel
-from quick_spark import JAVA_OPTIONS
+from spark_machines import (
+    EXECUTOR_MIB,
+    GO,
+    ClusterDriver,
+    StandaloneSpark,
+    settings,
+    what_is_missing,
+)
 
 from warren import Broker
 from warren.spark_export.snapshot.snapshot import list_snapshots
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COUNT = 1000
-PATIENCE_S = 30.0
-DRIVER = Path(__file__).parents[2] / "support" / "cluster_driver.py"
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -57,58 +58,83 @@ def test_spark_reads_from_a_node(spark: SparkSession, broker: Broker, directory:
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A directory for Spark, where each part of it can be on a machine of its own."""
+    missing = what_is_missing()
+    if missing is not None:
+        pytest.skip(missing)
+    return tmp_path
+
+
+def snapshots(directory: Path) -> set[str]:
+    return {one.id for one in list_snapshots(directory / "data")}
+
+
+def until_released(directory: Path, others: set[str]) -> None:
+    """Wait for the release of all snapshots but `others`, which applications have that live on."""
+    deadline = time.monotonic() + PATIENCE_S
+    while snapshots(directory) - others:
+        assert time.monotonic() < deadline, "a snapshot outlived its application"
+        time.sleep(0.1)
+
+
+FOUND = {"seen": [], "read": COUNT, "distinct": COUNT, "filtered": 0, "executors": 2}
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_executors_need_no_file_of_the_node(
-    broker: Broker, directory: Path, worker_python: str, tmp_path_factory: pytest.TempPathFactory
+    broker: Broker, directory: Path, worker_python: str, base: Path
 ) -> None:
     """Two executors and a driver for which the node's directory is an empty one."""
-    if shutil.which("java") is None or os.geteuid() or shutil.which("unshare") is None:
-        pytest.skip("takes Java, unshare, and root for file systems of one's own")
     import pyspark
 
-    before = {one.id for one in list_snapshots(directory / "data")}
-    base = tmp_path_factory.mktemp("spark")
+    others = snapshots(directory)
     # Executors write to `work` in it.
     home = base / "spark"
     home.mkdir()
     for entry in Path(pyspark.__file__).parent.iterdir():
         if entry.name != "work":
             (home / entry.name).symlink_to(entry)
-    hidden = 'mount -t tmpfs none "$0" && exec "$@"'
-    ended = subprocess.run(
-        [
-            *("unshare", "--mount", "sh", "-c", hidden, str(directory)),
-            *(sys.executable, "-P", str(DRIVER), url(broker), str(base), str(directory)),
-        ],
-        env={
-            **os.environ,
-            "JAVA_OPTIONS": JAVA_OPTIONS,
-            "PYSPARK_PYTHON": worker_python,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONSAFEPATH": "1",
-            "SPARK_HOME": str(home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_MASTER": "local-cluster[2,1,1024]",
-        },
-        cwd=base,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    found = json.loads(ended.stdout.strip().splitlines()[-1])
+    environment = settings(worker_python, home)
+    master = f"local-cluster[2,1,{EXECUTOR_MIB}]"
+    with ClusterDriver(base, directory, environment, master=master, url=url(broker)) as driver:
+        found = driver.found()
+        until_released(directory, others)
     assert found.pop("partitions") > 2
-    assert found == {
-        "seen": [],
-        "read": COUNT,
-        "distinct": COUNT,
-        "filtered": 0,
-        "streamed": COUNT,
-        "executors": 2,
-    }
-    # Those of the test before belong to an application that lives on.
-    deadline = time.monotonic() + PATIENCE_S
-    while {one.id for one in list_snapshots(directory / "data")} - before:
-        assert time.monotonic() < deadline, "a snapshot outlived its application"
-        time.sleep(0.1)
+    assert found == {**FOUND, "streamed": COUNT}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_read_survives_the_loss_of_a_worker(
+    broker: Broker, directory: Path, worker_python: str, base: Path
+) -> None:
+    """A standalone master and two workers, one of which is killed in the middle of a read.
+
+    A stream runs on the other one afterwards. None of them sees a file of the node.
+    """
+    others = snapshots(directory)
+    marks = base / "marks"
+    marks.mkdir()
+    with StandaloneSpark(base, directory, worker_python) as spark:
+        paths = {"master": spark.url, "url": url(broker)}
+        with ClusterDriver(base, directory, spark.environment, marks=marks, **paths) as driver:
+            while len(executors_in(marks)) < 2:
+                driver.check()
+                spark.check()
+                time.sleep(0.05)
+            spark.workers[0].kill()
+            (marks / GO).touch()
+            found = driver.found()
+            until_released(directory, others)
+    assert found.pop("partitions") > 2
+    assert found.pop("begun_twice") >= 1
+    held = {"held": COUNT, "held_sum": sum(range(COUNT))}
+    assert found == {**FOUND, **held, "streamed": COUNT}
+
+
+def executors_in(marks: Path) -> set[str]:
+    """The executors whose tasks have begun to read."""
+    return {mark.name.partition("@")[2] for mark in marks.iterdir()}

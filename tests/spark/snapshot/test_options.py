@@ -132,6 +132,7 @@ def test_one_queue_is_taken_as_it_is_written() -> None:
         ({"path": "s3a://bucket/x"}, "begins with s3a://, which cannot be read from"),
         ({"path": "hdfs://name-node/x"}, "a node: warren://, http:// or https://"),
         ({"path": "amqp://user:secret@broker"}, "begins with amqp://, which"),
+        ({"path": "warren://node:0"}, "warren://node:0 has no port as it should be"),
         ({"path": "file://other/var/lib/warren"}, "a file of host other"),
         ({"path": "file:///var/lib/warren#2"}, "# as %23"),
         ({"snapshotDirectory": "s3a://bucket/x"}, "not for a URL"),
@@ -209,6 +210,14 @@ def test_a_schema_of_other_types_is_refused(name: str, kind: str, text: str) -> 
     with pytest.raises(OptionRefused) as refusal:
         columns_of(StructType().add(name, kind), parse_options({}))
     assert text in str(refusal.value)
+
+
+def test_a_column_is_named_once_in_a_schema() -> None:
+    from pyspark.sql.types import StructType
+
+    schema = StructType().add("queue", "string").add("queue", "string")
+    with pytest.raises(OptionRefused, match="column queue is named twice"):
+        columns_of(schema, parse_options({}))
 
 
 def test_a_column_that_may_be_null_is_not_promised() -> None:

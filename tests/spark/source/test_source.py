@@ -86,7 +86,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def registered(spark: SparkSession) -> Iterator[None]:
-    warren.spark_export.register(spark)
+    warren.spark_export.register(spark, pushdown=True)
     yield
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
@@ -224,6 +224,19 @@ def test_filters_mean_the_same_pushed_down_or_not(
     assert frame.where("vhost = 'other'").count() == 0
 
 
+def test_a_filter_counts_for_the_rows_it_is_applied_to_only(
+    spark: SparkSession, store: Path
+) -> None:
+    """Spark keeps what was pushed down last for all scans of what `load` returned."""
+    frame = load(spark, store)
+    orders, invoices = (frame.where(f"queue = '{queue}'") for queue in ("orders", "invoices"))
+    assert orders.union(invoices).count() == COUNT + 5
+    assert invoices.join(orders, "message_id").count() == 5
+    assert orders.where("exchange = 'none'").count() == 0
+    assert orders.count() == COUNT
+    assert frame.count() == COUNT + 9
+
+
 def test_partitions(spark: SparkSession, store: Path) -> None:
     frame = load(spark, store, queue="orders", minPartitions="4")
     assert frame.rdd.getNumPartitions() >= 4
@@ -355,20 +368,21 @@ def test_spark_finds_the_source_itself(spark: SparkSession, store: Path) -> None
     assert other.sql("select count(*) from v").collect()[0][0] == 0
 
 
-def test_filters_are_pushed_down_without_registering_where_spark_is_told_to(
-    spark: SparkSession, store: Path
-) -> None:
+def test_filters_are_pushed_down_where_an_option_says_so(spark: SparkSession, store: Path) -> None:
+    """Also where the source was not registered; Spark has to be told, too."""
     other = spark.newSession()
-    frame = load(other, store, queue="orders", maxPartitionBytes="1500")
-    first = frame.agg({"seq": "min"}).collect()[0][0]
-    few = frame.where(f"seq < {first + 2}")
+    options = {"queue": "orders", "maxPartitionBytes": "1500"}
+    first = load(other, store, **options).agg({"seq": "min"}).collect()[0][0]
+    partitions = []
+    for pushdown in ("false", "true"):
+        other.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        few = load(other, store, **options, filterPushdown=pushdown).where(f"seq < {first + 2}")
+        assert few.count() == 2
+        partitions.append(few.rdd.getNumPartitions())
+    assert partitions[0] > partitions[1]
     other.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-    assert few.count() == 2
-    without = few.rdd.getNumPartitions()
-    other.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    pushed = frame.where(f"seq < {first + 2}")
-    assert pushed.count() == 2
-    assert pushed.rdd.getNumPartitions() < without
+    with pytest.raises(Exception, match=r"spark\.sql\.python\.filterPushdown\.enabled"):
+        load(other, store, filterPushdown="true").count()
 
 
 def test_several_stores_are_views(spark: SparkSession, store: Path, tmp_path: Path) -> None:
