@@ -51,6 +51,9 @@ HANDLERS: Mapping[type[Method], Handler] = {
     commands.Basic.RecoverAsync: basic.recover_async,
 }
 
+REJECTING = frozenset((commands.Basic.Nack, commands.Basic.Reject))
+"""The methods by which messages die; several in a row are followed by one burial."""
+
 
 def serve(channel: Channel, method: Method) -> Waiting[None] | None:
     """Serve a method of a channel, other than basic.publish.
@@ -61,4 +64,7 @@ def serve(channel: Channel, method: Method) -> Waiting[None] | None:
     handle = HANDLERS.get(type(method))
     if handle is None:
         raise CommandInvalid("unimplemented method")
+    if type(method) not in REJECTING:
+        # A client that asks for a dead letter after it has rejected the message shall find it.
+        channel.vhost.burials.bury_now()
     return handle(channel, method)

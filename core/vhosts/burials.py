@@ -232,6 +232,11 @@ class Burials:
         # Others may die in this turn, and be buried together with these.
         self._go_on_soon()
 
+    def bury_now(self) -> None:
+        """Bury what has died so far, without waiting for more, unless the turn is over."""
+        if self._line:
+            self._work()
+
     def bury_unkept(
         self, queue: LocalQueue, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
