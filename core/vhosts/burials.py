@@ -35,6 +35,7 @@ from warren.core.messages.succession import Succession
 from warren.core.ports import Clock, ContentCodec, Timer
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import Queue
+from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import DeathReason
 from warren.core.scheduling.turns import TURN_US, Turns, Unfinished
 from warren.core.scheduling.waiting import Event
@@ -110,9 +111,10 @@ class Routes(Protocol):
 
 class _Dead:
     """Messages that died together. `done` is called when they are buried; without it, the queue is
-    told. `again`: they were published before, and no queue took them."""
+    told. `again`: they were published before, and no queue took them. `died_with` are the settings
+    of the queue when they died, which may have changed since then."""
 
-    __slots__ = ("again", "done", "messages", "queue", "reason")
+    __slots__ = ("again", "died_with", "done", "messages", "queue", "reason")
 
     def __init__(
         self,
@@ -124,6 +126,7 @@ class _Dead:
         again: bool = False,
     ) -> None:
         self.again = again
+        self.died_with = queue.settings
         self.queue = queue
         self.messages = deque(messages)
         self.reason = reason
@@ -133,6 +136,24 @@ class _Dead:
     def is_plain(self) -> bool:
         """Whether they were in the queue, and were not published before."""
         return self.done is None and not self.again
+
+    @property
+    def settings(self) -> QueueSettings:
+        """The settings that say where the dead letters go. If these must arrive, an operator may
+        have corrected the settings."""
+        present = self.queue.settings
+        return present if present.keeps_dead else self.died_with
+
+    def once_more(self, message: Message, done: Callable[[], None]) -> _Dead:
+        """One of these, to be published again."""
+        dead = _Dead(self.queue, (message,), self.reason, done, again=True)
+        dead.died_with = self.died_with
+        return dead
+
+    def takes(self, queue: LocalQueue, reason: DeathReason) -> bool:
+        """Whether messages that die now in this queue may be buried as part of these."""
+        alike = self.queue is queue and self.reason is reason and self.is_plain
+        return alike and self.died_with is queue.settings
 
 
 class _Letters:
@@ -225,7 +246,7 @@ class Burials:
         self._turns.spend(DEATH_US)
         self._unburied.setdefault(queue, {}).update(dict.fromkeys(messages))
         last = self._line[-1] if self._line else None
-        if last is not None and last.queue is queue and last.reason is reason and last.is_plain:
+        if last is not None and last.takes(queue, reason):
             last.messages += messages
         else:
             self._line.append(_Dead(queue, messages, reason, None))
@@ -368,7 +389,7 @@ class Burials:
                 break
             messages.append(waiting.popleft())
         exchange = self._routes.exchanges.get(
-            queue.settings.dead_letter_exchange or DEFAULT_EXCHANGE
+            dead.settings.dead_letter_exchange or DEFAULT_EXCHANGE
         )
         there = messages if queue.deleted else queue.backing.load(messages)
         if exchange is None or len(there) < len(messages):
@@ -386,12 +407,12 @@ class Burials:
         """Publish these dead letters. If finding the queues of one takes more than a turn, it waits
         in the line with those behind it."""
         queue, routes = dead.queue, self._routes
-        died_at = self._clock.wall_time()
+        died_at, settings = self._clock.wall_time(), dead.settings
         letters = _Letters()
         found: dict[str, tuple[Queue, ...] | None] = {}
         for place, message in enumerate(messages):
             envelope, keys, avoided = self._envelopes.of(
-                message.envelope, queue.name, dead.reason, queue.settings, died_at
+                message.envelope, queue.name, dead.reason, settings, died_at
             )
             try:
                 if keys[0] not in found:
@@ -424,13 +445,13 @@ class Burials:
     def _publish(self, dead: _Dead, message: Message, done: Callable[[], None]) -> None:
         """Publish a dead letter. Raises `Unfinished`, with nothing done, if finding the queues
         takes more than a turn."""
-        queue, reason = dead.queue, dead.reason
+        queue, reason, settings = dead.queue, dead.reason, dead.settings
         if queue.settings.delays is not None:
             self._send_on(queue, queue.settings.delays, message, done)
             return
         routes = self._routes
         insists = queue.settings.keeps_dead and not queue.deleted
-        exchange = routes.exchanges.get(queue.settings.dead_letter_exchange or DEFAULT_EXCHANGE)
+        exchange = routes.exchanges.get(settings.dead_letter_exchange or DEFAULT_EXCHANGE)
         if exchange is None:
             if insists:
                 self._keep(dead, message, done)
@@ -438,7 +459,7 @@ class Burials:
                 done()
             return
         envelope, keys, circle = self._envelopes.of(
-            message.envelope, queue.name, reason, queue.settings, self._clock.wall_time()
+            message.envelope, queue.name, reason, settings, self._clock.wall_time()
         )
         if exchange.name == DEFAULT_EXCHANGE:
             routes.reply(envelope, message.body, keys)
@@ -497,7 +518,7 @@ class Burials:
                 vhost=queue.vhost_name,
                 reason="no queue takes them",
             )
-        kept.append(_Dead(queue, (message,), dead.reason, done, again=True))
+        kept.append(dead.once_more(message, done))
         if self._keeping is None:
             self._keeping = self._clock.call_later(self._kept_again_s, self._try_kept_again)
             self._kept_again_s = min(2 * self._kept_again_s, KEPT_AGAIN_S)

@@ -124,6 +124,24 @@ def test_so_do_those_that_expire_or_are_dropped(
     assert backing(old).removed == [b"0"]
 
 
+@pytest.mark.parametrize("after", [{}, {"dead_to": "elsewhere"}])
+def test_dead_letters_go_where_the_settings_said_when_the_messages_died(
+    vhost: VirtualHost, clock: ManualClock, after: dict[str, str]
+) -> None:
+    """A policy may change before they are buried; without an exchange, messages are not dead
+    lettered, and do not come back to the queue that their routing key names."""
+    new, elsewhere = add_queue(vhost, "new"), add_queue(vhost, "elsewhere")
+    old = add_queue(vhost, "old", "new")
+    for body in (b"a", b"b", b"c"):
+        publish(old, body)
+    reject(old, 2)
+    old.apply_settings(add_queue(vhost, "like this", **after).settings)
+    reject(old)
+    clock.settle()
+    assert [message.body for message in new.backing.fetch_many(9)] == [b"a", b"b"]
+    assert (len(old), len(elsewhere)) == (0, len(after))
+
+
 def test_without_a_dead_letter_exchange_it_leaves_at_once(vhost: VirtualHost) -> None:
     old = add_queue(vhost, "old")
     publish(old, b"a")
