@@ -101,9 +101,10 @@ def with_death(header: bytes, first: FirstDeath) -> tuple[bytes, list[tuple[byte
 def _one_more(
     deaths: Sequence[DeathEntry], new: DeathEntry
 ) -> list[tuple[bytes, bytes, bytes]] | None:
-    """The deaths with a new one among them, the last to die first: octets, queue and reason."""
+    """The deaths with a new one in front: the octets, queue and reason of each. None if that takes
+    decoding."""
     if len(deaths) > 1:
-        # As in RabbitMQ.
+        # As in RabbitMQ, the order of several is turned round.
         deaths = deaths[::-1]
     kinds = [(death.queue, death.reason) for death in deaths]
     if len(set(kinds)) < len(kinds):

@@ -21,12 +21,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
-from warren.amqp.field_table import (
-    TableError,
-    decode_named,
-    decode_table,
-    encode_table,
-)
+from warren.amqp.field_table import TableError, decode_named, decode_table, encode_table
 from warren.core.field import Table
 
 EXPIRATION_MS_MAX = 315_360_000_000

@@ -91,10 +91,10 @@ class ClassicQueue(LocalQueue):
 
     @property
     def one_by_one(self) -> bool:
-        """As in `Queue`. A length limit looks at each message while a full queue refuses them; and
-        if messages can expire, as a dead letter says why its message died."""
-        either = self._has_expiring and self.settings.has_length_limit
-        return self._strict or either or (self.refuses_when_full and self._would_overflow(0))
+        """As in `Queue`: also while a full queue refuses messages; and with a length limit where
+        messages can expire, as they die for one of two reasons, which a dead letter tells."""
+        reasons = self._has_expiring and self.settings.has_length_limit
+        return self._strict or reasons or (self.refuses_when_full and self._would_overflow(0))
 
     # Publishing
 
