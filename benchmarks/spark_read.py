@@ -32,6 +32,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from warren.amqp.properties import encode_properties
 from warren.core.field import Field
 from warren.core.messages.message import Envelope
+from warren.persist.layout.envelopes import encode_envelope
 from warren.persist.layout.format import (
     BATCH_HEADER_BYTES,
     PERSISTENT,
@@ -40,7 +41,6 @@ from warren.persist.layout.format import (
     Footer,
     batch_bytes,
     encode_batch,
-    encode_envelope,
     encode_file_header,
     encode_footer,
     place_of,

@@ -48,6 +48,7 @@ class EntryReader:
         self.queue_id = queue_id
         self._offsets = offsets
         self._context = context
+        self._envelopes = context.envelopes
 
     def read(self, entries: list[IndexEntry], redelivered_below: int) -> Read:
         """Read the messages of these entries.
@@ -63,17 +64,18 @@ class EntryReader:
                 self._context.report_unreadable(self.queue_id, run[0].position, data)
                 unreadable += run
                 continue
+            if isinstance(data, Damaged):
+                for entry in run:
+                    self._context.report_lost(self.queue_id, entry.position, str(data), b"")
+                lost += run
+                continue
             base = run[0].place & OFFSET_MASK
             for entry in run:
+                at = (entry.place & OFFSET_MASK) - base
                 try:
-                    if isinstance(data, Damaged):
-                        raise data
-                    at = (entry.place & OFFSET_MASK) - base
-                    message = self._message(entry, data, at)
-                    message.redelivered = entry.position < redelivered_below
-                    messages.append(message)
+                    messages.append(self._message(entry, data, at, redelivered_below))
                 except Damaged as damage:
-                    octets = b"" if isinstance(data, Damaged) else data[at : at + entry.length]
+                    octets = data[at : at + entry.length]
                     self._context.report_lost(self.queue_id, entry.position, str(damage), octets)
                     lost.append(entry)
         return Read(messages, lost, unreadable)
@@ -131,17 +133,21 @@ class EntryReader:
         if run:
             yield run
 
-    def _message(self, entry: IndexEntry, data: bytes, at: int) -> Message:
+    def _message(self, entry: IndexEntry, data: bytes, at: int, redelivered_below: int) -> Message:
         """Raises `Damaged`."""
+        position = entry.position
         record = decode_record(data, at, entry.length)
         if record.type == PUBLISH:
-            if record.queue != self.queue_id or record.position != entry.position:
+            if record.queue != self.queue_id or record.position != position:
                 raise Damaged(
                     f"message {record.position} of queue {record.queue:x} where"
-                    f" {entry.position} of {self.queue_id:x} should be"
+                    f" {position} of {self.queue_id:x} should be"
                 )
         elif record.type != SHARED_MESSAGE:
             raise Damaged(f"a record of type {record.type} where a message should be")
-        envelope = self._context.envelope(record.envelope, bool(record.flags & PERSISTENT))
-        expires_at = self._offsets.node_time(entry.position, entry.place, entry.expires_us)
-        return Message(envelope, record.payload, entry.position, expires_at)
+        envelope = self._envelopes.decode(record.envelope, record.flags & PERSISTENT > 0)
+        expires_us = entry.expires_us
+        expires_at = (
+            self._offsets.node_time(position, entry.place, expires_us) if expires_us else None
+        )
+        return Message(envelope, record.payload, position, expires_at, position < redelivered_below)

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from zlib import crc32
 
-from warren.core.messages.message import Envelope
 from warren.persist.index.delivery_counts import DeliveryCounts
-from warren.persist.layout.format import TRANSIENT, decode_envelope
+from warren.persist.layout.envelopes import EnvelopeDecoder, EnvelopeEncoder
+from warren.persist.layout.format import TRANSIENT
 from warren.persist.layout.segment import Segment
 from warren.persist.log.message_store import MessageStore
 from warren.persist.log.store_context import StoreContext
-
-ENVELOPES_MAX = 4096
-"""Envelopes kept for messages that are read; those of a queue are mostly alike."""
-
-ENVELOPE_BYTES_MAX = 1024
-"""Larger ones are not kept: their headers are seldom alike, and 4096 of them may be much."""
-
 
 UNREADABLE_IN_A_ROW_MAX = 100
 """A bad place on a disk is 4096 octets or a few times that, in which so many messages are rare."""
@@ -41,7 +33,8 @@ class IndexContext:
     `dirty` are the segments whose files are behind, `discarded` the files of segments that are not
     needed any more. `counted` are the delivery counts and dead marks of the queues that may have
     any. `messages_read` and `messages_written` count since the start, in all queues, also in those
-    that were deleted since.
+    that were deleted since. `envelopes` decodes those of the messages that are read,
+    and `encode_envelope` encodes those of the messages that are written.
     """
 
     def __init__(
@@ -73,7 +66,8 @@ class IndexContext:
         self.discarded: dict[Path, None] = {}
         self.counted: dict[DeliveryCounts, None] = {}
         self.messages_read = self.messages_written = 0
-        self._envelopes: dict[tuple[bytes, bool], Envelope] = {}
+        self.envelopes = EnvelopeDecoder()
+        self.encode_envelope = EnvelopeEncoder().encode
 
     def store_of(self, place: int) -> MessageStore:
         return self.transient if place >= TRANSIENT else self.persistent
@@ -86,18 +80,6 @@ class IndexContext:
         if self.unreadable_in_a_row == UNREADABLE_IN_A_ROW_MAX:
             said = f"{self.unreadable_in_a_row} messages in a row: {error.strerror}"
             self.on_fault(OSError(error.errno, said, error.filename))
-
-    def envelope(self, data: bytes, persistent: bool) -> Envelope:
-        envelope = self._envelopes.get((data, persistent))
-        if envelope is None:
-            envelope = decode_envelope(data, persistent)
-            envelope.stored = (data, crc32(data))
-            if len(data) > ENVELOPE_BYTES_MAX:
-                return envelope
-            if len(self._envelopes) >= ENVELOPES_MAX:
-                self._envelopes.clear()
-            self._envelopes[data, persistent] = envelope
-        return envelope
 
     def offset_s(self) -> float:
         """Return the offset from the clock of the node to that on the wall, as they are now."""

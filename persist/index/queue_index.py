@@ -45,7 +45,6 @@ from warren.persist.layout.format import (
     SHARED_MESSAGE,
     TRANSIENT,
     Reference,
-    encode_envelope,
     encode_ranges,
     encode_reference,
     record_head,
@@ -192,7 +191,7 @@ class QueueIndex(StreamReading):
         """Put the noted messages below this mark into the batch. False: some are left."""
         if not self._unwritten:
             return True
-        embed_below = self._context.embed_below
+        embed_below, encode = self._context.embed_below, self._context.encode_envelope
         offset_s: float | None = None
         queue_id, arrivals = self.queue_id, self._arrivals
         parts, lengths = batch.parts, batch.lengths
@@ -211,7 +210,7 @@ class QueueIndex(StreamReading):
             envelope = message.envelope
             stored = envelope.stored
             if stored is None:
-                data = encode_envelope(envelope)
+                data = encode(envelope)
                 stored = envelope.stored = (data, crc32(data))
             data, crc = stored
             expires_at = message.expires_at
@@ -348,6 +347,7 @@ class QueueIndex(StreamReading):
 
     def page(self, messages: Sequence[Message]) -> None:
         context = self._context
+        encode = context.encode_envelope
         parts: list[bytes] = []
         written: list[tuple[Message, int, int, int]] = []
         offset = 0
@@ -359,7 +359,7 @@ class QueueIndex(StreamReading):
                 continue
             envelope = message.envelope
             if envelope.stored is None:
-                data = encode_envelope(envelope)
+                data = encode(envelope)
                 envelope.stored = (data, crc32(data))
             data, crc = envelope.stored
             expires_us = context.wall_us(message.expires_at)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from itertools import accumulate
 
+from msgspec.structs import replace
+
 from warren.core.backing.queue_store import Batch
 from warren.core.backing.stream_store import Walked
 from warren.core.messages.message import Message
@@ -73,7 +75,7 @@ class StreamReading(ABC):
         entry = self.entries.find(position)
         if entry is None:
             return None
-        head = self._reader.read_run([entry._replace(length=RECORD_BYTES)])
+        head = self._reader.read_run([replace(entry, length=RECORD_BYTES)])
         if isinstance(head, (Damaged, OSError)) or len(head) < RECORD_BYTES:
             # The loss is reported when the message is read.
             return None

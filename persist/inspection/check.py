@@ -35,6 +35,7 @@ from warren.persist.disk.data_directory import NotADataDirectory, read_identity
 from warren.persist.disk.filesystem import File, FileSystem
 from warren.persist.inspection.queue_levels import QueueLevels, definition_id, read_levels
 from warren.persist.inspection.store_view import Gone, RecordReader, StoreView, read_whole
+from warren.persist.layout.envelopes import decode_envelope
 from warren.persist.layout.format import (
     ENQUEUE,
     FILE_HEADER_BYTES,
@@ -52,7 +53,6 @@ from warren.persist.layout.format import (
     Record,
     aligned,
     decode_counts,
-    decode_envelope,
     decode_file_header,
     decode_footer,
     decode_record,

@@ -14,6 +14,7 @@ from warren.persist.disk.filesystem import FileSystem
 from warren.persist.inspection.check import open_store, segment_entries
 from warren.persist.inspection.queue_levels import QueueLevels, definition_id
 from warren.persist.inspection.store_view import RecordReader, StoreView
+from warren.persist.layout.envelopes import decode_envelope
 from warren.persist.layout.format import (
     OFFSET_MASK,
     PERSISTENT,
@@ -21,7 +22,6 @@ from warren.persist.layout.format import (
     Damaged,
     Harm,
     Record,
-    decode_envelope,
     file_of,
 )
 from warren.persist.layout.segment import IndexEntry
@@ -98,9 +98,16 @@ def _pass_over(path: Path, harm: Harm) -> None:
 
 
 def _dumped(queue_id: int, entry: IndexEntry, reader: RecordReader) -> Dumped:
-    position, place, expires_us, length, size = entry
-    shared = bool(place & SHARED)
-    known = Dumped(position, file_of(place), place & OFFSET_MASK, length, size, shared, expires_us)
+    place = entry.place
+    known = Dumped(
+        entry.position,
+        file_of(place),
+        place & OFFSET_MASK,
+        entry.length,
+        entry.size,
+        bool(place & SHARED),
+        entry.expires_us,
+    )
     try:
         return _told(known, reader.read(queue_id, entry))
     except Damaged as damage:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from warren.core.messages.message import Envelope
+from msgspec import Struct
 
 FORMAT_VERSION = 1
 
@@ -60,8 +60,6 @@ COUNT_MAX = (1 << MARK_SHIFT) - 1
 PERSISTENT = 1
 """Flag of a record: the message was published with delivery mode 2."""
 
-NO_EXPIRATION = (1 << 64) - 1
-
 _FILE = struct.Struct("<8sHHI16sIIQ12xI")
 FILE_HEADER_BYTES = 64
 _BATCH = struct.Struct("<4sIIIQ4xI")
@@ -73,7 +71,6 @@ RECORD_BYTES = RECORD.size
 _RECORD_TAIL = struct.Struct("<BBHIQQQQ")
 _SURVIVORS = struct.Struct("<4sIII")
 _REFERENCE = struct.Struct("<QII")
-_ENVELOPE = struct.Struct("<QIIBBBx")
 _SEGMENT = struct.Struct("<8sHHIQQ4x")
 SEGMENT_HEADER_BYTES = _SEGMENT.size + 4
 _FRAME = struct.Struct("<4sIIIQII")
@@ -259,7 +256,7 @@ def decode_survivors(data: bytes) -> Survivors:
 # Records
 
 
-class Record(NamedTuple):
+class Record(Struct, frozen=True, gc=False):
     """A record as it was read.
 
     For REMOVE, `position` is the number of ranges in `payload`, for RETURNED that of pairs.
@@ -347,72 +344,6 @@ def decode_ranges(payload: bytes) -> list[tuple[int, int]]:
         raise Damaged(f"ranges of {len(payload)} octets")
     flat = array("Q", payload)
     return list(zip(flat[::2], flat[1::2], strict=True))
-
-
-# Envelopes
-
-
-def encode_envelope(envelope: Envelope) -> bytes:
-    exchange = _octets(envelope.exchange)
-    routing_key = _octets(envelope.routing_key)
-    copies, header, expiration_ms = envelope.copies, envelope.header, envelope.expiration_ms
-    further = b"".join([_long_string(_octets(key)) for key in copies]) if copies else b""
-    fixed = _ENVELOPE.pack(
-        NO_EXPIRATION if expiration_ms is None else expiration_ms,
-        len(header),
-        len(further),
-        min(envelope.priority, 255),
-        len(exchange),
-        len(routing_key),
-    )
-    return b"".join((fixed, exchange, routing_key, further, header))
-
-
-def decode_envelope(data: bytes, persistent: bool) -> Envelope:
-    """Raises `Damaged`."""
-    if len(data) < _ENVELOPE.size:
-        raise Damaged(f"an envelope of {len(data)} octets")
-    expiration_ms, header_bytes, copies_bytes, priority, exchange_bytes, key_bytes = (
-        _ENVELOPE.unpack_from(data)
-    )
-    exchange_end = _ENVELOPE.size + exchange_bytes
-    key_end = exchange_end + key_bytes
-    copies_end = key_end + copies_bytes
-    if copies_end + header_bytes != len(data):
-        raise Damaged("an envelope whose parts do not fill it")
-    return Envelope(
-        _text(data[_ENVELOPE.size : exchange_end]),
-        _text(data[exchange_end:key_end]),
-        data[copies_end:],
-        persistent,
-        priority,
-        None if expiration_ms == NO_EXPIRATION else expiration_ms,
-        _long_strings(data[key_end:copies_end]),
-    )
-
-
-def _octets(text: str) -> bytes:
-    return text.encode() if text.isascii() else text.encode("utf-8", "surrogateescape")
-
-
-def _text(octets: bytes) -> str:
-    return octets.decode("utf-8", "surrogateescape")
-
-
-def _long_string(octets: bytes) -> bytes:
-    return len(octets).to_bytes(4, "little") + octets
-
-
-def _long_strings(data: bytes) -> tuple[str, ...]:
-    texts = []
-    at = 0
-    while at < len(data):
-        end = at + 4 + int.from_bytes(data[at : at + 4], "little")
-        if end > len(data):
-            raise Damaged("a routing key longer than the envelope")
-        texts.append(_text(data[at + 4 : end]))
-        at = end
-    return tuple(texts)
 
 
 # Segments of a queue index

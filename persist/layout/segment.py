@@ -24,6 +24,8 @@ from operator import itemgetter, lt
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from msgspec import Struct
+
 from warren.persist.layout.format import (
     SEGMENT_ENTRIES,
     SEGMENT_HEADER_BYTES,
@@ -42,7 +44,7 @@ from warren.persist.layout.format import (
 _EVEN = bytes(range(0, 256, 2))
 
 
-class IndexEntry(NamedTuple):
+class IndexEntry(Struct, frozen=True, gc=False):
     """An index entry: where the message is."""
 
     position: int

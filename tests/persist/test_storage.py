@@ -405,19 +405,6 @@ def test_messages_keep_their_places_when_they_are_paged_out_and_requeued(node: N
     assert bodies(queue) == [numbered(number, SMALL) for number in range(1000)]
 
 
-def test_envelopes_that_are_large_are_not_collected(node: Node) -> None:
-    indexes = node.storage.indexes
-    queue = node.queues[QUEUE]
-    queue.set_mode(LAZY_MODE)
-    for number in range(200):
-        envelope = Envelope("", "key", b"%08d" % number * 500, True, 0, None)
-        queue.publish(envelope, b"x", None, None, 0)
-    node.rest()
-    read = queue.fetch_many(200)
-    assert read[199].envelope.header == b"%08d" % 199 * 500
-    assert sum(len(data) for data, _ in indexes._envelopes) < 200 * 1024
-
-
 # Flow
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from warren.amqp.properties import encode_properties
 from warren.core.field import Table
 from warren.core.messages.message import Envelope
+from warren.persist.layout.envelopes import encode_envelope
 from warren.persist.layout.format import (
     FILE_HEADER_BYTES,
     PERSISTENT,
@@ -24,7 +25,6 @@ from warren.persist.layout.format import (
     Footer,
     Survivors,
     encode_batch,
-    encode_envelope,
     encode_file_header,
     encode_footer,
     encode_survivors,

@@ -21,6 +21,7 @@ from pyspark.sql.types import VariantVal
 from warren.amqp.field_table import TableError, decode_table
 from warren.amqp.properties import PROPERTIES, MalformedProperties, property_bytes
 from warren.core.field import Field
+from warren.persist.layout.envelopes import decode_envelope
 from warren.persist.layout.format import (
     FILE_HEADER_BYTES,
     OFFSET_MASK,
@@ -29,7 +30,6 @@ from warren.persist.layout.format import (
     SHARED_MESSAGE,
     Damaged,
     Record,
-    decode_envelope,
     decode_file_header,
     decode_record,
     decode_survivors,
