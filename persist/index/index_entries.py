@@ -12,6 +12,7 @@ import logging
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 from warren.core.backing.backing_queue import Listed
@@ -19,7 +20,7 @@ from warren.core.log_line import log_event
 from warren.persist.index.index_context import IndexContext
 from warren.persist.index.wall_offsets import WallOffsets
 from warren.persist.layout.format import OFFSET_MASK, SEGMENT_ENTRIES, TRANSIENT, Damaged
-from warren.persist.layout.segment import Columns, IndexEntry, Segment, read_segment
+from warren.persist.layout.segment import Columns, IndexEntry, IndexRow, Segment, read_segment
 
 log = logging.getLogger("warren.storage")
 
@@ -230,6 +231,27 @@ class IndexEntries:
             insort(self.numbers, number)
         elif segment.columns is None:
             self._load(segment)
+        return segment
+
+    def add(self, rows: list[IndexRow]) -> list[Segment]:
+        """Make an entry of each row. Returns the segments in which they are."""
+        positions = [row[0] for row in rows]
+        if not positions:
+            return []
+        number = min(positions) >> SHIFT
+        if max(positions) >> SHIFT == number:
+            return [self._add_to(number, rows)]
+        parted = groupby(rows, lambda row: row[0] >> SHIFT)
+        return [self._add_to(number, list(some)) for number, some in parted]
+
+    def _add_to(self, number: int, rows: list[IndexRow]) -> Segment:
+        segment = self.make(number)
+        self.touch(segment)
+        assert segment.columns is not None
+        segment.columns.put(rows, segment.start)
+        segment.written = rows[-1][0] - segment.start + 1
+        segment.live += len(rows)
+        segment.live_bytes += sum([row[-1] for row in rows])
         return segment
 
     def touch(self, segment: Segment) -> None:

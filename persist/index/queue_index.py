@@ -49,7 +49,7 @@ from warren.persist.layout.format import (
     encode_reference,
     record_head,
 )
-from warren.persist.layout.segment import IndexEntry, Segment, merged
+from warren.persist.layout.segment import IndexEntry, IndexRow, Segment, merged
 from warren.persist.log.journal import MARK_BYTES_MIN, Journal, OpenBatch
 
 _PADDING = tuple(bytes(-size & 7) for size in range(8))
@@ -194,18 +194,14 @@ class QueueIndex(StreamReading):
         embed_below, encode = self._context.embed_below, self._context.encode_envelope
         offset_s: float | None = None
         queue_id, arrivals = self.queue_id, self._arrivals
-        parts, lengths = batch.parts, batch.lengths
-        base = batch.base
-        segment: Segment | None = None
-        number = -1
-        count = octets = 0
-        emitted = taken = 0
+        parts, lengths, base = batch.parts, batch.lengths, batch.base
+        rows: list[IndexRow] = []
         awaited: list[tuple[PublishConfirms | None, int]] = []
+        count = octets = taken = 0
         for position, noted in self._unwritten.items():
             message, body, confirms, publish_seq, mark, noted_octets = noted
             if mark >= cut:
                 break
-            emitted += 1
             taken += noted_octets
             envelope = message.envelope
             stored = envelope.stored
@@ -235,25 +231,10 @@ class QueueIndex(StreamReading):
                 octets += length
             else:
                 place, length = self._emit_shared(batch, message, body, expires_us, now_us)
-            if position >> SHIFT != number:
-                number = position >> SHIFT
-                segment = self.entries.make(number)
-                self.entries.touch(segment)
-                batch.file.segments.add(segment)
-            assert segment is not None and segment.columns is not None
-            columns = segment.columns
-            relative = position & SEGMENT_MASK
-            if relative == len(columns.places):
-                columns.places.append(place)
-                columns.expires.append(expires_us)
-                columns.lengths.append(length)
-                columns.sizes.append(size)
-            else:
-                columns.set(relative, place, expires_us, length, size)
-            segment.written = relative + 1
-            segment.live += 1
-            segment.live_bytes += size
+            rows.append((position, place, expires_us, length, size))
             awaited.append((confirms, publish_seq))
+        batch.file.segments.update(self.entries.add(rows))
+        emitted = len(rows)
         self._waiting_in(batch).extend(in_rows(awaited))
         self.written_count += emitted
         self._context.messages_written += emitted

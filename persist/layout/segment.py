@@ -54,6 +54,10 @@ class IndexEntry(Struct, frozen=True, gc=False):
     size: int
 
 
+IndexRow = tuple[int, int, int, int, int]
+"""The same as a tuple, for those that are being written: there are many at a time."""
+
+
 class Columns:
     """The entries of a segment in memory; all four have the same length, and grow at the end."""
 
@@ -80,6 +84,20 @@ class Columns:
         self.expires[relative] = expires_us
         self.lengths[relative] = length
         self.sizes[relative] = size
+
+    def put(self, rows: list[IndexRow], start: int) -> None:
+        """Set the entries of these rows; position `start` is the first of the segment."""
+        positions, places, expires, lengths, sizes = zip(*rows, strict=True)
+        first = positions[0]
+        follow = positions == tuple(range(first, first + len(rows)))
+        if follow and first - start == len(self.places):
+            self.places.extend(places)
+            self.expires.extend(expires)
+            self.lengths.extend(lengths)
+            self.sizes.extend(sizes)
+            return
+        for position, place, expires_us, length, size in rows:
+            self.set(position - start, place, expires_us, length, size)
 
     def apply(self, frame: SegmentChange) -> None:
         relative = frame.relative
