@@ -31,6 +31,9 @@ from warren.spark_export.node_urls import NodeAddress
 TIMEOUT_S: Final = 60.0
 """The time for one answer. Making a snapshot of a large store takes seconds."""
 
+CONNECT_TIMEOUT_S: Final = 5.0
+"""The time for a connection, with its handshake: a host that is down may drop what it is sent."""
+
 WAITS_S: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
 """The pauses before further tries: a node that restarts is back by then."""
 
@@ -194,10 +197,14 @@ def _check_octets(response: HTTPResponse, octets: bytes) -> None:
 
 
 def _connect(address: NodeAddress) -> HTTPConnection:
-    if not address.tls:
-        return HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)
-    context = ssl.create_default_context(cafile=address.ca_file)
-    return HTTPSConnection(address.host, address.port, timeout=TIMEOUT_S, context=context)
+    host, port = address.host, address.port
+    connection = HTTPConnection(host, port, timeout=CONNECT_TIMEOUT_S)
+    if address.tls:
+        context = ssl.create_default_context(cafile=address.ca_file)
+        connection = HTTPSConnection(host, port, timeout=CONNECT_TIMEOUT_S, context=context)
+    connection.connect()
+    connection.sock.settimeout(TIMEOUT_S)
+    return connection
 
 
 def _refusal(address: NodeAddress, answer: _Answer) -> Exception:

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -345,6 +345,22 @@ def test_a_node_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         port = free.getsockname()[1]
     with pytest.raises(StoreRefused, match=f"http://127.0.0.1:{port} does not answer: .*refused"):
         rows(f"warren://127.0.0.1:{port}")
+
+
+def test_a_host_that_drops_what_it_is_sent_is_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_node, "WAITS_S", ())
+    monkeypatch.setattr(remote_node, "CONNECT_TIMEOUT_S", 0.2)
+    # Linux drops attempts to connect while as many wait as the listener allows.
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as waiting:
+        port = full.getsockname()[1]
+        for _ in range(3):
+            client = waiting.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", port))
+        with pytest.raises(StoreRefused, match=f"http://127.0.0.1:{port} does not answer: timed"):
+            rows(f"warren://127.0.0.1:{port}")
 
 
 @contextmanager
