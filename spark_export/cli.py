@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -234,13 +234,15 @@ def run(
         from warren.spark_export.export.export_plan import Wish
 
         read = _read_options(
-            headers=headers,
-            bodyFormat=body,
-            mode=mode,
-            failOnDataLoss="false" if allow_data_loss else "true",
-            maxPartitionBytes=target_file_size,
-            startingTimestamp=start,
-            endingTimestamp=end,
+            {
+                "--headers": headers,
+                "--body": body,
+                "--mode": mode,
+                "--allow-data-loss": "false" if allow_data_loss else "true",
+                "--target-file-size": target_file_size,
+                "--start": start,
+                "--end": end,
+            }
         )
         wish = Wish(
             selector=_selector(vhost, queues, pattern),
@@ -483,10 +485,29 @@ def _selector(vhost: str | None, queues: tuple[str, ...], pattern: str | None) -
     return QueueSelector(vhost, queues or None, pattern)
 
 
-def _read_options(**given: str | None) -> ReadOptions:
+NAMES_FOR_SPARK = {
+    "--headers": "headers",
+    "--body": "bodyFormat",
+    "--mode": "mode",
+    "--allow-data-loss": "failOnDataLoss",
+    "--target-file-size": "maxPartitionBytes",
+    "--start": "startingTimestamp",
+    "--end": "endingTimestamp",
+}
+"""The options of this command that the source for Spark has, too, by the names they have there."""
+
+
+def _read_options(given: Mapping[str, str | None]) -> ReadOptions:
     from warren.spark_export.snapshot.options import parse_options
 
-    return parse_options({name: text for name, text in given.items() if text is not None})
+    texts = {NAMES_FOR_SPARK[name]: text for name, text in given.items() if text is not None}
+    try:
+        return parse_options(texts)
+    except OptionRefused as refusal:
+        reason = str(refusal)
+        for name, name_for_spark in NAMES_FOR_SPARK.items():
+            reason = reason.replace(f"option {name_for_spark} ", f"option {name} ")
+        raise OptionRefused(reason) from refusal
 
 
 def _table_choice(table_format: str, name: str | None) -> TableChoice | None:

@@ -52,6 +52,14 @@ def test_an_empty_destination_is_not_the_working_directory(tmp_path: Path) -> No
         assert "'DEST': it is empty" in call(*arguments, code=2).output
 
 
+@pytest.mark.parametrize("option", ["--start", "--end", "--target-file-size"])
+def test_a_wrong_value_is_told_by_the_name_that_the_option_has_here(
+    option: str, tmp_path: Path
+) -> None:
+    said = call("run", tmp_path, tmp_path / "out", option, "soon", code=2).output
+    assert f"option {option} is 'soon', and may be " in said
+
+
 # Snapshots
 
 
