@@ -75,28 +75,28 @@ class UnexpectedFrame(ConnectionFault):
         self.ids = ids
 
 
-class Reply(NamedTuple):
+class ReplyCode(NamedTuple):
     code: int
     name: str
 
 
-REPLIES: dict[type[BrokerError], Reply] = {
-    ConnectionForced: Reply(320, "CONNECTION_FORCED"),
-    AccessRefused: Reply(403, "ACCESS_REFUSED"),
-    NotFound: Reply(404, "NOT_FOUND"),
-    HomeNodeDown: Reply(404, "NOT_FOUND"),
-    ResourceLocked: Reply(405, "RESOURCE_LOCKED"),
-    PreconditionFailed: Reply(406, "PRECONDITION_FAILED"),
-    FrameError: Reply(501, "FRAME_ERROR"),
-    MalformedArguments: Reply(501, "FRAME_ERROR"),
-    FatalFrameError: Reply(501, "FRAME_ERROR"),
-    CommandInvalid: Reply(503, "COMMAND_INVALID"),
-    ChannelError: Reply(504, "CHANNEL_ERROR"),
-    UnexpectedFrame: Reply(505, "UNEXPECTED_FRAME"),
-    NotAllowed: Reply(530, "NOT_ALLOWED"),
-    TooManyChannels: Reply(530, "NOT_ALLOWED"),
-    Unsupported: Reply(540, "NOT_IMPLEMENTED"),
-    InternalFault: Reply(541, "INTERNAL_ERROR"),
+REPLIES: dict[type[BrokerError], ReplyCode] = {
+    ConnectionForced: ReplyCode(320, "CONNECTION_FORCED"),
+    AccessRefused: ReplyCode(403, "ACCESS_REFUSED"),
+    NotFound: ReplyCode(404, "NOT_FOUND"),
+    HomeNodeDown: ReplyCode(404, "NOT_FOUND"),
+    ResourceLocked: ReplyCode(405, "RESOURCE_LOCKED"),
+    PreconditionFailed: ReplyCode(406, "PRECONDITION_FAILED"),
+    FrameError: ReplyCode(501, "FRAME_ERROR"),
+    MalformedArguments: ReplyCode(501, "FRAME_ERROR"),
+    FatalFrameError: ReplyCode(501, "FRAME_ERROR"),
+    CommandInvalid: ReplyCode(503, "COMMAND_INVALID"),
+    ChannelError: ReplyCode(504, "CHANNEL_ERROR"),
+    UnexpectedFrame: ReplyCode(505, "UNEXPECTED_FRAME"),
+    NotAllowed: ReplyCode(530, "NOT_ALLOWED"),
+    TooManyChannels: ReplyCode(530, "NOT_ALLOWED"),
+    Unsupported: ReplyCode(540, "NOT_IMPLEMENTED"),
+    InternalFault: ReplyCode(541, "INTERNAL_ERROR"),
 }
 
 

@@ -99,7 +99,7 @@ class AmqpProtocol(asyncio.Protocol):
 
     def __init__(
         self,
-        listener: Listener,
+        listener: AmqpListener,
         tls: bool,
         source: tuple[str, int] | None = None,
         inner: Peer | None = None,
@@ -316,7 +316,7 @@ class AmqpProtocol(asyncio.Protocol):
         return tls_session(agreed.version(), agreed.cipher()[0], certificate)
 
 
-class Listener:
+class AmqpListener:
     """The AMQP listeners of a node, and the sockets that they accepted.
 
     `certificate_login` returns the user name for a peer certificate (`ssl.SSLSocket.getpeercert`).

@@ -37,7 +37,7 @@ from pyspark.sql.datasource import (  # noqa: E402
 from warren.spark_export.sink.amqp_publisher import AmqpPublisher  # noqa: E402
 from warren.spark_export.sink.encoded_rows import EncodedRows  # noqa: E402
 from warren.spark_export.sink.publish_frames import FrameEncoder  # noqa: E402
-from warren.spark_export.sink.sink import MessageWriter, Published, batch_writer  # noqa: E402
+from warren.spark_export.sink.sink import MessageWriter, PublishedRows, batch_writer  # noqa: E402
 from warren.spark_export.sink.sink_columns import SinkColumns  # noqa: E402
 from warren.spark_export.sink.sink_options import SinkOptions  # noqa: E402
 
@@ -115,7 +115,7 @@ class RowWriter(DataSourceWriter):
                 publisher.publish(EncodedRows(memoryview(frames), (0, len(frames)), rows))
                 rows += 1
             publisher.finish()
-        return Published(rows)
+        return PublishedRows(rows)
 
 
 class CollectingRowWriter(RowWriter):
@@ -136,7 +136,7 @@ class CollectingRowWriter(RowWriter):
                     frames = []
             publisher.publish(collected(frames, rows - len(frames)))
             publisher.finish()
-        return Published(rows)
+        return PublishedRows(rows)
 
 
 def collected(frames: list[bytes], first_row: int) -> EncodedRows:

@@ -1,8 +1,8 @@
 """The shell around `ClientProtocol`: a socket of asyncio, a timer, and answers as awaitables.
 
 Back-pressure goes both ways. While much waits in the socket, `may_publish` is False and the user
-stops publishing; `User.writable` tells it to go on. `pause_reading` leaves the broker's octets in
-the kernel's buffers. Octets written in one turn of the loop go out together.
+stops publishing; `ConnectionUser.writable` tells it to go on. `pause_reading` leaves the broker's
+octets in the kernel's buffers. Octets written in one turn of the loop go out together.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Dial: TypeAlias = Callable[[Callable[[], asyncio.Protocol]], Awaitable[object]]
 """Connects a protocol with a socket; the transport it returns is not used."""
 
 
-class Target(NamedTuple):
+class BrokerTarget(NamedTuple):
     """A broker, and how to connect and log in there. `shown` names it without secrets."""
 
     shown: str
@@ -79,24 +79,26 @@ def network(host: str, port: int, tls: ssl.SSLContext | None, server_name: str |
     return dial
 
 
-class User(Protocol):
+class ConnectionUser(Protocol):
     """The user of a connection."""
 
-    def received(self, connection: Connection, events: Sequence[Event]) -> None:
+    def received(self, connection: ClientConnection, events: Sequence[Event]) -> None:
         """Take events other than answers: messages, confirms, ends."""
         ...
 
-    def writable(self, connection: Connection) -> None:
+    def writable(self, connection: ClientConnection) -> None:
         """The socket takes octets again: publishes may go on."""
         ...
 
 
-async def open_any(targets: Sequence[Target], user: User) -> tuple[Connection, Target]:
+async def open_any(
+    targets: Sequence[BrokerTarget], user: ConnectionUser
+) -> tuple[ClientConnection, BrokerTarget]:
     """Connect to the first of these targets that accepts. Raises `ConnectionFailed`."""
     failures = []
     for target in targets:
         try:
-            return await Connection.open(target, user), target
+            return await ClientConnection.open(target, user), target
         except ConnectionFailed as failure:
             failures.append((target, failure))
     if not failures:
@@ -105,10 +107,10 @@ async def open_any(targets: Sequence[Target], user: User) -> tuple[Connection, T
     raise ConnectionFailed(failures[-1][1].code, text)
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One connection to a broker; `open` makes it."""
 
-    def __init__(self, target: Target, user: User) -> None:
+    def __init__(self, target: BrokerTarget, user: ConnectionUser) -> None:
         self._loop = asyncio.get_running_loop()
         self._protocol = ClientProtocol(target.login, target.tuning, self._loop.time())
         self._user = user
@@ -127,7 +129,7 @@ class Connection(asyncio.Protocol):
         """Why the connection has ended; None as long as it has not."""
 
     @classmethod
-    async def open(cls, target: Target, user: User) -> Self:
+    async def open(cls, target: BrokerTarget, user: ConnectionUser) -> Self:
         """Connect and log in. Raises `ConnectionFailed`."""
         connection = cls(target, user)
         try:

@@ -30,14 +30,14 @@ class Delivered(NamedTuple):
     body: bytes
 
 
-class Confirmed(NamedTuple):
+class PublishesConfirmed(NamedTuple):
     """The broker has confirmed these publishes, in the order of their tags."""
 
     channel: int
     tags: list[int]
 
 
-class Refused(NamedTuple):
+class PublishRefused(NamedTuple):
     """The broker refused this publish: it was nacked, or returned as unroutable."""
 
     channel: int
@@ -52,7 +52,7 @@ class Cancelled(NamedTuple):
     consumer_tag: str
 
 
-class Blocked(NamedTuple):
+class PublishingBlocked(NamedTuple):
     """The broker wants no publishes now, for this reason; None: it wants them again."""
 
     reason: str | None
@@ -77,10 +77,10 @@ Event: TypeAlias = (
     Opened
     | Answered
     | Delivered
-    | Confirmed
-    | Refused
+    | PublishesConfirmed
+    | PublishRefused
     | Cancelled
-    | Blocked
+    | PublishingBlocked
     | ChannelClosed
     | ConnectionEnded
 )

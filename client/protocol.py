@@ -10,10 +10,10 @@ A broker answers the questions on a channel in the order in which they were aske
 specification: methods are synchronous or not). So an answer is for the oldest unanswered question.
 
 The n-th publish on a channel with confirms has delivery tag n. Every publish ends once, as
-`Confirmed` or as `Refused`. A return does not name the tag, and comes before the ack: it is taken
-to be for the first unconfirmed publish that is the same, octet by octet. If several are the same,
-it does not matter which of them is meant: they are the same message. A return of a message that
-was not sent like that ends the connection: unconfirmed messages count as not arrived.
+`PublishesConfirmed` or as `PublishRefused`. A return does not name the tag, and comes before the
+ack: it is taken to be for the first unconfirmed publish that is the same, octet by octet. If
+several are the same, it does not matter which of them is meant: they are the same message. A return
+of another message ends the connection: unconfirmed messages count as not arrived.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from pamqp.exceptions import PAMQPException
 
 from warren.client.events import (
     Answered,
-    Blocked,
     Cancelled,
     ChannelClosed,
-    Confirmed,
     ConnectionEnded,
     Delivered,
     Event,
     Opened,
-    Refused,
+    PublishesConfirmed,
+    PublishingBlocked,
+    PublishRefused,
 )
 from warren.client.frames import (
     BODY,
@@ -453,13 +453,13 @@ class ClientProtocol:
             if reason is None:
                 confirmed.append(settled)
             else:
-                self._events.append(Refused(number, settled, reason))
+                self._events.append(PublishRefused(number, settled, reason))
         if confirmed:
-            events = self._events
-            if events and isinstance(events[-1], Confirmed) and events[-1].channel == number:
-                events[-1].tags.extend(confirmed)
+            newest = self._events[-1] if self._events else None
+            if isinstance(newest, PublishesConfirmed) and newest.channel == number:
+                newest.tags.extend(confirmed)
             else:
-                events.append(Confirmed(number, confirmed))
+                self._events.append(PublishesConfirmed(number, confirmed))
 
     # Everything else
 
@@ -537,11 +537,11 @@ class ClientProtocol:
 
     def _blocked(self, method: commands.Connection.Blocked, now: float) -> None:
         self.blocked = str(method.reason)
-        self._events.append(Blocked(self.blocked))
+        self._events.append(PublishingBlocked(self.blocked))
 
     def _unblocked(self, method: commands.Connection.Unblocked, now: float) -> None:
         self.blocked = None
-        self._events.append(Blocked(None))
+        self._events.append(PublishingBlocked(None))
 
     def _closed(self, method: commands.Connection.Close, now: float) -> None:
         self._send(0, commands.Connection.CloseOk)

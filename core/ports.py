@@ -140,7 +140,7 @@ class Stored(NamedTuple):
     version: int
 
 
-class Unreadable(NamedTuple):
+class UnreadableText(NamedTuple):
     """A stored definition that is damaged or cannot be understood, as text for people."""
 
     key: str
@@ -191,7 +191,7 @@ class MetadataStore(Protocol):
     by its key in the file or in etcd.
     """
 
-    unreadable: dict[bytes, Unreadable]
+    unreadable: dict[bytes, UnreadableText]
 
     def get(self, key: Key) -> Stored | None: ...
 

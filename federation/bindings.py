@@ -13,7 +13,13 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from warren.core.exchanges.binding import Binding
-from warren.core.exchanges.federation_hops import CLUSTER_NAME, VHOST, Broker, broker_of, tables_of
+from warren.core.exchanges.federation_hops import (
+    CLUSTER_NAME,
+    VHOST,
+    HopBroker,
+    broker_of,
+    tables_of,
+)
 from warren.core.field import INTEGER_KINDS, Field, Table, longstr
 
 BOUND_FROM = "x-bound-from"
@@ -30,8 +36,8 @@ class Way(NamedTuple):
     `helper` names the exchange here and the helper in use, A or B.
     """
 
-    downstream: Broker
-    upstream: Broker
+    downstream: HopBroker
+    upstream: HopBroker
     helper: str
     hops_max: int
 

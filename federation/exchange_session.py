@@ -22,14 +22,14 @@ from typing import Any, Final
 
 from pamqp import commands
 
-from warren.client.connection import ChannelFailed, Connection, ConnectionFailed, Target
+from warren.client.connection import BrokerTarget, ChannelFailed, ClientConnection, ConnectionFailed
 from warren.client.events import Delivered
 from warren.core.exchanges.exchange import Exchange, FederationUpstreamExchange
 from warren.core.exchanges.federation_hops import (
     DOWNSTREAM_NAME,
     DOWNSTREAM_VHOST,
     MAX_HOPS,
-    Broker,
+    HopBroker,
     HopRule,
 )
 from warren.core.field import Field, Table, long, longstr
@@ -37,8 +37,8 @@ from warren.federation.bindings import Carried, Way, carried
 from warren.federation.marking import Marker
 from warren.federation.session import (
     COMMANDS,
-    Ends,
-    Observer,
+    LinkEnds,
+    LinkObserver,
     exists,
     limit_deliveries,
     log,
@@ -46,7 +46,7 @@ from warren.federation.session import (
     until_one_ends,
     upstream_opened,
 )
-from warren.federation.status import Wanted
+from warren.federation.status import WantedLink
 from warren.shovel.flow import CHANNEL, Flow
 from warren.shovel.transfer import AckMode, Transfer
 
@@ -78,8 +78,8 @@ class ExchangeSession:
 
     def __init__(
         self,
-        wanted: Wanted,
-        observer: Observer,
+        wanted: WantedLink,
+        observer: LinkObserver,
         *,
         exchange: Callable[[], Exchange | None],
         marker: Marker,
@@ -89,7 +89,7 @@ class ExchangeSession:
         self._upstream = wanted.upstream
         self._observer = observer
         self._exchange = exchange
-        self._here = Broker(wanted.cluster, wanted.vhost)
+        self._here = HopBroker(wanted.cluster, wanted.vhost)
         self._marker = marker
         self._helper_type = helper_type
         self._rule = HopRule(self._here, wanted.upstream.hops_max)
@@ -97,16 +97,16 @@ class ExchangeSession:
         self._changed = asyncio.Event()
         # The bindings of the helper.
         self._bound: Carried = {}
-        self._source: Connection
-        self._destination: Connection
+        self._source: ClientConnection
+        self._destination: ClientConnection
         self._uri: str
-        self._there: Broker
+        self._there: HopBroker
 
     def look_again(self) -> None:
         """Carry the bindings here to the upstream: they have changed."""
         self._changed.set()
 
-    async def run(self, ends: Ends) -> None:
+    async def run(self, ends: LinkEnds) -> None:
         """Get messages until either end fails.
 
         Raises `ConnectionFailed`, `ChannelFailed`, ValueError, `SessionEnded`, and
@@ -127,13 +127,13 @@ class ExchangeSession:
             self._observer.running(self._uri)
             await until_one_ends(self._flow.finish(), self._keep_bindings(), self._keep_looking())
 
-    async def clean_up(self, targets: Sequence[Target]) -> None:
+    async def clean_up(self, targets: Sequence[BrokerTarget]) -> None:
         """The federation has ended: delete its helper exchanges and its queue at the upstream.
 
         A queue with messages stays. Raises what `run` does.
         """
         async with upstream_opened(targets, self._flow) as (source, target):
-            self._source, self._there = source, Broker("", target.login.vhost)
+            self._source, self._there = source, HopBroker("", target.login.vhost)
             for helper in ("A", "B"):
                 await self._delete_helper(helper)
             try:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
-from warren.client.connection import ChannelFailed, ConnectionFailed, Target
+from warren.client.connection import BrokerTarget, ChannelFailed, ConnectionFailed
 from warren.core.log_line import log_event, log_fault
 from warren.core.ports import Clock
 from warren.federation.exchange_session import HELPER_TYPE, PLAIN_HELPER_TYPE, HelperTypeUnknown
-from warren.federation.session import Ends, Observer
-from warren.federation.status import LinkState, Status, Wanted
+from warren.federation.session import LinkEnds, LinkObserver
+from warren.federation.status import LinkState, LinkStatus, WantedLink
 from warren.shovel.attempts import Attempts
 from warren.shovel.flow import FlowProgress, SessionEnded
 from warren.shovel.uri import Uri
@@ -25,47 +25,47 @@ CLEAN_UP_S = 10.0
 waits for it."""
 
 
-class Session(Protocol):
+class LinkSession(Protocol):
     """One pair of connections, of an exchange or of a queue."""
 
     def look_again(self) -> None: ...
 
-    async def run(self, ends: Ends) -> None: ...
+    async def run(self, ends: LinkEnds) -> None: ...
 
 
-class Cleaning(Session, Protocol):
+class Cleaning(LinkSession, Protocol):
     """A session that makes objects at the upstream and can delete them."""
 
-    async def clean_up(self, targets: Sequence[Target]) -> None: ...
+    async def clean_up(self, targets: Sequence[BrokerTarget]) -> None: ...
 
 
 class NewSession(Protocol):
-    def __call__(self, observer: Observer, helper_type: str) -> Session: ...
+    def __call__(self, observer: LinkObserver, helper_type: str) -> LinkSession: ...
 
 
-class Link:
+class FederationLink:
     """One link. `target` returns how to reach an upstream by URI; `here` is how to reach this
     node."""
 
     def __init__(
         self,
-        wanted: Wanted,
+        wanted: WantedLink,
         *,
         new_session: NewSession,
-        target: Callable[[Uri], Target],
-        here: Target,
+        target: Callable[[Uri], BrokerTarget],
+        here: BrokerTarget,
         clock: Clock,
         random: Random,
     ) -> None:
         self.wanted = wanted
-        self.status = Status(clock.wall_time())
+        self.status = LinkStatus(clock.wall_time())
         self._new_session = new_session
         self._target = target
         self._here = here
         self._clock = clock
         self._random = random
         self.helper_type = HELPER_TYPE
-        self._session: Session | None = None
+        self._session: LinkSession | None = None
         self._attempts = Attempts(
             self._get_messages,
             failed=self._failed,
@@ -116,14 +116,14 @@ class Link:
     async def _get_messages(self) -> None:
         self._session = self._new_session(self, self.helper_type)
         try:
-            await self._session.run(Ends(self._targets(), self._here))
+            await self._session.run(LinkEnds(self._targets(), self._here))
         except HelperTypeUnknown:
             self.helper_type = PLAIN_HELPER_TYPE
             raise
         finally:
             self._session = None
 
-    def _targets(self) -> list[Target]:
+    def _targets(self) -> list[BrokerTarget]:
         uris = self.wanted.upstream.uris
         return [self._target(uri) for uri in self._random.sample(uris, len(uris))]
 

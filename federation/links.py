@@ -16,7 +16,7 @@ from itertools import islice
 from random import Random
 from typing import Any, TypeAlias
 
-from warren.client.connection import Target
+from warren.client.connection import BrokerTarget
 from warren.core.access.access_control import User
 from warren.core.exchanges.exchange import Exchange
 from warren.core.log_line import log_event, log_fault
@@ -27,13 +27,13 @@ from warren.core.queues.queue import Queue
 from warren.core.scheduling.periodic import Periodic
 from warren.federation import sets, upstream
 from warren.federation.exchange_session import ExchangeSession
-from warren.federation.link import Link, Session
+from warren.federation.link import FederationLink, LinkSession
 from warren.federation.marking import EncodeTable, Marker
-from warren.federation.plan import Federated, Plan
+from warren.federation.plan import Federated, LinkPlan
 from warren.federation.queue_session import QueueSession
-from warren.federation.session import Observer
-from warren.federation.status import LinkState, Wanted, row
-from warren.shovel.assignments import LOOK_S, Assignments, Place
+from warren.federation.session import LinkObserver
+from warren.federation.status import LinkState, WantedLink, row
+from warren.shovel.assignments import LOOK_S, Assignments, ClusterPlace
 from warren.shovel.reach import ConnectWithin, Reach
 from warren.shovel.uri import Uri, parse_uri
 
@@ -52,14 +52,14 @@ WITHIN = "amqp://"
 LinkId: TypeAlias = str
 
 
-class Links:
+class FederationLinks:
     """The links that this node runs, from `start` to `stop`."""
 
     def __init__(
         self,
         node: Node,
         *,
-        place: Place,
+        place: ClusterPlace,
         connect_within: ConnectWithin,
         encode_table: EncodeTable,
         clock: Clock,
@@ -69,18 +69,18 @@ class Links:
         self._store = node.metadata
         self._place = place
         self._assignments = Assignments(upstream.COMPONENT, node.name, self._store, place, log)
-        self._plan = Plan(node, self._assignments, place)
+        self._plan = LinkPlan(node, self._assignments, place)
         self._reach = Reach(node.access, connect_within)
         self._encode_table = encode_table
         self._clock = clock
         self._random = random
-        self._links: dict[Federated, dict[LinkId, Link]] = {}
+        self._links: dict[Federated, dict[LinkId, FederationLink]] = {}
         # Links that close their connections, or delete their objects at the upstream. The next link
         # with the same id waits for them.
         self._ending: dict[tuple[Federated, LinkId], asyncio.Task[None]] = {}
         # Links that have ended. `_follow` decides from the definitions whether their objects at the
         # upstream stay for a next link or are deleted.
-        self._ended: dict[Federated, list[Link]] = {}
+        self._ended: dict[Federated, list[FederationLink]] = {}
         self._due: dict[Federated, None] = {}
         self._work_scheduled = False
         self._periodic = Periodic(clock, self._look)
@@ -166,7 +166,7 @@ class Links:
         """Messages that links of this node have received since it started."""
         return self._received + sum(link.status.received for link in self._all())
 
-    def _all(self) -> Iterator[Link]:
+    def _all(self) -> Iterator[FederationLink]:
         for links in self._links.values():
             yield from links.values()
 
@@ -269,7 +269,7 @@ class Links:
 
     # Links
 
-    def _begin(self, federated: Federated, wanted: Wanted) -> None:
+    def _begin(self, federated: Federated, wanted: WantedLink) -> None:
         for uri in wanted.upstream.uris:
             if uri.tls is not None and not uri.tls.verify:
                 log_event(
@@ -279,7 +279,7 @@ class Links:
                     upstream=wanted.upstream.name,
                     uri=uri.shown,
                 )
-        link = Link(
+        link = FederationLink(
             wanted,
             new_session=lambda observer, helper_type: self._session(wanted, observer, helper_type),
             target=lambda uri: self._target(uri, wanted),
@@ -292,11 +292,11 @@ class Links:
         if wanted.kind == "queue" and not self._looks_at_queues:
             self._looking_at_queues.start()
 
-    def _target(self, uri: Uri, wanted: Wanted) -> Target:
+    def _target(self, uri: Uri, wanted: WantedLink) -> BrokerTarget:
         trusts = wanted.upstream.trusts_user_id
         return self._reach.target(uri, wanted.connection_name, wanted.user, impersonates=trusts)
 
-    def _session(self, wanted: Wanted, observer: Observer, helper_type: str) -> Session:
+    def _session(self, wanted: WantedLink, observer: LinkObserver, helper_type: str) -> LinkSession:
         if wanted.kind == "exchange":
             return self._exchange_session(wanted, observer, helper_type)
         return QueueSession(
@@ -307,7 +307,7 @@ class Links:
         )
 
     def _exchange_session(
-        self, wanted: Wanted, observer: Observer, helper_type: str
+        self, wanted: WantedLink, observer: LinkObserver, helper_type: str
     ) -> ExchangeSession:
         return ExchangeSession(
             wanted,
@@ -317,14 +317,14 @@ class Links:
             helper_type=helper_type,
         )
 
-    def _marker(self, wanted: Wanted) -> Marker:
+    def _marker(self, wanted: WantedLink) -> Marker:
         return Marker(self._node.codec, self._encode_table, wanted.upstream.trusts_user_id)
 
-    def _exchange(self, wanted: Wanted) -> Exchange | None:
+    def _exchange(self, wanted: WantedLink) -> Exchange | None:
         vhost = self._node.vhosts.get(wanted.vhost)
         return vhost.exchanges.get(wanted.name) if vhost is not None else None
 
-    def _queue(self, wanted: Wanted) -> Queue | None:
+    def _queue(self, wanted: WantedLink) -> Queue | None:
         vhost = self._node.vhosts.get(wanted.vhost)
         return vhost.queues.get(wanted.name) if vhost is not None else None
 
@@ -335,7 +335,9 @@ class Links:
             del self._links[federated]
         self._ending_of(federated, link, self._stop_link(federated, link))
 
-    def _ending_of(self, federated: Federated, link: Link, work: Coroutine[Any, Any, None]) -> None:
+    def _ending_of(
+        self, federated: Federated, link: FederationLink, work: Coroutine[Any, Any, None]
+    ) -> None:
         key = (federated, link.wanted.id)
         self._ending[key] = asyncio.get_running_loop().create_task(self._until_over(key, work))
 
@@ -349,12 +351,12 @@ class Links:
             if self._unwatch:
                 self._make_due(key[0])
 
-    async def _stop_link(self, federated: Federated, link: Link) -> None:
+    async def _stop_link(self, federated: Federated, link: FederationLink) -> None:
         await link.stop()
         self._received += link.status.received
         self._ended.setdefault(federated, []).append(link)
 
-    async def _clean_up(self, federated: Federated, link: Link) -> None:
+    async def _clean_up(self, federated: Federated, link: FederationLink) -> None:
         wanted = link.wanted
         if wanted.kind != "exchange" or wanted.upstream.keeps_queue:
             return

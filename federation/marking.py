@@ -18,7 +18,7 @@ from warren.core.exchanges.federation_hops import (
     CLUSTER_NAME,
     RECEIVED_FROM,
     VHOST,
-    Broker,
+    HopBroker,
     tables_of,
     text_of,
 )
@@ -46,7 +46,7 @@ class Marker(NamedTuple):
     encode_table: EncodeTable
     keeps_user: bool
 
-    def of_exchange(self, message: Delivered, uri: str, exchange: str, broker: Broker) -> bytes:
+    def of_exchange(self, message: Delivered, uri: str, exchange: str, broker: HopBroker) -> bytes:
         """The content header of a message that came from this exchange. Raises ValueError."""
         headers = self.codec.headers(message.header)
         entry = {

@@ -23,8 +23,8 @@ from warren.core.ports import Key
 from warren.core.vhosts.vhost import VirtualHost
 from warren.federation import sets, upstream
 from warren.federation.exchange_session import PURPOSE
-from warren.federation.status import Wanted
-from warren.shovel.assignments import Assignments, Place
+from warren.federation.status import WantedLink
+from warren.shovel.assignments import Assignments, ClusterPlace
 
 log = logging.getLogger("warren.federation")
 
@@ -37,10 +37,10 @@ class Federated(NamedTuple):
     name: str
 
 
-class Plan:
+class LinkPlan:
     """Finds the links that exchanges and queues are to have."""
 
-    def __init__(self, node: Node, assignments: Assignments, place: Place) -> None:
+    def __init__(self, node: Node, assignments: Assignments, place: ClusterPlace) -> None:
         self._node = node
         self._assignments = assignments
         self._place = place
@@ -62,7 +62,7 @@ class Plan:
             asked = self._asked[vhost] = (policies, asks)
         return asked[1]
 
-    def wanted(self, federated: Federated) -> Iterator[tuple[Wanted, bool]]:
+    def wanted(self, federated: Federated) -> Iterator[tuple[WantedLink, bool]]:
         """The links that an exchange or queue is to have, and whether each is to run here."""
         vhost = self._node.vhosts.get(federated.vhost)
         if vhost is None or not self.federates(federated.vhost):
@@ -88,7 +88,7 @@ class Plan:
                 )
                 continue
             policy = applied.policy or ""
-            wanted = Wanted(*federated, parsed, policy, record.user, self._node.cluster_name)
+            wanted = WantedLink(*federated, parsed, policy, record.user, self._node.cluster_name)
             yield wanted, self._is_here(vhost, federated, record)
 
     def _applied(self, vhost: VirtualHost, federated: Federated) -> Applied | None:

@@ -16,21 +16,21 @@ from typing import Final
 
 from pamqp import commands
 
-from warren.client.connection import Connection
+from warren.client.connection import ClientConnection
 from warren.client.events import Delivered
 from warren.core.queues.queue import Queue
 from warren.federation.marking import Marker
 from warren.federation.session import (
     COMMANDS,
-    Ends,
-    Observer,
+    LinkEnds,
+    LinkObserver,
     found,
     limit_deliveries,
     log,
     opened,
     until_one_ends,
 )
-from warren.federation.status import Wanted
+from warren.federation.status import WantedLink
 from warren.shovel.flow import CHANNEL, Flow, FlowProgress
 from warren.shovel.transfer import AckMode, Transfer
 
@@ -52,8 +52,8 @@ class QueueSession:
 
     def __init__(
         self,
-        wanted: Wanted,
-        observer: Observer,
+        wanted: WantedLink,
+        observer: LinkObserver,
         *,
         queue: Callable[[], Queue | None],
         marker: Marker,
@@ -67,8 +67,8 @@ class QueueSession:
         # Whether the session consumes at the upstream. `_due` is set when that may have to change.
         self._asks = False
         self._due = asyncio.Event()
-        self._source: Connection
-        self._destination: Connection
+        self._source: ClientConnection
+        self._destination: ClientConnection
         self._uri: str
 
     def look_again(self) -> None:
@@ -76,7 +76,7 @@ class QueueSession:
         if wants_more(self._queue()) != self._asks:
             self._due.set()
 
-    async def run(self, ends: Ends) -> None:
+    async def run(self, ends: LinkEnds) -> None:
         """Get messages until either end fails.
 
         Raises `ConnectionFailed`, `ChannelFailed`, ValueError and `SessionEnded`.

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pamqp import commands
 
-from warren.client.connection import ChannelFailed, Connection, Target, open_any
-from warren.core.exchanges.federation_hops import Broker
+from warren.client.connection import BrokerTarget, ChannelFailed, ClientConnection, open_any
+from warren.core.exchanges.federation_hops import HopBroker
 from warren.federation.upstream import Upstream
 from warren.shovel.flow import CHANNEL, Flow, FlowProgress
 from warren.shovel.transfer import AckMode
@@ -26,7 +26,7 @@ COMMANDS: Final = 2
 NOT_FOUND: Final = 404
 
 
-class Observer(Protocol):
+class LinkObserver(Protocol):
     """The object that a session reports to."""
 
     def running(self, uri: str) -> None: ...
@@ -34,24 +34,24 @@ class Observer(Protocol):
     def progressed(self, progress: FlowProgress) -> None: ...
 
 
-class Ends(NamedTuple):
+class LinkEnds(NamedTuple):
     """The targets of the upstream, in the order in which they are tried, and this node."""
 
-    upstream: Sequence[Target]
-    here: Target
+    upstream: Sequence[BrokerTarget]
+    here: BrokerTarget
 
 
-class Opened(NamedTuple):
+class LinkOpened(NamedTuple):
     """Both connections, with their channels. `uri` is the upstream's, without secrets."""
 
-    source: Connection
-    destination: Connection
+    source: ClientConnection
+    destination: ClientConnection
     uri: str
-    upstream: Broker
+    upstream: HopBroker
 
 
 @asynccontextmanager
-async def opened(ends: Ends, flow: Flow, ack_mode: AckMode) -> AsyncIterator[Opened]:
+async def opened(ends: LinkEnds, flow: Flow, ack_mode: AckMode) -> AsyncIterator[LinkOpened]:
     """Connections to both ends, which last as long as the context. Raises `ConnectionFailed`,
     `ChannelFailed`."""
     async with upstream_opened(ends.upstream, flow) as (source, target):
@@ -60,15 +60,17 @@ async def opened(ends: Ends, flow: Flow, ack_mode: AckMode) -> AsyncIterator[Ope
         try:
             await destination.open_channel(CHANNEL, confirms=ack_mode is AckMode.ON_CONFIRM)
             cluster = str(source.server_properties.get("cluster_name", ""))
-            yield Opened(source, destination, target.shown, Broker(cluster, target.login.vhost))
+            yield LinkOpened(
+                source, destination, target.shown, HopBroker(cluster, target.login.vhost)
+            )
         finally:
             await destination.close()
 
 
 @asynccontextmanager
 async def upstream_opened(
-    targets: Sequence[Target], flow: Flow
-) -> AsyncIterator[tuple[Connection, Target]]:
+    targets: Sequence[BrokerTarget], flow: Flow
+) -> AsyncIterator[tuple[ClientConnection, BrokerTarget]]:
     """A connection to the upstream, with the channel for commands."""
     source, target = await open_any(targets, flow)
     try:
@@ -80,12 +82,12 @@ async def upstream_opened(
         await source.close()
 
 
-async def exists(source: Connection, exchange: str) -> bool:
+async def exists(source: ClientConnection, exchange: str) -> bool:
     """Whether the upstream has an exchange of this name."""
     return await found(source, commands.Exchange.Declare, exchange=exchange, passive=True)
 
 
-async def found(source: Connection, kind: Any, **arguments: Any) -> bool:
+async def found(source: ClientConnection, kind: Any, **arguments: Any) -> bool:
     """Whether a passive declaration succeeds, so that its object exists."""
     try:
         await source.ask(COMMANDS, kind, **arguments)
@@ -97,7 +99,7 @@ async def found(source: Connection, kind: Any, **arguments: Any) -> bool:
     return True
 
 
-async def limit_deliveries(source: Connection, upstream: Upstream) -> None:
+async def limit_deliveries(source: ClientConnection, upstream: Upstream) -> None:
     """Limit the unacknowledged messages to the prefetch count of the upstream."""
     if upstream.ack_mode is not AckMode.NO_ACK:
         await source.ask(CHANNEL, commands.Basic.Qos, prefetch_count=upstream.prefetch)

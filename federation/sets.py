@@ -27,7 +27,7 @@ ALL = "all"
 CHECKS = {"upstream": checks.name, **OVERRIDES}
 
 
-class Member(NamedTuple):
+class SetMember(NamedTuple):
     """An upstream that a policy asks for, and its values, overridden by those of the set."""
 
     upstream: str
@@ -59,7 +59,7 @@ def asks_for_federation(definition: Mapping[str, Any]) -> bool:
 
 def members(
     definition: Mapping[str, Any], upstreams: Mapping[str, Any], sets: Mapping[str, Any]
-) -> list[Member]:
+) -> list[SetMember]:
     """The existing upstreams that a policy's definition asks for.
 
     `upstreams` and `sets` are the values of the parameters, by name.
@@ -73,14 +73,14 @@ def members(
     if name == ALL:
         return _of_names(upstreams, upstreams)
     return [
-        Member(member["upstream"], {**upstreams[member["upstream"]], **_overrides(member)})
+        SetMember(member["upstream"], {**upstreams[member["upstream"]], **_overrides(member)})
         for member in sets.get(name, ())
         if member["upstream"] in upstreams
     ]
 
 
-def _of_names(names: Any, upstreams: Mapping[str, Any]) -> list[Member]:
-    return [Member(name, upstreams[name]) for name in names if name in upstreams]
+def _of_names(names: Any, upstreams: Mapping[str, Any]) -> list[SetMember]:
+    return [SetMember(name, upstreams[name]) for name in names if name in upstreams]
 
 
 def _overrides(member: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ DOWN = frozenset({LinkState.ERROR, LinkState.SHUTDOWN})
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedLink:
     """The purpose of a link: `name` is the exchange or queue here, `policy` asks for it.
 
     `user` set the upstream, and this user's permissions count here; empty for an operator.
@@ -59,7 +59,7 @@ class Wanted:
 
 
 @dataclass
-class Status:
+class LinkStatus:
     """The present state of one link. `since` is in seconds since 1970.
 
     `error` is the last failure, and empty while the link runs. `waiting_for` is why a running link
@@ -81,7 +81,7 @@ class Status:
         self.error = error
 
 
-def row(wanted: Wanted, node: str, status: Status) -> dict[str, Any]:
+def row(wanted: WantedLink, node: str, status: LinkStatus) -> dict[str, Any]:
     """A link as the HTTP API shows it."""
     shown: dict[str, Any] = {
         "node": node,

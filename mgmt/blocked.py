@@ -12,7 +12,7 @@ NAMED_MAX = 20
 """How many queues are named at most, those with the most blocked connections first."""
 
 
-class Blocked(NamedTuple):
+class BlockedCounts(NamedTuple):
     """The number of blocked connections, and of those that each queue blocks by its growth.
 
     Queues are named by virtual host and name.
@@ -22,14 +22,14 @@ class Blocked(NamedTuple):
     by_queue: Counter[tuple[str, str]]
 
 
-def blocked(node: Node) -> Blocked:
+def blocked(node: Node) -> BlockedCounts:
     """The connections that alarms block at this moment; flow control is not counted."""
     if not node.alarms.reason():
-        return Blocked(0, Counter())
+        return BlockedCounts(0, Counter())
     waiting = [c for c in node.clients if isinstance(c, Connection) and c.blocked]
     queues = [connection.blocking.queue for connection in waiting]
     by_queue = Counter((queue.vhost_name, queue.name) for queue in queues if queue is not None)
-    return Blocked(len(waiting), by_queue)
+    return BlockedCounts(len(waiting), by_queue)
 
 
 def node_columns(node: Node) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from warren.mgmt.statistics.sampler import Statistics
 
 if TYPE_CHECKING:
     from warren.cluster import Cluster
-    from warren.federation.links import Links
+    from warren.federation.links import FederationLinks
     from warren.mgmt.peers import Peers
     from warren.mgmt.snapshot_service import SnapshotService
     from warren.persist.storage.storage import Storage
@@ -73,7 +73,7 @@ class ManagedNode:
     shovels: Shovels
     """Moves messages on behalf of operators."""
 
-    federation: Links
+    federation: FederationLinks
     """Gets messages from other brokers."""
 
     cluster: Cluster | None = None

@@ -23,7 +23,7 @@ from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import ApiError
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.managed_node import ManagedNode
-from warren.mgmt.peers import QUESTION, Question, Refusal
+from warren.mgmt.peers import QUESTION, PeerRefusal, Question
 from warren.mirror.definitions.ending import end_tasks
 from warren.mirror.messages.calls import Calls
 
@@ -82,7 +82,7 @@ class PassedRequests:
             raise NotFound("the node could not answer")
         return task.result()
 
-    async def _answer(self, asked: Any) -> tuple[Any, Refusal | None]:
+    async def _answer(self, asked: Any) -> tuple[Any, PeerRefusal | None]:
         try:
             question = msgspec.convert(asked, Question)
         except msgspec.ValidationError as error:
@@ -100,7 +100,7 @@ class PassedRequests:
             request = ApiRequest(self._managed, caller, http, passed=True)
             return await _whole(await handler(request)), None
         except ApiError as error:
-            return None, Refusal(error.status, error.error, error.reason)
+            return None, PeerRefusal(error.status, error.error, error.reason)
 
 
 async def _whole(answer: Any) -> Any:

@@ -50,7 +50,7 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     address: str
 
 
-class Refusal(NamedTuple):
+class PeerRefusal(NamedTuple):
     """An `ApiError` as it is sent back."""
 
     status: int
@@ -161,7 +161,7 @@ class Peers:
         except TimeoutError:
             raise NotFound(f"node '{node}' did not answer in {ASK_S:g} seconds") from None
         if refusal is not None:
-            raise ApiError(*Refusal(*refusal))
+            raise ApiError(*PeerRefusal(*refusal))
         return answer
 
     async def ask_all(

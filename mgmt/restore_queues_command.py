@@ -22,7 +22,7 @@ from warren.mgmt.ctl.errors import CtlError
 from warren.mgmt.migrate.command import Teller
 from warren.mgmt.migrate.errors import MigrateError, WrongAddress
 from warren.mgmt.migrate.report import messages_text
-from warren.mgmt.migrate.run import Options, QueueResult
+from warren.mgmt.migrate.run import MoveOptions, QueueResult
 from warren.mgmt.migrate.side import Side, side
 from warren.mgmt.process_backups import archive_of_one
 from warren.mgmt.restored_queues import bring_over, node_aside, restore_aside
@@ -74,7 +74,7 @@ def restore_queues(
     except WrongAddress as wrong:
         raise click.UsageError(str(wrong)) from wrong
     through = directory or Path(tempfile.mkdtemp(prefix="warren-restore-"))
-    options = Options(vhost, pattern, rate)
+    options = MoveOptions(vhost, pattern, rate)
     try:
         with refusals(), progress() as tell:
             archive = archive_of_one(backups)
@@ -110,7 +110,7 @@ def _goes_on(results: Sequence[QueueResult]) -> bool:
     return some and any(_is_movable(result) for result in results)
 
 
-async def _bring_over(source: Side, target: Side, options: Options) -> Sequence[QueueResult]:
+async def _bring_over(source: Side, target: Side, options: MoveOptions) -> Sequence[QueueResult]:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

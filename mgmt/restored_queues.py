@@ -18,12 +18,12 @@ from warren.backup.archive import Archive, Backup, Tell
 from warren.backup.errors import BackupRefused
 from warren.backup.restore import restore
 from warren.embedded import Broker
-from warren.mgmt.ctl.errors import CtlError, Refused
+from warren.mgmt.ctl.errors import CtlError, RequestRefused
 from warren.mgmt.migrate.run import (
-    Audience,
-    Listed,
-    Options,
+    MoveAudience,
+    MoveOptions,
     QueueResult,
+    SourceQueue,
     list_queues,
     move_messages,
 )
@@ -74,7 +74,7 @@ def node_aside(directory: Path) -> Iterator[Side]:
 
 
 async def bring_over(
-    source: Side, target: Side, options: Options, stop: asyncio.Event, audience: Audience
+    source: Side, target: Side, options: MoveOptions, stop: asyncio.Event, audience: MoveAudience
 ) -> list[QueueResult]:
     """Move the messages of the chosen queues; a queue that the target lacks is declared as it was.
 
@@ -96,15 +96,15 @@ async def bring_over(
     return await move_messages(source, target, options, stop, audience)
 
 
-def _declare(source: Side, target: Side, queue: Listed) -> None:
+def _declare(source: Side, target: Side, queue: SourceQueue) -> None:
     try:
         target.get("queues", queue.vhost, queue.name)
-    except Refused as refusal:
+    except RequestRefused as refusal:
         if refusal.status != NOT_FOUND:
             raise
         row = source.get("queues", queue.vhost, queue.name)
         definition = {name: row[name] for name in ("durable", "auto_delete", "arguments")}
         try:
             target.put("queues", queue.vhost, queue.name, body=definition)
-        except Refused as refused:
+        except RequestRefused as refused:
             raise CtlError(f"queue '{queue.name}' in vhost '{queue.vhost}': {refused}") from refused

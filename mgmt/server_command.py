@@ -35,7 +35,7 @@ from warren.log_output import LogOutput
 from warren.mgmt.definitions.errors import DefinitionsFileRefused
 from warren.mgmt.exit_codes import EXIT_FAULT, EXIT_UNWRITTEN
 from warren.mgmt.node_configuration import examine_configuration, read_configuration
-from warren.node import Ending, Joined, RunningNode
+from warren.node import Joined, NodeEnding, RunningNode
 from warren.node_refused import NodeRefused, StoreLost
 from warren.persist.disk.data_directory import DataDirectoryRefused, is_of_processes
 from warren.rabbitmq_conf import ConfigError
@@ -210,9 +210,9 @@ class _Life:
         while self._node is not None:
             ending = await self._serve(self._node)
             await self._stop(self._node, ending)
-            if ending is Ending.STOP:
+            if ending is NodeEnding.STOP:
                 self._node = None
-            elif ending is Ending.PAUSE:
+            elif ending is NodeEnding.PAUSE:
                 self._node = await self._wait_for_cluster(self._node)
                 # The paused node was shown until now. Its objects refer to each other, and only a
                 # full collection frees such objects when they are old (`collect_rarely`).
@@ -223,20 +223,20 @@ class _Life:
                 self._node = await self._stay_stopped(name)
         log_event(log, logging.INFO, "node_stopped", node=name)
 
-    async def _stop(self, node: RunningNode, ending: Ending) -> None:
+    async def _stop(self, node: RunningNode, ending: NodeEnding) -> None:
         """Stop the node; `ending` says why, for the log and the clients. Raises `NodeFailed`."""
         name = node.node.name
-        if ending is Ending.STOP:
+        if ending is NodeEnding.STOP:
             self._manager.stopping()
             log_event(log, logging.INFO, "node_stopping", node=name)
-        elif ending is Ending.PAUSE:
+        elif ending is NodeEnding.PAUSE:
             self._manager.status("paused: the cluster's store is lost")
             # A node that takes no part in the cluster's decisions must not serve clients.
             log_event(log, logging.WARNING, "node_pausing", reason="the cluster's store is lost")
-        elif ending is Ending.STOP_APP:
+        elif ending is NodeEnding.STOP_APP:
             log_event(log, logging.WARNING, "node_stopping", node=name, process="stays")
         self._config = node.as_before(self._config)
-        if ending is Ending.PAUSE:
+        if ending is NodeEnding.PAUSE:
             assert node.cluster is not None
             await node.stop(node.cluster.pause_reason)
         else:
@@ -245,7 +245,7 @@ class _Life:
             raise NodeFailed(node.faults.first)
         self.left_unwritten = node.left_unwritten
 
-    async def _serve(self, running: RunningNode) -> Ending:
+    async def _serve(self, running: RunningNode) -> NodeEnding:
         def hang_up() -> None:
             self._output.reopen()
             running.reload_certificates()
@@ -259,7 +259,7 @@ class _Life:
         stopped = asyncio.create_task(self._stop_wanted.wait())
         try:
             await asyncio.wait((ends, stopped), return_when=asyncio.FIRST_COMPLETED)
-            return ends.result() if ends.done() else Ending.STOP
+            return ends.result() if ends.done() else NodeEnding.STOP
         finally:
             ends.cancel()
             stopped.cancel()

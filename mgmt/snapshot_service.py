@@ -82,7 +82,7 @@ class SnapshotRefused(ApiError):
         super().__init__(STATUSES.get(error, 500), error, text)
 
 
-class Piece(NamedTuple):
+class ServedPiece(NamedTuple):
     """Octets of a file from `start` on; `size` is the size of the whole file."""
 
     data: bytes
@@ -174,14 +174,16 @@ class SnapshotService:
     async def names(self, granted: Granted) -> list[dict[str, Any]]:
         return await asyncio.to_thread(_log_files, granted.directory)
 
-    async def read_entries(self, granted: Granted, queue_id: str, start: int, size: int) -> Piece:
+    async def read_entries(
+        self, granted: Granted, queue_id: str, start: int, size: int
+    ) -> ServedPiece:
         """Entries of a queue. Raises `SnapshotRefused`, OSError."""
         if not QUEUE_ID.fullmatch(queue_id):
             raise SnapshotRefused("OptionRefused", f"{queue_id!r} is no id of a queue")
         path = granted.directory / "queues" / f"{queue_id}.npy"
         return await self._read(path, start, size, None)
 
-    async def read_log(self, granted: Granted, name: str, start: int, size: int) -> Piece:
+    async def read_log(self, granted: Granted, name: str, start: int, size: int) -> ServedPiece:
         """Octets of a log file. Raises `SnapshotRefused`, OSError."""
         if parse_file_name(name) is None:
             raise SnapshotRefused("OptionRefused", f"{name!r} is no name of a log file")
@@ -189,7 +191,7 @@ class SnapshotService:
         extents = granted.directory / "extents" / name
         return await self._read(path, start, size, extents)
 
-    async def _read(self, path: Path, start: int, size: int, extents: Path | None) -> Piece:
+    async def _read(self, path: Path, start: int, size: int, extents: Path | None) -> ServedPiece:
         now = self._now()
         wait_s = self._pace.wait_s(now)
         self._pace.used(now, min(size, PIECE_BYTES_MAX))
@@ -253,7 +255,7 @@ def _log_files(directory: Path) -> list[dict[str, Any]]:
         raise gone(directory) from None
 
 
-def _read_piece(path: Path, start: int, size: int, extents: Path | None) -> Piece:
+def _read_piece(path: Path, start: int, size: int, extents: Path | None) -> ServedPiece:
     """Read a piece; octets outside of `extents` are zeroes.
 
     Raises `SnapshotRefused`, FileNotFoundError, OSError.
@@ -271,7 +273,7 @@ def _read_piece(path: Path, start: int, size: int, extents: Path | None) -> Piec
         os.close(fd)
     if extents is not None:
         data = _masked(data, start, _read_extents(extents))
-    return Piece(data, start, whole, crc32(data))
+    return ServedPiece(data, start, whole, crc32(data))
 
 
 def _read_extents(path: Path) -> array[int]:

@@ -48,7 +48,7 @@ DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-class Unreadable(click.ClickException):
+class StoreUnreadable(click.ClickException):
     """There is no such store or queue, or a later version wrote it."""
 
     exit_code = UNREADABLE
@@ -143,7 +143,7 @@ def _readable() -> Iterator[None]:
     try:
         yield
     except (DataDirectoryRefused, NewerStorage, OSError) as error:
-        raise Unreadable(str(error)) from error
+        raise StoreUnreadable(str(error)) from error
 
 
 def _find_queue(names: dict[int, Key], vhost: str, name: str) -> int:
@@ -159,7 +159,7 @@ def _find_queue(names: dict[int, Key], vhost: str, name: str) -> int:
         hint = f"; near names: {', '.join(map(repr, near))}"
     else:
         hint = f", which has {len(inside)} durable queues"
-    raise Unreadable(f"no durable queue {name!r} in virtual host {vhost!r}{hint}")
+    raise StoreUnreadable(f"no durable queue {name!r} in virtual host {vhost!r}{hint}")
 
 
 # A report

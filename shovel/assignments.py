@@ -5,7 +5,7 @@ node claims the parameter by writing its own name into the record. The store tak
 the record is unchanged since it was read, so one of several claimants succeeds.
 
 A node carries out a parameter while the record names it, and only as long as the other nodes cannot
-count it as down (`Place.may_run`): so two nodes never carry out the same parameter.
+count it as down (`ClusterPlace.may_run`): so two nodes never carry out the same parameter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOOK_S = 1.0
 """The time between a node's checks for parameters of nodes that are down."""
 
 
-class Place(Protocol):
+class ClusterPlace(Protocol):
     """The place of this node in the cluster."""
 
     def alive(self) -> Collection[str]:
@@ -53,7 +53,12 @@ class Assignments:
     """The parameters of one component and the nodes that carry them out."""
 
     def __init__(
-        self, component: str, node: str, store: MetadataStore, place: Place, log: logging.Logger
+        self,
+        component: str,
+        node: str,
+        store: MetadataStore,
+        place: ClusterPlace,
+        log: logging.Logger,
     ) -> None:
         self._component = component
         self._node = node

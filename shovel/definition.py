@@ -14,7 +14,7 @@ from warren.client.content_header import PROPERTIES, property_octets
 from warren.core.definitions.validation import ValidationFailed, is_integer, term
 from warren.shovel import checks
 from warren.shovel.checks import Check, Problems
-from warren.shovel.redrive import Back, Death
+from warren.shovel.redrive import Back, DecidingDeath
 from warren.shovel.transfer import AckMode
 from warren.shovel.uri import Uri, parse_uri
 
@@ -87,7 +87,7 @@ class Destination:
     properties: Mapping[str, bytes]
     add_forward_headers: bool
     add_timestamp_header: bool
-    redrive: tuple[Back, Death] | None = None
+    redrive: tuple[Back, DecidingDeath] | None = None
     """If set, dead letters go back to the queue or exchange they came from."""
 
 
@@ -141,7 +141,7 @@ def parse(value: Mapping[str, Any]) -> Definition:
             add_timestamp_header=given("dest-add-timestamp-header", False),
             redrive=None
             if "dest-redrive" not in value
-            else (Back(value["dest-redrive"]), Death(given("dest-redrive-death", "last"))),
+            else (Back(value["dest-redrive"]), DecidingDeath(given("dest-redrive-death", "last"))),
         ),
         AckMode(given("ack-mode", "on-confirm")),
         None if delete_after == NEVER else delete_after,
@@ -246,7 +246,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "dest-queue-args": _object_of(QUEUE_ARGUMENTS),
     "dest-publish-properties": _properties,
     "dest-redrive": checks.one_of(*[back.value for back in Back]),
-    "dest-redrive-death": checks.one_of(*[death.value for death in Death]),
+    "dest-redrive-death": checks.one_of(*[death.value for death in DecidingDeath]),
     "dest-add-forward-headers": checks.boolean,
     "dest-add-timestamp-header": checks.boolean,
     "ack-mode": checks.ack_mode,

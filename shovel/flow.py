@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from warren.client.connection import Connection
+from warren.client.connection import ClientConnection
 from warren.client.events import (
     Cancelled,
     ChannelClosed,
-    Confirmed,
     ConnectionEnded,
     Delivered,
     Event,
-    Refused,
+    PublishesConfirmed,
+    PublishRefused,
 )
 from warren.core.log_line import log_fault
 from warren.shovel.redrive import LeftBehind
@@ -65,8 +65,8 @@ class Flow:
         self._loop = asyncio.get_running_loop()
         # None until messages are requested.
         self._over: asyncio.Future[None] | None = None
-        self._source: Connection
-        self._destination: Connection
+        self._source: ClientConnection
+        self._destination: ClientConnection
         self._transfer: Transfer
         self._publish: Callable[[Delivered], int | None]
         self._pause: asyncio.TimerHandle | None = None
@@ -79,8 +79,8 @@ class Flow:
 
     def begin(
         self,
-        source: Connection,
-        destination: Connection,
+        source: ClientConnection,
+        destination: ClientConnection,
         transfer: Transfer,
         publish: Callable[[Delivered], int | None],
     ) -> None:
@@ -119,7 +119,7 @@ class Flow:
     def fail(self, reason: str) -> None:
         """End the flow for this reason."""
         over = self._over
-        # Before messages are requested, `Connection.ask` raises the failure.
+        # Before messages are requested, `ClientConnection.ask` raises the failure.
         if over is not None and not over.done():
             over.set_exception(SessionEnded(reason))
             # The flow may end for another reason before anything waits for this future.
@@ -127,11 +127,11 @@ class Flow:
 
     # As the user of both connections
 
-    def received(self, connection: Connection, events: Sequence[Event]) -> None:
+    def received(self, connection: ClientConnection, events: Sequence[Event]) -> None:
         """Take the source's messages, and the destination's answers to publishes."""
         self._carefully(lambda: self._receive(events))
 
-    def writable(self, connection: Connection) -> None:
+    def writable(self, connection: ClientConnection) -> None:
         self._carefully(self._pump)
 
     def _carefully(self, work: Callable[[], None]) -> None:
@@ -153,9 +153,9 @@ class Flow:
                     # the source.
                     if not self._over.done():
                         self._transfer.deliver(event)
-                case Confirmed():
+                case PublishesConfirmed():
                     acks += self._transfer.confirmed(event.tags)
-                case Refused():
+                case PublishRefused():
                     self._refusal = self._left_because = event.reason
                     self._transfer.refused(event.tag)
                 case Cancelled():

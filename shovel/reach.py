@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from warren.client.connection import ConnectionFailed, Dial, Target, network
+from warren.client.connection import BrokerTarget, ConnectionFailed, Dial, network
 from warren.client.protocol import Login
 from warren.core.access.access_control import AccessControl, LoginRefused, User
 from warren.core.definitions.validation import ValidationFailed
@@ -45,7 +45,9 @@ class Reach:
         if not self._access.vhost_allowed(user, uri.vhost):
             raise ValidationFailed(f'user "{user.name}" may not connect to vhost "{uri.vhost}"')
 
-    def target(self, uri: Uri, connection_name: str, user: str, *, impersonates: bool) -> Target:
+    def target(
+        self, uri: Uri, connection_name: str, user: str, *, impersonates: bool
+    ) -> BrokerTarget:
         """The target for the broker of the URI.
 
         A connection within this node is let in as `user`; an empty name is an operator. If it
@@ -59,13 +61,13 @@ class Reach:
             uri.mechanism,
         )
         if uri.host is not None:
-            return Target(uri.shown, _dial(uri), login, uri.tuning, uri.timeout_s)
+            return BrokerTarget(uri.shown, _dial(uri), login, uri.tuning, uri.timeout_s)
         if uri.username is not None:
             dial = self._dial_within(lambda: None)
         else:
             dial = self._dial_within(lambda: self._admitted(user, impersonates=impersonates))
             login = login._replace(mechanism="EXTERNAL")
-        return Target(uri.shown, dial, login, uri.tuning, uri.timeout_s)
+        return BrokerTarget(uri.shown, dial, login, uri.tuning, uri.timeout_s)
 
     def _dial_within(self, admitted: Callable[[], User | None]) -> Dial:
         async def dial(new_client: Callable[[], asyncio.Protocol]) -> None:

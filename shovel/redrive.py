@@ -37,7 +37,7 @@ class Back(Enum):
     EXCHANGE = "exchange"
 
 
-class Death(Enum):
+class DecidingDeath(Enum):
     """Which death decides where a message that died several times goes back to."""
 
     LAST = "last"
@@ -48,12 +48,12 @@ class LeftBehind(Exception):
     """The message cannot go back; the text says why."""
 
 
-class Address(NamedTuple):
+class WayBack(NamedTuple):
     exchange: bytes
     routing_key: bytes
 
 
-def back(header: bytes, to: Back, which: Death) -> tuple[Address, bytes]:
+def back(header: bytes, to: Back, which: DecidingDeath) -> tuple[WayBack, bytes]:
     """The address to which the message with this content header goes back, and the header to send.
 
     The new header lacks the count of deliveries, so that it begins anew. For a message that goes
@@ -64,10 +64,10 @@ def back(header: bytes, to: Back, which: Death) -> tuple[Address, bytes]:
     death = _death(fields, which)
     changed = fields.with_field(DELIVERIES, None)
     if to is Back.QUEUE:
-        address = Address(b"", _text(death, b"queue"))
+        address = WayBack(b"", _text(death, b"queue"))
     else:
         first, *others = _routing_keys(death)
-        address = Address(_text(death, b"exchange"), first)
+        address = WayBack(_text(death, b"exchange"), first)
         if others and fields.get(CARBON_COPIES) is None:
             texts = [key.decode("utf-8", "surrogateescape") for key in others]
             copies = b"".join([longstr_value(text) for text in texts])
@@ -77,13 +77,13 @@ def back(header: bytes, to: Back, which: Death) -> tuple[Address, bytes]:
     return address, with_properties(header, {"headers": table_octets(changed)})
 
 
-def _death(fields: Fields, which: Death) -> Fields:
+def _death(fields: Fields, which: DecidingDeath) -> Fields:
     items = array_items(fields.get(DEATHS) or b"")
     tables = [table_fields(value) for value in array_values(items)] if items else []
     deaths = [table for table in tables if table is not None]
     if not deaths:
         raise LeftBehind("it has no x-death that says where it came from")
-    return deaths[0] if which is Death.LAST else _first(fields, deaths)
+    return deaths[0] if which is DecidingDeath.LAST else _first(fields, deaths)
 
 
 def _first(fields: Fields, deaths: list[Fields]) -> Fields:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pamqp import commands
 
-from warren.client.connection import ChannelFailed, Connection, Target, open_any
+from warren.client.connection import BrokerTarget, ChannelFailed, ClientConnection, open_any
 from warren.client.events import Delivered
 from warren.shovel.definition import QUEUE_LENGTH, Definition, Source
 from warren.shovel.flow import CHANNEL, Flow, FlowProgress
@@ -26,14 +26,14 @@ log = logging.getLogger("warren.shovel")
 NOT_FOUND = 404
 
 
-class Ends(NamedTuple):
+class ShovelEnds(NamedTuple):
     """The brokers at both ends, in the order in which they are tried."""
 
-    source: Sequence[Target]
-    destination: Sequence[Target]
+    source: Sequence[BrokerTarget]
+    destination: Sequence[BrokerTarget]
 
 
-class Observer(Protocol):
+class ShovelObserver(Protocol):
     """The object that a session reports to."""
 
     def counted(self, messages: int) -> None:
@@ -46,14 +46,14 @@ class Observer(Protocol):
     def progressed(self, progress: FlowProgress) -> None: ...
 
 
-class Session:
+class ShovelSession:
     """One session. `remaining`: the number of messages still to be moved; None if there is no
     limit, or if the session has to count them first (`QUEUE_LENGTH`)."""
 
     def __init__(
         self,
         definition: Definition,
-        observer: Observer,
+        observer: ShovelObserver,
         *,
         remaining: int | None,
         marking: Callable[[str, str], Marking],
@@ -65,11 +65,11 @@ class Session:
         self._new_marking = marking
         self._wall_time = wall_time
         self._flow = Flow(observer.progressed, log)
-        self._source: Connection
-        self._destination: Connection
+        self._source: ClientConnection
+        self._destination: ClientConnection
         self._marking: Marking
 
-    async def run(self, ends: Ends) -> None:
+    async def run(self, ends: ShovelEnds) -> None:
         """Move messages until all that are to be moved are moved.
 
         Raises `ConnectionFailed` if a broker cannot be reached, `ChannelFailed` and ValueError if
@@ -135,7 +135,7 @@ class Session:
             await connection.ask(CHANNEL, commands.Basic.Qos, prefetch_count=self._prefetch())
         return queue
 
-    async def _bound_queue(self, connection: Connection, source: Source) -> str:
+    async def _bound_queue(self, connection: ClientConnection, source: Source) -> str:
         arguments = dict(source.queue_arguments)
         declared = await connection.ask(
             CHANNEL, commands.Queue.Declare, exclusive=True, arguments=arguments
@@ -197,7 +197,9 @@ class Session:
         )
 
 
-async def _declare(connection: Connection, queue: str, arguments: dict[str, Any] | Any) -> Any:
+async def _declare(
+    connection: ClientConnection, queue: str, arguments: dict[str, Any] | Any
+) -> Any:
     """Find the queue, or make a durable one; arguments of an existing queue are not compared."""
     try:
         return await connection.ask(CHANNEL, commands.Queue.Declare, queue=queue, passive=True)

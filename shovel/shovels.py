@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from warren.client.connection import Target
+from warren.client.connection import BrokerTarget
 from warren.core.access.access_control import AccessControl, User
 from warren.core.definitions.records import ParameterRecord
 from warren.core.log_line import log_event
 from warren.core.ports import Clock, Conflict, Key, MetadataStore, Precondition, Write
 from warren.core.scheduling.periodic import Periodic
 from warren.shovel import definition as definitions
-from warren.shovel.assignments import LOOK_S, Assignments, Place
+from warren.shovel.assignments import LOOK_S, Assignments, ClusterPlace
 from warren.shovel.definition import Definition
 from warren.shovel.reach import ConnectWithin, Reach
-from warren.shovel.status import ShovelState, Status, row
+from warren.shovel.status import ShovelState, ShovelStatus, row
 from warren.shovel.uri import Uri
-from warren.shovel.worker import Worker
+from warren.shovel.worker import ShovelWorker
 
 log = logging.getLogger("warren.shovel")
 
@@ -37,7 +37,7 @@ COMPONENT = "shovel"
 @dataclass
 class _Running:
     record: ParameterRecord
-    worker: Worker
+    worker: ShovelWorker
 
 
 class Shovels:
@@ -49,7 +49,7 @@ class Shovels:
         *,
         store: MetadataStore,
         access: AccessControl,
-        place: Place,
+        place: ClusterPlace,
         connect_within: ConnectWithin,
         cluster_name: Callable[[], str],
         clock: Clock,
@@ -147,7 +147,7 @@ class Shovels:
         if running is not None:
             worker = running.worker
             return row(key[3], key[2], record.node, worker.status, worker.definition)
-        status = Status(ShovelState.STARTING, self._clock.wall_time())
+        status = ShovelStatus(ShovelState.STARTING, self._clock.wall_time())
         if record.node != self._node:
             status.reason = f"node {record.node} has not answered"
         return row(key[3], key[2], record.node, status, None)
@@ -192,7 +192,7 @@ class Shovels:
                 log_event(
                     log, logging.WARNING, "shovel_peer_not_verified", shovel=key[3], uri=uri.shown
                 )
-        worker = Worker(
+        worker = ShovelWorker(
             key[3],
             key[2],
             definition,
@@ -210,7 +210,7 @@ class Shovels:
         stopping = asyncio.get_running_loop().create_task(self._stop_worker(key, worker))
         self._stopping[key] = stopping
 
-    async def _stop_worker(self, key: Key, worker: Worker) -> None:
+    async def _stop_worker(self, key: Key, worker: ShovelWorker) -> None:
         await worker.stop()
         self.moved += worker.status.moved
         del self._stopping[key]
@@ -228,7 +228,7 @@ class Shovels:
             # Another node has changed the parameter: check whether it is still the same shovel.
             commit.then(lambda: self._finished(key, record) if commit.refused else None)
 
-    def _target(self, uri: Uri, name: str, user: str, definition: Definition) -> Target:
+    def _target(self, uri: Uri, name: str, user: str, definition: Definition) -> BrokerTarget:
         """How to reach a broker. Messages from this cluster keep their `user_id`: it was checked
         when they were published."""
         within = all(source.host is None for source in definition.source.uris)

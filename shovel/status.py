@@ -20,7 +20,7 @@ class ShovelState(Enum):
 
 
 @dataclass
-class Status:
+class ShovelStatus:
     """The present state of one shovel. `since` is in seconds since 1970.
 
     `reason` is the last failure, and empty while the shovel runs. `waiting_for` is why a running
@@ -47,7 +47,7 @@ class Status:
 
 
 def row(
-    name: str, vhost: str, node: str, status: Status, definition: Definition | None
+    name: str, vhost: str, node: str, status: ShovelStatus, definition: Definition | None
 ) -> dict[str, Any]:
     """A shovel as the HTTP API shows it; `definition` is None unless this node runs the shovel."""
     shown: dict[str, Any] = {

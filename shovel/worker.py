@@ -10,21 +10,21 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from warren.client.connection import ChannelFailed, ConnectionFailed, Target
+from warren.client.connection import BrokerTarget, ChannelFailed, ConnectionFailed
 from warren.core.log_line import log_event, log_fault
 from warren.core.ports import Clock
 from warren.shovel.attempts import Attempts
 from warren.shovel.definition import Definition
 from warren.shovel.flow import FlowProgress, SessionEnded
 from warren.shovel.marking import marking
-from warren.shovel.session import Ends, Session
-from warren.shovel.status import ShovelState, Status
+from warren.shovel.session import ShovelEnds, ShovelSession
+from warren.shovel.status import ShovelState, ShovelStatus
 from warren.shovel.uri import Uri
 
 log = logging.getLogger("warren.shovel")
 
 
-class Worker:
+class ShovelWorker:
     """The worker of one shovel. `target` returns how to reach a broker by its URI; `finished` is
     called when all messages are moved."""
 
@@ -34,7 +34,7 @@ class Worker:
         vhost: str,
         definition: Definition,
         *,
-        target: Callable[[Uri], Target],
+        target: Callable[[Uri], BrokerTarget],
         cluster_name: Callable[[], str],
         clock: Clock,
         random: Random,
@@ -43,7 +43,7 @@ class Worker:
         self.name = name
         self.vhost = vhost
         self.definition = definition
-        self.status = Status(ShovelState.STARTING, clock.wall_time())
+        self.status = ShovelStatus(ShovelState.STARTING, clock.wall_time())
         self._target = target
         self._cluster_name = cluster_name
         self._clock = clock
@@ -118,7 +118,7 @@ class Worker:
 
     async def _session(self) -> None:
         definition = self.definition
-        session = Session(
+        session = ShovelSession(
             definition,
             self,
             remaining=self._remaining,
@@ -128,9 +128,9 @@ class Worker:
             wall_time=self._clock.wall_time,
         )
         source, destination = definition.source.uris, definition.destination.uris
-        await session.run(Ends(self._shuffled(source), self._shuffled(destination)))
+        await session.run(ShovelEnds(self._shuffled(source), self._shuffled(destination)))
 
-    def _shuffled(self, uris: Sequence[Uri]) -> list[Target]:
+    def _shuffled(self, uris: Sequence[Uri]) -> list[BrokerTarget]:
         return [self._target(uri) for uri in self._random.sample(uris, len(uris))]
 
     def _failed(self, error: Exception) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from warren.spark_export.export.manifest import Manifest
     from warren.spark_export.export.spark_job import ExportProgress
     from warren.spark_export.snapshot.cursor import ListedCursor
-    from warren.spark_export.snapshot.options import ReadOptions
     from warren.spark_export.snapshot.plan import QueueSelector
     from warren.spark_export.snapshot.snapshot import Snapshot
 
@@ -61,11 +60,11 @@ EXPORT = click.option(
 )
 
 
-class Refused(click.ClickException):
+class ExportRefused(click.ClickException):
     exit_code = REFUSED
 
 
-class Failed(click.ClickException):
+class ExportFailed(click.ClickException):
     exit_code = DAMAGED
 
 
@@ -112,11 +111,11 @@ def _explained() -> Iterator[None]:
         package = _package(error)
         if package not in ("numpy", "pyarrow", "pyspark", "pandas"):
             raise
-        raise Refused(f"{package} is not installed: {install_command('spark')}") from error
+        raise ExportRefused(f"{package} is not installed: {install_command('spark')}") from error
     except (DataLost, RecordDamaged) as error:
-        raise Failed(str(error)) from error
+        raise ExportFailed(str(error)) from error
     except (SparkExportError, ShelfRefused, OSError) as error:
-        raise Refused(str(error)) from error
+        raise ExportRefused(str(error)) from error
 
 
 def _package(error: ModuleNotFoundError) -> str:
@@ -226,23 +225,21 @@ def run(
 
     DEST is a directory, or a URL such as s3://bucket/folder.
 
-    An unfinished export goes on when it is run again under its name; a finished one is left as it
-    is.
+    Run again under its name, an unfinished export goes on, and a finished one is left as it is.
     """
     with _explained():
         from warren.spark_export.export import export as exports
+        from warren.spark_export.export.export_options import read_options
         from warren.spark_export.export.export_plan import Wish
 
-        read = _read_options(
-            {
-                "--headers": headers,
-                "--body": body,
-                "--mode": mode,
-                "--allow-data-loss": "false" if allow_data_loss else "true",
-                "--target-file-size": target_file_size,
-                "--start": start,
-                "--end": end,
-            }
+        read = read_options(
+            headers=headers,
+            bodyFormat=body,
+            mode=mode,
+            failOnDataLoss="false" if allow_data_loss else "true",
+            maxPartitionBytes=target_file_size,
+            startingTimestamp=start,
+            endingTimestamp=end,
         )
         wish = Wish(
             selector=_selector(vhost, queues, pattern),
@@ -472,7 +469,7 @@ def extend_snapshot(
         path = _snapshot_path(directory, snapshot, snapshot_directory)
         extended = open_snapshot(path).extend(lease)
         if extended.cursor is not None:
-            raise Refused(f"{snapshot} has no lease: it is of cursor {extended.cursor}")
+            raise ExportRefused(f"{snapshot} has no lease: it is of cursor {extended.cursor}")
         click.echo(utc_text(extended.expires_us))
 
 
@@ -483,31 +480,6 @@ def _selector(vhost: str | None, queues: tuple[str, ...], pattern: str | None) -
     from warren.spark_export.snapshot.plan import QueueSelector
 
     return QueueSelector(vhost, queues or None, pattern)
-
-
-NAMES_FOR_SPARK = {
-    "--headers": "headers",
-    "--body": "bodyFormat",
-    "--mode": "mode",
-    "--allow-data-loss": "failOnDataLoss",
-    "--target-file-size": "maxPartitionBytes",
-    "--start": "startingTimestamp",
-    "--end": "endingTimestamp",
-}
-"""The options of this command that the source for Spark has, too, by the names they have there."""
-
-
-def _read_options(given: Mapping[str, str | None]) -> ReadOptions:
-    from warren.spark_export.snapshot.options import parse_options
-
-    texts = {NAMES_FOR_SPARK[name]: text for name, text in given.items() if text is not None}
-    try:
-        return parse_options(texts)
-    except OptionRefused as refusal:
-        reason = str(refusal)
-        for name, name_for_spark in NAMES_FOR_SPARK.items():
-            reason = reason.replace(f"option {name_for_spark} ", f"option {name} ")
-        raise OptionRefused(reason) from refusal
 
 
 def _table_choice(table_format: str, name: str | None) -> TableChoice | None:

@@ -31,7 +31,7 @@ class NodeAddress:
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.prefix}"
 
 
-class Login(NamedTuple):
+class NodeLogin(NamedTuple):
     user: str
     password: str
 
@@ -53,7 +53,7 @@ def without_login(url: str) -> str:
 
 def parse_node_url(
     url: str, ca_file: str | None, username: str | None, password: str | None
-) -> tuple[list[NodeAddress], Login]:
+) -> tuple[list[NodeAddress], NodeLogin]:
     """The nodes in `scheme://user:password@host:port,host:port/prefix`, which are asked in turn.
 
     User and password are in the URL or given beside it; otherwise both are `guest`. Raises
@@ -83,6 +83,6 @@ def parse_node_url(
     if login_text and (username is not None or password is not None):
         raise OptionRefused(f"{shown} says who asks, and so do options username and password")
     if not login_text:
-        return addresses, Login(username or DEFAULT_LOGIN, password or DEFAULT_LOGIN)
+        return addresses, NodeLogin(username or DEFAULT_LOGIN, password or DEFAULT_LOGIN)
     user, _, secret = login_text.partition(":")
-    return addresses, Login(unquote(user), unquote(secret))
+    return addresses, NodeLogin(unquote(user), unquote(secret))

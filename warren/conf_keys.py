@@ -44,7 +44,7 @@ MECHANISMS = ("PLAIN", "AMQPLAIN", "EXTERNAL", "RABBIT-CR-DEMO")
 Parse: TypeAlias = Callable[[str], Any]
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """How a value is read, and the description of a valid value for error texts."""
 
     parse: Parse
@@ -106,20 +106,20 @@ def _otlp_endpoint(text: str) -> str:
     return found[1] + (path or "/v1/traces")
 
 
-def _one_of(*choices: str) -> Kind:
+def _one_of(*choices: str) -> ValueKind:
     def parse(text: str) -> str:
         if text not in choices:
             raise ValueError(text)
         return text
 
     wanted = choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
-    return Kind(parse, wanted)
+    return ValueKind(parse, wanted)
 
 
-def _or_named(kind: Kind, names: Mapping[str, str]) -> Kind:
+def _or_named(kind: ValueKind, names: Mapping[str, str]) -> ValueKind:
     """A kind that also takes RabbitMQ's names of values; `names` gives the value that each has
     here."""
-    return Kind(lambda text: kind.parse(names.get(text, text)), kind.wanted)
+    return ValueKind(lambda text: kind.parse(names.get(text, text)), kind.wanted)
 
 
 def _byte_size(parse: Parse) -> Parse:
@@ -199,11 +199,11 @@ def _permission(text: str) -> str:
     return text
 
 
-TEXT = Kind(str, "some text")
-FILE = Kind(Path, "the path of a file")
-BOOLEAN = Kind(_boolean, "true or false")
+TEXT = ValueKind(str, "some text")
+FILE = ValueKind(Path, "the path of a file")
+BOOLEAN = ValueKind(_boolean, "true or false")
 NONE = _one_of("none")
-LISTENER = Kind(Listener.parse, "a port, or an address and a port such as 127.0.0.1:5672")
+LISTENER = ValueKind(Listener.parse, "a port, or an address and a port such as 127.0.0.1:5672")
 LEVEL = _or_named(
     _one_of(*LOG_LEVELS),
     # No line of Warren has these levels; each counts as the nearest level that lines have.
@@ -214,13 +214,15 @@ FILE_LEVEL = _or_named(
     # With these levels RabbitMQ 3.6 left severe lines out; here the file has those lines too.
     {"=debug": "debug", "!=info": "debug", "<=notice": "debug", "<warning": "debug"},
 )
-DIRECTORY = Kind(Path, "the path of a directory")
-MILLISECONDS = Kind(_number(1), "a number of milliseconds above 0")
-PATTERN = Kind(_permission, "a regular expression")
-SHARE = Kind(_fraction, "a fraction such as 0.4")
-ETCD_ENDPOINT = Kind(_endpoint, "a host, a host and a port, or an address such as http://h:2379")
-PORT = Kind(_number(0, 65535), "a port from 0 to 65535")
-BYTES = Kind(_absolute, "an amount of bytes such as 512MB, 1GiB or 4096")
+DIRECTORY = ValueKind(Path, "the path of a directory")
+MILLISECONDS = ValueKind(_number(1), "a number of milliseconds above 0")
+PATTERN = ValueKind(_permission, "a regular expression")
+SHARE = ValueKind(_fraction, "a fraction such as 0.4")
+ETCD_ENDPOINT = ValueKind(
+    _endpoint, "a host, a host and a port, or an address such as http://h:2379"
+)
+PORT = ValueKind(_number(0, 65535), "a port from 0 to 65535")
+BYTES = ValueKind(_absolute, "an amount of bytes such as 512MB, 1GiB or 4096")
 
 # Smaller files would hold one batch each; offsets in larger ones would not fit a place.
 STORE_FILE_BYTES_MIN = 64 << 10
@@ -244,7 +246,7 @@ def _validator(text: str) -> str:
     return name
 
 
-def _tls_options(prefix: str) -> dict[str, Kind]:
+def _tls_options(prefix: str) -> dict[str, ValueKind]:
     """The keys for the certificates and requirements of a TLS listener."""
     return {
         f"{prefix}.cacertfile": FILE,
@@ -260,11 +262,11 @@ def _tls_options(prefix: str) -> dict[str, Kind]:
     }
 
 
-KEYS: Mapping[str, Kind] = {
+KEYS: Mapping[str, ValueKind] = {
     # These three are Warren's own; RabbitMQ takes the last two from its environment.
-    "processes": Kind(parse_processes, PROCESSES_WANTED),
+    "processes": ValueKind(parse_processes, PROCESSES_WANTED),
     "data_dir": DIRECTORY,
-    "node_name": Kind(checked_node_name, NODE_NAME_WANTED),
+    "node_name": ValueKind(checked_node_name, NODE_NAME_WANTED),
     "listeners.tcp": NONE,
     "listeners.tcp.$name": LISTENER,
     "listeners.ssl": NONE,
@@ -273,38 +275,44 @@ KEYS: Mapping[str, Kind] = {
     **_tls_options("ssl_options"),
     "ssl_handshake_timeout": MILLISECONDS,
     "tcp_listen_options": NONE,
-    "tcp_listen_options.backlog": Kind(_number(1), "a number of connections above 0"),
+    "tcp_listen_options.backlog": ValueKind(_number(1), "a number of connections above 0"),
     "tcp_listen_options.nodelay": BOOLEAN,
     "tcp_listen_options.keepalive": BOOLEAN,
-    "tcp_listen_options.sndbuf": Kind(parse_bytes, "an amount of bytes such as 196608 or 128KiB"),
-    "tcp_listen_options.recbuf": Kind(parse_bytes, "an amount of bytes such as 196608 or 128KiB"),
+    "tcp_listen_options.sndbuf": ValueKind(
+        parse_bytes, "an amount of bytes such as 196608 or 128KiB"
+    ),
+    "tcp_listen_options.recbuf": ValueKind(
+        parse_bytes, "an amount of bytes such as 196608 or 128KiB"
+    ),
     "tcp_listen_options.linger.on": BOOLEAN,
-    "tcp_listen_options.linger.timeout": Kind(_number(0), "a number of seconds"),
+    "tcp_listen_options.linger.timeout": ValueKind(_number(0), "a number of seconds"),
     "ssl_cert_login_san_type": _one_of(*CERTIFICATE_NAME_TYPES),
-    "ssl_cert_login_san_index": Kind(_number(0), "a number from 0 on"),
+    "ssl_cert_login_san_index": ValueKind(_number(0), "a number from 0 on"),
     "ssl_cert_login_from": _or_named(
         _one_of(*CERTIFICATE_NAMES), {"subject_alt_name": "subject_alternative_name"}
     ),
     "proxy_protocol": BOOLEAN,
-    "channel_max": Kind(_number(0, 65535), "a number from 0 to 65535"),
-    "frame_max": Kind(_byte_size(_frame_max), f"0 or a number of bytes from {FRAME_MIN} on"),
-    "heartbeat": Kind(_number(0, 65535), "a number of seconds from 0 to 65535"),
+    "channel_max": ValueKind(_number(0, 65535), "a number from 0 to 65535"),
+    "frame_max": ValueKind(_byte_size(_frame_max), f"0 or a number of bytes from {FRAME_MIN} on"),
+    "heartbeat": ValueKind(_number(0, 65535), "a number of seconds from 0 to 65535"),
     "handshake_timeout": _or_named(MILLISECONDS, {"infinity": str(FIFTY_DAYS_MS)}),
-    "max_message_size": Kind(
+    "max_message_size": ValueKind(
         _number(1, MESSAGE_SIZE_CAP), f"a number of bytes from 1 to {MESSAGE_SIZE_CAP}"
     ),
-    "connection_max": Kind(_unless("infinity", _number(0)), "a number of connections, or infinity"),
-    "consumer_timeout": Kind(
+    "connection_max": ValueKind(
+        _unless("infinity", _number(0)), "a number of connections, or infinity"
+    ),
+    "consumer_timeout": ValueKind(
         _unless("infinity", _number(1)), "a number of milliseconds above 0, or infinity"
     ),
-    "default_consumer_prefetch": Kind(_number(0, 65535), "a number from 0 to 65535"),
+    "default_consumer_prefetch": ValueKind(_number(0, 65535), "a number from 0 to 65535"),
     "auth_mechanisms.$name": _one_of(*MECHANISMS),
-    "credential_validator.validation_backend": Kind(
+    "credential_validator.validation_backend": ValueKind(
         _validator,
         "rabbit_credential_validator_ and accept_everything, min_password_length or"
         " password_regexp",
     ),
-    "credential_validator.min_length": Kind(_number(0), "a number of characters"),
+    "credential_validator.min_length": ValueKind(_number(0), "a number of characters"),
     "credential_validator.regexp": PATTERN,
     "password_hashing_module": _one_of(*ALGORITHMS),
     "default_user": TEXT,
@@ -318,15 +326,15 @@ KEYS: Mapping[str, Kind] = {
     "loopback_users.$user": BOOLEAN,
     "vm_memory_high_watermark.relative": SHARE,
     "vm_memory_high_watermark.absolute": BYTES,
-    "vm_memory_high_watermark_paging_ratio": Kind(_part, "a fraction below 1 such as 0.5"),
-    "msg_store_file_size_limit": Kind(
+    "vm_memory_high_watermark_paging_ratio": ValueKind(_part, "a fraction below 1 such as 0.5"),
+    "msg_store_file_size_limit": ValueKind(
         _number(STORE_FILE_BYTES_MIN, STORE_FILE_BYTES_MAX),
         f"a number of bytes from {STORE_FILE_BYTES_MIN} to {STORE_FILE_BYTES_MAX}",
     ),
-    "queue_index_embed_msgs_below": Kind(
+    "queue_index_embed_msgs_below": ValueKind(
         _byte_size(_number(0, EMBED_BELOW_MAX)), f"a number of bytes from 0 to {EMBED_BELOW_MAX}"
     ),
-    "total_memory_available_override_value": Kind(
+    "total_memory_available_override_value": ValueKind(
         parse_bytes, "an amount of bytes such as 512MB, 1GiB or 4096"
     ),
     "disk_free_limit.relative": SHARE,
@@ -334,11 +342,13 @@ KEYS: Mapping[str, Kind] = {
     # The keys up to `alarms.block_all_publishers` are Warren's own.
     "snapshot_limit.relative": SHARE,
     "snapshot_limit.absolute": BYTES,
-    "snapshot_rate": Kind(
+    "snapshot_rate": ValueKind(
         _octets_a_second, "bytes a second such as 16MB, 64MiB or 67108864, from 1MiB on"
     ),
-    "trace.size_limit": Kind(_trace_octets, "bytes such as 64MB, 64MiB or 67108864, from 64KiB on"),
-    "opentelemetry.endpoint": Kind(
+    "trace.size_limit": ValueKind(
+        _trace_octets, "bytes such as 64MB, 64MiB or 67108864, from 64KiB on"
+    ),
+    "opentelemetry.endpoint": ValueKind(
         _otlp_endpoint, "an address such as http://localhost:4318 or https://host/v1/traces"
     ),
     "opentelemetry.service_name": TEXT,
@@ -365,29 +375,29 @@ KEYS: Mapping[str, Kind] = {
     "management.headers.content_type_options": TEXT,
     "management.headers.frame_options": TEXT,
     "management.headers.xss_protection": TEXT,
-    "management.path_prefix": Kind(_path_prefix, "a path such as /broker"),
+    "management.path_prefix": ValueKind(_path_prefix, "a path such as /broker"),
     "management.cors.allow_origins": NONE,
     "management.cors.allow_origins.$name": TEXT,
-    "management.cors.max_age": Kind(
+    "management.cors.max_age": ValueKind(
         _unless("undefined", _number(0)), "a number of seconds, or undefined"
     ),
     "management.load_definitions": FILE,
     "management.rates_mode": _one_of(*RATES_MODES),
-    "management.login_session_timeout": Kind(_number(1), "a number of minutes above 0"),
+    "management.login_session_timeout": ValueKind(_number(1), "a number of minutes above 0"),
     "management.disable_stats": BOOLEAN,
     "prometheus.tcp.port": PORT,
     "prometheus.tcp.ip": TEXT,
     "prometheus.ssl.port": PORT,
     "prometheus.ssl.ip": TEXT,
     **_tls_options("prometheus.ssl"),
-    "prometheus.path": Kind(_path_prefix, "a path such as /metrics"),
+    "prometheus.path": ValueKind(_path_prefix, "a path such as /metrics"),
     "prometheus.return_per_object_metrics": BOOLEAN,
     # Other nodes. Keys that begin with `cluster.` are Warren's own.
     "cluster_formation.peer_discovery_backend": TEXT,
-    "cluster_formation.classic_config.nodes.$name": Kind(
+    "cluster_formation.classic_config.nodes.$name": ValueKind(
         _host_of_node, "a node and its host, such as rabbit@one.example,"
     ),
-    "cluster_formation.dns.hostname": Kind(_host, "the name of a host"),
+    "cluster_formation.dns.hostname": ValueKind(_host, "the name of a host"),
     "cluster_formation.etcd.endpoints.$name": ETCD_ENDPOINT,
     "cluster_formation.etcd.host": TEXT,
     "cluster_formation.etcd.port": PORT,
@@ -399,33 +409,33 @@ KEYS: Mapping[str, Kind] = {
     "cluster_formation.etcd.ssl_options.certfile": FILE,
     "cluster_formation.etcd.ssl_options.keyfile": FILE,
     "cluster_formation.etcd.ssl_options.verify": _one_of("verify_peer", "verify_none"),
-    "cluster_formation.discovery_retry_limit": Kind(_number(1), "a number above 0"),
+    "cluster_formation.discovery_retry_limit": ValueKind(_number(1), "a number above 0"),
     "cluster_formation.discovery_retry_interval": MILLISECONDS,
-    "cluster.secret": Kind(_secret, f"a secret of {SECRET_BYTES_MIN} octets or more"),
+    "cluster.secret": ValueKind(_secret, f"a secret of {SECRET_BYTES_MIN} octets or more"),
     "cluster.secret_file": FILE,
     "cluster.advertised_host": TEXT,
     "cluster.links.ssl.cacertfile": FILE,
     "cluster.links.ssl.certfile": FILE,
     "cluster.links.ssl.keyfile": FILE,
-    "cluster.lease_ttl": Kind(_number(2), "a number of seconds from 2 on"),
+    "cluster.lease_ttl": ValueKind(_number(2), "a number of seconds from 2 on"),
     "distribution.listener.interface": TEXT,
     "distribution.listener.port_range.min": PORT,
     "cluster_partition_handling": _one_of(*PARTITION_HANDLING),
     "cluster_partition_handling.pause_if_all_down.nodes.$name": TEXT,
-    "net_ticktime": Kind(_number(1), "a number of seconds above 0"),
+    "net_ticktime": ValueKind(_number(1), "a number of seconds above 0"),
     "queue_master_locator": _one_of(*LOCATORS),
     "queue_leader_locator": _or_named(
         _one_of(*LEADER_LOCATORS), {"least-leaders": BALANCED, "min-masters": BALANCED}
     ),
     "cluster_name": TEXT,
-    "mirroring_sync_batch_size": Kind(_byte_size(_number(1)), "a number of messages above 0"),
-    "mirroring_sync_max_throughput": Kind(parse_bytes, "octets a second such as 10MB, or 0"),
+    "mirroring_sync_batch_size": ValueKind(_byte_size(_number(1)), "a number of messages above 0"),
+    "mirroring_sync_max_throughput": ValueKind(parse_bytes, "octets a second such as 10MB, or 0"),
     "log.default.level": LEVEL,
     "log.console": BOOLEAN,
     "log.console.level": LEVEL,
     "log.console.stdio": _one_of(*CONSOLES),
     "log.dir": DIRECTORY,
-    "log.file": Kind(_log_file, "the path of a file, or false"),
+    "log.file": ValueKind(_log_file, "the path of a file, or false"),
     "log.file.level": FILE_LEVEL,
     **{f"log.{category}.level": LEVEL for category in LOG_CATEGORIES},
 }

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from warren.addresses import Purpose, opened
 from warren.amqp.content_codec import AmqpContentCodec
-from warren.amqp.server import Listener
+from warren.amqp.server import AmqpListener
 from warren.amqp.starting import StartingListener
 from warren.clock import LoopClock
 from warren.config import ClusterConfig, Config
@@ -34,7 +34,7 @@ from warren.core.resources.memory_monitor import MemoryMonitor
 from warren.core.scheduling.periodic import Periodic
 from warren.expected_directory import expect_directory
 from warren.faults import Faults, NodeFailed
-from warren.federation.links import Links
+from warren.federation.links import FederationLinks
 from warren.listening import tls_files
 from warren.message_storage import MessageStorage, RecoveryProgress
 from warren.message_traces import MessageTraces
@@ -82,7 +82,7 @@ Joined: TypeAlias = Callable[[], Awaitable[None]]
 """Awaited when a starting node has joined its cluster."""
 
 
-class Ending(Enum):
+class NodeEnding(Enum):
     """How a node ends: for good (STOP), by a fault of its own (FAULT), all but its process
     (STOP_APP), or until its cluster is back (PAUSE)."""
 
@@ -98,7 +98,7 @@ class RunningNode:
     def __init__(
         self,
         node: Node,
-        listener: Listener,
+        listener: AmqpListener,
         monitors: list[Periodic],
         metadata: MetadataStore,
         directory: DataDirectory | None,
@@ -106,7 +106,7 @@ class RunningNode:
         memory: MemoryMonitor,
         cluster: Cluster | None,
         shovels: Shovels,
-        federation: Links,
+        federation: FederationLinks,
         faults: Faults,
     ) -> None:
         self.faults = faults
@@ -366,7 +366,7 @@ class RunningNode:
         if self.management is not None:
             self.management.reload_certificates()
 
-    async def ends(self) -> Ending:
+    async def ends(self) -> NodeEnding:
         """Wait until the node is to end; returns how."""
         events = [self.faults.happened, self.stop_wanted, self.stop_app_wanted]
         if self.cluster is not None:
@@ -378,10 +378,10 @@ class RunningNode:
             for wait in waits:
                 wait.cancel()
         if self.faults.happened.is_set():
-            return Ending.FAULT
+            return NodeEnding.FAULT
         if self.stop_wanted.is_set():
-            return Ending.STOP
-        return Ending.STOP_APP if self.stop_app_wanted.is_set() else Ending.PAUSE
+            return NodeEnding.STOP
+        return NodeEnding.STOP_APP if self.stop_app_wanted.is_set() else NodeEnding.PAUSE
 
     def as_before(self, config: Config) -> Config:
         """The configuration for starting again, with the ports that are open now."""
@@ -490,7 +490,7 @@ async def _try_to_stop(step: Awaitable[object]) -> None:
         log_fault(log, "stop_failed")
 
 
-def _look_again(shovels: Shovels, federation: Links) -> None:
+def _look_again(shovels: Shovels, federation: FederationLinks) -> None:
     """Check shovels and federation again: nodes have come or gone, or this node has lost its
     lease."""
     shovels.look_again()

@@ -15,7 +15,7 @@ from warren import __version__
 from warren.allocator import release_freed_memory
 from warren.amqp.certificate import login_name
 from warren.amqp.field_table import encode_table
-from warren.amqp.server import Listener
+from warren.amqp.server import AmqpListener
 from warren.clock import LoopClock
 from warren.config import Config
 from warren.core.access.access_control import AccessControl
@@ -32,7 +32,7 @@ from warren.core.resources.disk_monitor import DiskMonitor
 from warren.core.resources.memory_monitor import MemoryMonitor, limit_bytes, total_memory
 from warren.core.scheduling.periodic import Periodic
 from warren.faults import Faults
-from warren.federation.links import Links
+from warren.federation.links import FederationLinks
 from warren.federation.sets import COMPONENT as UPSTREAM_SET
 from warren.federation.upstream import COMPONENT as UPSTREAM
 from warren.listening import connection_settings, proxy_reader, socket_options
@@ -45,7 +45,7 @@ from warren.persist.disk.group_commit import OnFault, SyncThread
 from warren.persist.log.store_context import StorageSizes
 from warren.persist.recovery.recovery import Recovery
 from warren.persist.storage.missing_store import free_bytes
-from warren.shovel.assignments import Place
+from warren.shovel.assignments import ClusterPlace
 from warren.shovel.shovels import COMPONENT as SHOVEL
 from warren.shovel.shovels import Shovels
 
@@ -155,8 +155,8 @@ def access_control(config: Config, metadata: MetadataStore) -> AccessControl:
     )
 
 
-def amqp_listener(config: Config, node: Node, loop: asyncio.AbstractEventLoop) -> Listener:
-    return Listener(
+def amqp_listener(config: Config, node: Node, loop: asyncio.AbstractEventLoop) -> AmqpListener:
+    return AmqpListener(
         node,
         connection_settings(config),
         loop=loop,
@@ -174,7 +174,9 @@ def amqp_listener(config: Config, node: Node, loop: asyncio.AbstractEventLoop) -
     )
 
 
-def shovels_of(node: Node, place: Place, listener: Listener, clock: LoopClock) -> Shovels:
+def shovels_of(
+    node: Node, place: ClusterPlace, listener: AmqpListener, clock: LoopClock
+) -> Shovels:
     """The shovels of a node; they run when they are started."""
     shovels = Shovels(
         node.name,
@@ -190,9 +192,11 @@ def shovels_of(node: Node, place: Place, listener: Listener, clock: LoopClock) -
     return shovels
 
 
-def federation_of(node: Node, place: Place, listener: Listener, clock: LoopClock) -> Links:
+def federation_of(
+    node: Node, place: ClusterPlace, listener: AmqpListener, clock: LoopClock
+) -> FederationLinks:
     """The federation links of a node; they run when they are started."""
-    links = Links(
+    links = FederationLinks(
         node,
         place=place,
         connect_within=listener.connect_within,

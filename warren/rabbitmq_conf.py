@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from warren.conf_keys import KEYS, Kind
+from warren.conf_keys import KEYS, ValueKind
 from warren.conf_values import DISCOVERY, assemble
 from warren.config import Config
 from warren.core.patterns.pattern import InvalidPattern
@@ -157,7 +157,7 @@ def _matches(pattern: list[str], parts: list[str]) -> bool:
     )
 
 
-def _find(patterns: Mapping[str, Kind], parts: list[str]) -> str | None:
+def _find(patterns: Mapping[str, ValueKind], parts: list[str]) -> str | None:
     return next((one for one in patterns if _matches(one.split("."), parts)), None)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from warren.core.definitions.records import RECORD_TYPES
-from warren.core.ports import Commit, Conflict, Key, Precondition, Stored, Unreadable, Write
+from warren.core.ports import Commit, Conflict, Key, Precondition, Stored, UnreadableText, Write
 
 Watcher: TypeAlias = Callable[[Key, object | None], None]
 
@@ -56,7 +56,7 @@ class DefinitionTable:
     """Implements `MetadataStore` but for `uncommitted`, `close` and `_persist`."""
 
     def __init__(self) -> None:
-        self.unreadable: dict[bytes, Unreadable] = {}
+        self.unreadable: dict[bytes, UnreadableText] = {}
         """Definitions that cannot be used, by their keys where they are kept."""
         self._stored: dict[Key, Stored] = {}
         self._keys_of_kind: dict[str, list[Key]] = {}

@@ -23,7 +23,7 @@ DOWNSTREAM_NAME = "x-downstream-name"
 DOWNSTREAM_VHOST = "x-downstream-vhost"
 
 
-class Broker(NamedTuple):
+class HopBroker(NamedTuple):
     """A virtual host of a cluster, as others know it."""
 
     cluster: str
@@ -33,7 +33,7 @@ class Broker(NamedTuple):
 class HopRule(NamedTuple):
     """Which messages may go to `downstream`."""
 
-    downstream: Broker
+    downstream: HopBroker
     hops_max: int
 
     def lets_pass(self, headers: Table) -> bool:
@@ -47,7 +47,7 @@ def hop_rule(arguments: Table) -> HopRule:
     hops_max = arguments.get(MAX_HOPS)
     if hops_max is None or hops_max.kind not in INTEGER_KINDS:
         raise PreconditionFailed(f"an exchange for federation needs a number as '{MAX_HOPS}'")
-    downstream = Broker(
+    downstream = HopBroker(
         text_of(arguments.get(DOWNSTREAM_NAME)), text_of(arguments.get(DOWNSTREAM_VHOST))
     )
     return HopRule(downstream, hops_max.value)
@@ -60,9 +60,9 @@ def tables_of(field: Field | None) -> list[Table]:
     return [item.value for item in field.value if item.kind == "F"]
 
 
-def broker_of(table: Table) -> Broker:
+def broker_of(table: Table) -> HopBroker:
     """The cluster and the virtual host that the table names."""
-    return Broker(text_of(table.get(CLUSTER_NAME)), text_of(table.get(VHOST)))
+    return HopBroker(text_of(table.get(CLUSTER_NAME)), text_of(table.get(VHOST)))
 
 
 def text_of(field: Field | None) -> str:

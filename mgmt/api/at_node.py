@@ -20,7 +20,7 @@ def at_node(path: str, handler: Handler) -> Handler:
     """A handler that has the node in the path, `{node}`, answer the request with `handler`.
 
     `join_peers()` in `endpoints.py` must list the endpoint, or the other node would refuse the
-    request. The answer must not be a `Reply`, as nodes cannot send one another those.
+    request. The answer must not be an `HttpReply`, as nodes cannot send one another those.
     """
 
     async def answer(request: ApiRequest) -> Any:

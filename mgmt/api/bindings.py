@@ -19,7 +19,7 @@ from warren.core.queues.queue import Queue
 from warren.core.vhosts.topology_access import check_binding
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api.changes import audit
-from warren.mgmt.http.endpoint import Endpoint, Reply
+from warren.mgmt.http.endpoint import Endpoint, HttpReply
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.lazy_list import LazyList
 from warren.mgmt.http.listing import Listing, Row, answer
@@ -160,7 +160,7 @@ async def list_between(request: ApiRequest) -> Any:
     return await answer(request, _listed(*await _between(request)), BINDINGS)
 
 
-async def bind(request: ApiRequest) -> Reply:
+async def bind(request: ApiRequest) -> HttpReply:
     vhost, source, kind, destination = _ends(request)
     body = await request.body()
     arguments = body.get("arguments") or {}
@@ -171,7 +171,7 @@ async def bind(request: ApiRequest) -> Reply:
     _check(request, vhost, binding)
     await taken(lambda: vhost.bind(binding, None))
     location = f"{quote(destination, safe='')}/{quote(properties_key(binding), safe='~')}"
-    return Reply(201, None, {"Location": location})
+    return HttpReply(201, None, {"Location": location})
 
 
 def _check(request: ApiRequest, vhost: VirtualHost, binding: Binding) -> None:

@@ -57,7 +57,7 @@ class ConnectionRows:
         current = figures.connection_figures(connection)
         rates = self._track.rates(connection, now, current)
         samples = self._track.samples(connection, self._times) if self._times else ()
-        shown = stats_json.Shown(
+        shown = stats_json.ShownStats(
             figures.CONNECTION, current, rates, samples, stats_json.wall_offset_s(self._request)
         )
         peer = connection.peer
@@ -127,7 +127,7 @@ class ChannelRows:
         current = channel.stats()
         rates = self._track.rates(channel, now, current)
         samples = self._track.samples(channel, self._times) if self._times else ()
-        stats = stats_json.Shown(
+        stats = stats_json.ShownStats(
             MessageStats._fields, current, rates, samples, stats_json.wall_offset_s(self._request)
         ).message_stats()
         confirms, transaction = channel.confirms, channel.transaction

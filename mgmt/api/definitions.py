@@ -13,7 +13,7 @@ from warren.mgmt.api.validation_texts import PREFIX, escaped
 from warren.mgmt.definitions.errors import DefinitionsRefused
 from warren.mgmt.definitions.export import Document, export_all, export_vhost
 from warren.mgmt.definitions.load import import_definitions, parsed
-from warren.mgmt.http.endpoint import NO_CONTENT, Endpoint, Reply, Right
+from warren.mgmt.http.endpoint import NO_CONTENT, Endpoint, HttpReply, Right
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.listing import answer_row
 from warren.mgmt.http.request import BODY_BYTES_MAX, ApiRequest
@@ -22,34 +22,34 @@ FORM = "multipart/form-data"
 IN_FILE_NAMES = frozenset(string.ascii_letters + string.digits + "-_.@+ ")
 
 
-async def get_all(request: ApiRequest) -> Reply:
+async def get_all(request: ApiRequest) -> HttpReply:
     return _download(request, export_all(request.node))
 
 
-async def get_vhost(request: ApiRequest) -> Reply:
+async def get_vhost(request: ApiRequest) -> HttpReply:
     if request.name("vhost") not in request.node.vhosts:
         raise BadRequest("vhost_not_found")
     return _download(request, export_vhost(request.node, request.vhost().name))
 
 
-def _download(request: ApiRequest, exported: Document) -> Reply:
+def _download(request: ApiRequest, exported: Document) -> HttpReply:
     headers = {}
     wanted = request.query("download")
     if wanted:
         name = "".join(letter if letter in IN_FILE_NAMES else "_" for letter in wanted)
         headers["Content-Disposition"] = f'attachment; filename="{name}"'
-    return Reply(200, answer_row(request, exported), headers)
+    return HttpReply(200, answer_row(request, exported), headers)
 
 
-async def post_all(request: ApiRequest) -> Reply:
+async def post_all(request: ApiRequest) -> HttpReply:
     return await _import(request, None)
 
 
-async def post_vhost(request: ApiRequest) -> Reply:
+async def post_vhost(request: ApiRequest) -> HttpReply:
     return await _import(request, request.vhost().name)
 
 
-async def _import(request: ApiRequest, vhost: str | None) -> Reply:
+async def _import(request: ApiRequest, vhost: str | None) -> HttpReply:
     if request.http.content_type == FORM:
         octets, redirect = await _form(request.http)
     else:
@@ -70,7 +70,7 @@ async def _import(request: ApiRequest, vhost: str | None) -> Reply:
             reason = escaped(reason)
         raise BadRequest(reason) from error
     audit(request, "definitions_imported", vhost=vhost, items=imported.items)
-    return NO_CONTENT if redirect is None else Reply(303, None, {"Location": redirect})
+    return NO_CONTENT if redirect is None else HttpReply(303, None, {"Location": redirect})
 
 
 async def _form(http: web.Request) -> tuple[bytes, str | None]:

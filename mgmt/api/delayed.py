@@ -33,7 +33,7 @@ from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.http.slices import Breather
-from warren.mgmt.messages.looking import Place, Search, look
+from warren.mgmt.messages.looking import QueuePlace, Search, look
 from warren.mgmt.messages.progress import epoch_of
 
 LIST = "/exchanges/{vhost}/{exchange}/delayed"
@@ -166,7 +166,7 @@ async def _by_publishing(
     """
     epoch = epoch_of(request.node, delays)
     start = request.query("from")
-    place = Place(0, _position_of(start, epoch)) if start else None
+    place = QueuePlace(0, _position_of(start, epoch)) if start else None
     search = Search(wanted.passes, wanted.count_max, place, unacked=False)
     looked = await look(request.node, delays, search)
     items: list[dict[str, Any]] = []

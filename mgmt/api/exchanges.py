@@ -16,7 +16,7 @@ from warren.core.vhosts.topology_access import check_exchange
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
-from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply
+from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, HttpReply
 from warren.mgmt.http.errors import BadRequest, NotAuthorised, ObjectNotFound
 from warren.mgmt.http.listing import Listing, Row, answer, answer_row
 from warren.mgmt.http.request import ApiRequest, boolean, check_length, text
@@ -172,7 +172,7 @@ async def get_exchange(request: ApiRequest) -> Any:
     return answer_row(request, row)
 
 
-async def put_exchange(request: ApiRequest) -> Reply:
+async def put_exchange(request: ApiRequest) -> HttpReply:
     vhost, name = request.vhost(), clean_name(request.exchange_name("exchange"))
     body = await request.body()
     wanted = {

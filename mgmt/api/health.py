@@ -14,7 +14,7 @@ from warren.core.resources.alarms import Alarm, Resource
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api.at_node import at_node
 from warren.mgmt.certificates import expiry_times
-from warren.mgmt.http.endpoint import Endpoint, Reply
+from warren.mgmt.http.endpoint import Endpoint, HttpReply
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.managed_node import OpenListener
@@ -69,8 +69,8 @@ QUORUM_CRITICAL = f"{CHECKS}/node-is-quorum-critical"
 NODE_HEALTH = "/healthchecks/node/{node}"
 
 
-def _failed(reason: str, **more: object) -> Reply:
-    return Reply(503, {"status": "failed", "reason": reason, **more})
+def _failed(reason: str, **more: object) -> HttpReply:
+    return HttpReply(503, {"status": "failed", "reason": reason, **more})
 
 
 # Alarms

@@ -21,8 +21,8 @@ from warren.mgmt.http.listing import Row
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.http.slices import Breather
 from warren.mgmt.messages.looking import (
-    Found,
-    Place,
+    FoundMessages,
+    QueuePlace,
     Search,
     Source,
     leaves_out_unacked,
@@ -73,7 +73,7 @@ async def export(request: ApiRequest) -> JsonLines:
     """All messages found, one JSON object a line, sent while the search goes on."""
     _readable(request)
     # Refuse a bad filter before anything is sent.
-    _search(request, Place(0, 0), LIMIT_MAX, 1)
+    _search(request, QueuePlace(0, 0), LIMIT_MAX, 1)
     return JsonLines(_exported(request))
 
 
@@ -172,7 +172,7 @@ async def _source(request: ApiRequest, queue: LocalQueue) -> Source:
     return retention
 
 
-def _search(request: ApiRequest, start: Place | None, limit: int, most: int) -> Search:
+def _search(request: ApiRequest, start: QueuePlace | None, limit: int, most: int) -> Search:
     order = request.query("order", ORDERS[0])
     if order not in ORDERS:
         raise BadRequest(f"order should be oldest or newest, not '{order}'")
@@ -197,7 +197,7 @@ def _number(request: ApiRequest, name: str, default: int) -> int:
 
 
 async def message_rows(
-    request: ApiRequest, source: Source, found: Sequence[Found], truncate: int
+    request: ApiRequest, source: Source, found: Sequence[FoundMessages], truncate: int
 ) -> list[Row]:
     """Messages as rows of an answer."""
     held = {one.message for one in found if one.state is MessageState.UNACKED}
@@ -220,7 +220,7 @@ async def message_rows(
     return rows
 
 
-def _message_row(request: ApiRequest, source: Source, found: Found, truncate: int) -> Row:
+def _message_row(request: ApiRequest, source: Source, found: FoundMessages, truncate: int) -> Row:
     node = request.node
     place, message, state = found
     envelope = message.envelope

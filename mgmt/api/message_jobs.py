@@ -22,15 +22,15 @@ from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound, from_b
 from warren.mgmt.http.listing import Row, answer_row, answer_rows
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.messages.job import Job, JobState
-from warren.mgmt.messages.jobs import JobKey, Kept, NotNow
-from warren.mgmt.messages.plan import Action, InvalidPlan, Plan, check_positions, parse_plan
+from warren.mgmt.messages.jobs import JobKey, KeptJob, NotNow
+from warren.mgmt.messages.plan import Action, InvalidPlan, JobPlan, check_positions, parse_plan
 from warren.mgmt.messages.progress import AT_THE_BEGINNING
 from warren.mgmt.messages.sources import source_of, why_no_replay
 from warren.shovel.redrive import Back
 
 
 async def begin(request: ApiRequest) -> Any:
-    """Begin the job that the body describes (`Plan`), and answer its name."""
+    """Begin the job that the body describes (`JobPlan`), and answer its name."""
     listed = queue_of(request)
     return await _begin(request, listed, _plan(await request.body()))
 
@@ -56,7 +56,7 @@ async def replay(request: ApiRequest) -> Any:
     )
 
 
-def _plan(body: Any) -> Plan:
+def _plan(body: Any) -> JobPlan:
     try:
         return parse_plan(body)
     except InvalidPlan as error:
@@ -64,7 +64,7 @@ def _plan(body: Any) -> Plan:
 
 
 async def _begin(
-    request: ApiRequest, listed: ListedQueue, plan: Plan, again: Kept | None = None
+    request: ApiRequest, listed: ListedQueue, plan: JobPlan, again: KeptJob | None = None
 ) -> Row:
     """Begin a job, and answer its name. `again` is an interrupted job to start again, or None."""
     vhost, queue = listed
@@ -93,7 +93,7 @@ async def _begin(
     return {"job": name}
 
 
-def _put_on_record(request: ApiRequest, queue: Queue, name: str, plan: Plan) -> None:
+def _put_on_record(request: ApiRequest, queue: Queue, name: str, plan: JobPlan) -> None:
     """Audit a job that has begun. Positions are only counted, for there may be thousands."""
     what = msgspec.to_builtins(plan)
     doing = what.pop("action")
@@ -122,7 +122,7 @@ async def _asked_of_leader(
         raise ApiError(503, "unavailable", error.text) from error
 
 
-def _check(request: ApiRequest, vhost: VirtualHost, queue: Queue, plan: Plan) -> None:
+def _check(request: ApiRequest, vhost: VirtualHost, queue: Queue, plan: JobPlan) -> None:
     """Raise `ApiError` unless the caller may do this and the plan's target exists."""
     _check_rights(request, vhost.name, queue.name, plan)
     is_stream = queue.settings.type is STREAM
@@ -142,7 +142,7 @@ def _check(request: ApiRequest, vhost: VirtualHost, queue: Queue, plan: Plan) ->
             raise BadRequest(f"exchange '{plan.to_exchange}' is internal")
 
 
-def _check_rights(request: ApiRequest, vhost: str, queue: str, plan: Plan) -> None:
+def _check_rights(request: ApiRequest, vhost: str, queue: str, plan: JobPlan) -> None:
     """Raise `ApiError` unless the caller may read the queue, and write where its messages go."""
     request.check(vhost, "queue", queue, "read")
     if plan.action is Action.REQUEUE:
@@ -160,7 +160,7 @@ def _check_rights(request: ApiRequest, vhost: str, queue: str, plan: Plan) -> No
             raise from_broker(error) from error
 
 
-def _check_queue(vhost: VirtualHost, queue: Queue, name: str, plan: Plan) -> None:
+def _check_queue(vhost: VirtualHost, queue: Queue, name: str, plan: JobPlan) -> None:
     target = vhost.queues.get(name)
     if target is None:
         raise BadRequest(f"there is no queue '{name}' in vhost '{vhost.name}'")
@@ -304,7 +304,7 @@ async def _row(request: ApiRequest, key: JobKey, job: Job) -> Row:
     }
 
 
-def _interrupted_row(kept: Kept) -> Row:
+def _interrupted_row(kept: KeptJob) -> Row:
     return {
         **_plan_row(kept.key, kept.queue, kept.plan),
         "node": None,
@@ -314,7 +314,7 @@ def _interrupted_row(kept: Kept) -> Row:
     }
 
 
-def _plan_row(key: JobKey, queue: str, plan: Plan) -> Row:
+def _plan_row(key: JobKey, queue: str, plan: JobPlan) -> Row:
     return {
         "vhost": key.vhost,
         "name": key.name,

@@ -166,9 +166,9 @@ def _shown(request: ApiRequest) -> tuple[dict[str, Any], dict[str, Any], dict[st
     current = statistics.node_figures()
     rates = statistics.node_rates(current)
 
-    def of_node(times: list[float]) -> stats_json.Shown:
+    def of_node(times: list[float]) -> stats_json.ShownStats:
         samples = statistics.node_samples(times) if times else []
-        return stats_json.Shown(figures.NODE, current, rates, samples, offset_s)
+        return stats_json.ShownStats(figures.NODE, current, rates, samples, offset_s)
 
     churn = of_node(churned).levels(*CHURN) if request.caller.is_monitor else {}
     if request.caller.is_monitor and not request.http.headers.get("X-Vhost"):
@@ -184,13 +184,13 @@ def _shown(request: ApiRequest) -> tuple[dict[str, Any], dict[str, Any], dict[st
         total = _sum(total, of_vhost)
         total_rates = _sum(total_rates, statistics.vhost_rates(vhost, of_vhost))
 
-    def of_vhosts(times: list[float]) -> stats_json.Shown:
+    def of_vhosts(times: list[float]) -> stats_json.ShownStats:
         samples: dict[float, Figures] = {}
         for vhost in vhosts if times else ():
             for at, sampled in statistics.vhost_samples(vhost, times):
                 samples[at] = _sum(samples[at], sampled) if at in samples else sampled
         newest_first = [Sample(at, samples[at]) for at in sorted(samples, reverse=True)]
-        return stats_json.Shown(figures.VHOST, total, total_rates, newest_first, offset_s)
+        return stats_json.ShownStats(figures.VHOST, total, total_rates, newest_first, offset_s)
 
     return of_vhosts(passed).message_stats(), churn, of_vhosts(lengths).levels(*figures.LENGTHS)
 
@@ -206,7 +206,7 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
     statistics = managed.statistics
     current = statistics.node_figures()
     samples = statistics.node_samples(times) if times else []
-    shown = stats_json.Shown(
+    shown = stats_json.ShownStats(
         figures.NODE,
         current,
         statistics.node_rates(current),

@@ -12,7 +12,7 @@ from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.policies import policy_row
 from warren.mgmt.api.validation_texts import told_of_validation
-from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
+from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, HttpReply, Right
 from warren.mgmt.http.listing import Row, answer_row, answer_rows
 from warren.mgmt.http.request import ApiRequest, demanded
 from warren.mgmt.waiting import taken
@@ -84,7 +84,7 @@ def _path_to_change(request: ApiRequest) -> tuple[str, str, str]:
     return _path(request)
 
 
-async def put_parameter(request: ApiRequest) -> Reply:
+async def put_parameter(request: ApiRequest) -> HttpReply:
     component, vhost, name = _path_to_change(request)
     (value,) = demanded(await request.body(), "value")
     parameters = request.node.parameters
@@ -132,7 +132,7 @@ def _global_to_change(request: ApiRequest) -> str:
     return name
 
 
-async def put_global_parameter(request: ApiRequest) -> Reply:
+async def put_global_parameter(request: ApiRequest) -> HttpReply:
     name = _global_to_change(request)
     (value,) = demanded(await request.body(), "value")
     new = request.node.metadata.get(("global_parameter", name)) is None

@@ -12,7 +12,7 @@ from warren.core.node import Node
 from warren.core.patterns.pattern import InvalidPattern
 from warren.core.ports import Commit
 from warren.mgmt.api.changes import audit, durable
-from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
+from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, HttpReply, Right
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.listing import Row, answer_row, answer_rows
 from warren.mgmt.http.request import ApiRequest, demanded
@@ -76,7 +76,7 @@ async def get_permissions(request: ApiRequest) -> Any:
     return answer_row(request, rows[0])
 
 
-async def put_permissions(request: ApiRequest) -> Reply:
+async def put_permissions(request: ApiRequest) -> HttpReply:
     user, vhost = request.name("user"), request.name("vhost")
     configure, write, read = _texts(await request.body(), "configure", "write", "read")
     before = permission_rows(request.node, user, vhost)
@@ -132,7 +132,7 @@ async def get_topic_permission(request: ApiRequest) -> Any:
     return await answer_rows(request, rows)
 
 
-async def put_topic_permission(request: ApiRequest) -> Reply:
+async def put_topic_permission(request: ApiRequest) -> HttpReply:
     user, vhost = request.name("user"), request.name("vhost")
     exchange, write, read = _texts(await request.body(), "exchange", "write", "read")
     before = topic_permission_rows(request.node, user, vhost)

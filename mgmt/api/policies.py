@@ -10,7 +10,7 @@ from warren.core.policies.policy_set import Policy
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.validation_texts import told_of_validation
-from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
+from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, HttpReply, Right
 from warren.mgmt.http.listing import Row, answer_row, answer_rows
 from warren.mgmt.http.request import ApiRequest, demanded
 
@@ -57,7 +57,7 @@ class PolicyEndpoints:
         vhost = request.vhost_of_policies().name
         return request.node.policies.get(vhost, request.name("name"), operator=self._operator)
 
-    async def put(self, request: ApiRequest) -> Reply:
+    async def put(self, request: ApiRequest) -> HttpReply:
         vhost, name = request.vhost_of_policies().name, request.name("name")
         body = await request.body()
         pattern, definition = demanded(body, "pattern", "definition")

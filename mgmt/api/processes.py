@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from warren.core.errors import NotFound
-from warren.mgmt.http.endpoint import Endpoint, Reply, Right
+from warren.mgmt.http.endpoint import Endpoint, HttpReply, Right
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.processes.asking import statuses
@@ -29,7 +29,7 @@ async def all_run(request: ApiRequest) -> Any:
     if not others:
         return {"status": "ok"}
     shown = [{"node": one.node, "state": str(one.state)} for one in others]
-    return Reply(
+    return HttpReply(
         503, {"status": "failed", "reason": "Not all processes are running", "processes": shown}
     )
 

@@ -27,7 +27,7 @@ from warren.mgmt.api.backing_status import OF_ERLANG, backing_status, offsets, r
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.consumers import consumer_row
 from warren.mgmt.api.listed_queue import ListedQueue, leader_of, led_here, queue_of
-from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
+from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, HttpReply, Right
 from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound
 from warren.mgmt.http.lazy_list import LazyList
 from warren.mgmt.http.listing import (
@@ -228,7 +228,7 @@ class QueueRows:
             return {}
         return {"mirror_ring": [{"node": node, "state": str(standing)} for node, standing in ring]}
 
-    def _shown(self, queue: LocalQueue) -> tuple[stats_json.Shown, stats_json.Shown]:
+    def _shown(self, queue: LocalQueue) -> tuple[stats_json.ShownStats, stats_json.ShownStats]:
         """Figures for message stats and for lengths: each of them has samples of its own range."""
         track = self._statistics.queues
         current = figures.queue_figures(queue)
@@ -240,8 +240,8 @@ class QueueRows:
         else:
             lengths = track.samples(queue, self._lengths) if self._lengths else []
         return (
-            stats_json.Shown(figures.QUEUE, current, rates, passed, offset_s),
-            stats_json.Shown(figures.QUEUE, current, rates, lengths, offset_s),
+            stats_json.ShownStats(figures.QUEUE, current, rates, passed, offset_s),
+            stats_json.ShownStats(figures.QUEUE, current, rates, lengths, offset_s),
         )
 
     def _policy(self, listed: ListedQueue) -> Row:
@@ -492,7 +492,7 @@ async def get_queue(request: ApiRequest) -> Any:
     return answer_row(request, row)
 
 
-async def put_queue(request: ApiRequest) -> Reply:
+async def put_queue(request: ApiRequest) -> HttpReply:
     vhost, name = request.vhost(), clean_name(request.name("queue"))
     body = await request.body()
     wanted = {

@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from warren.mgmt.http.caller import Caller
-from warren.mgmt.http.endpoint import Endpoint, Reply, Right
+from warren.mgmt.http.endpoint import Endpoint, HttpReply, Right
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.request import ApiRequest
 
@@ -34,7 +34,7 @@ async def extensions(request: ApiRequest) -> Any:
 def endpoints(log_in: LogIn) -> list[Endpoint]:
     """The endpoints; `log_in` checks a name and a password."""
 
-    async def login(request: ApiRequest) -> Reply:
+    async def login(request: ApiRequest) -> HttpReply:
         try:
             form = await request.http.post()
         except (ValueError, LookupError, AssertionError) as error:
@@ -48,10 +48,10 @@ def endpoints(log_in: LogIn) -> list[Endpoint]:
         timeout_m = request.managed.config.login_session_timeout_min
         age = f"; Max-Age={60 * timeout_m}" if timeout_m is not None else ""
         cookie = f'auth="{token}"; {COOKIE_ATTRIBUTES}{secure}{age}'
-        return Reply(200, "ok", {"Set-Cookie": cookie})
+        return HttpReply(200, "ok", {"Set-Cookie": cookie})
 
-    async def logout(request: ApiRequest) -> Reply:
-        return Reply(204, None, {"Set-Cookie": f"auth=; Max-Age=0; {COOKIE_ATTRIBUTES}"})
+    async def logout(request: ApiRequest) -> HttpReply:
+        return HttpReply(204, None, {"Set-Cookie": f"auth=; Max-Age=0; {COOKIE_ATTRIBUTES}"})
 
     return [
         Endpoint("/whoami", {"GET": whoami}, summary="Who the caller is"),

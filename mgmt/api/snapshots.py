@@ -17,13 +17,13 @@ from warren.core.access.access_control import NoSuchUser, User
 from warren.core.errors import AccessRefused
 from warren.extras import install_command
 from warren.mgmt.api.changes import audit
-from warren.mgmt.http.endpoint import NO_CONTENT, Endpoint, Reply, Right
+from warren.mgmt.http.endpoint import NO_CONTENT, Endpoint, HttpReply, Right
 from warren.mgmt.http.errors import ApiError, BadRequest, NotAuthorised, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest, boolean, text
 from warren.mgmt.http.slices import Breather
 from warren.mgmt.snapshot_service import (
     Granted,
-    Piece,
+    ServedPiece,
     SnapshotService,
     can_make,
     same_token,
@@ -78,7 +78,7 @@ async def create(request: ApiRequest) -> Any:
     audit(request, "snapshot_made", snapshot=made["id"], queues=len(queues))
     granted = await service.find(made["id"])
     where = {"here": made["here"], "elsewhere": made["elsewhere"]}
-    return Reply(201, {**_described(request, granted), **where})
+    return HttpReply(201, {**_described(request, granted), **where})
 
 
 async def token(request: ApiRequest) -> Any:
@@ -293,9 +293,9 @@ def _range(request: ApiRequest) -> tuple[int, int]:
     return int(match[1]), int(match[2]) - int(match[1]) + 1
 
 
-async def _piece(reading: Any) -> Reply:
+async def _piece(reading: Any) -> HttpReply:
     try:
-        piece: Piece = await reading
+        piece: ServedPiece = await reading
     except FileNotFoundError as error:
         raise ApiError(404, "FileNotFound", "the snapshot has no such file") from error
     except OSError as error:
@@ -304,7 +304,7 @@ async def _piece(reading: Any) -> Reply:
         headers = {"Content-Range": f"bytes */{piece.size}"}
         raise ApiError(416, "range", f"the file has {piece.size} octets", headers)
     end = piece.start + len(piece.data) - 1
-    return Reply(
+    return HttpReply(
         206,
         piece.data,
         {

@@ -9,7 +9,7 @@ from warren.core.messages.message_stats import MessageStats
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.statistics import figures
-from warren.mgmt.statistics.history import SAMPLES_MAX, Figures, Sample, Window
+from warren.mgmt.statistics.history import SAMPLES_MAX, Figures, PastWindow, Sample
 
 FAMILIES = (
     ("publish_in", "publish_out"),
@@ -37,7 +37,7 @@ _DELIVERIES = tuple(
 _PLACES = {name: at for at, name in enumerate(MessageStats._fields)}
 
 
-def window(request: ApiRequest, kind: str) -> Window | None:
+def window(request: ApiRequest, kind: str) -> PastWindow | None:
     """The window that the query asks for by `KIND_age` and `KIND_incr`, such as `msg_rates_age`.
 
     None if one of the two is missing. Raises `BadRequest`.
@@ -46,7 +46,7 @@ def window(request: ApiRequest, kind: str) -> Window | None:
     if not age or not increment:
         return None
     try:
-        asked = Window(int(age), int(increment))
+        asked = PastWindow(int(age), int(increment))
     except ValueError as error:
         raise BadRequest(f"{kind}_age and {kind}_incr should be whole seconds") from error
     if not 0 <= asked.age_s <= AGE_S_MAX or not 1 <= asked.increment_s <= AGE_S_MAX:
@@ -74,7 +74,7 @@ def times_of_kinds(request: ApiRequest, *kinds: str) -> list[list[float]]:
     return [[] if asked is None else statistics.times(asked, now) for asked in windows]
 
 
-class Shown:
+class ShownStats:
     """Figures of one object: the current ones, their rates, and the samples that were asked for.
 
     `names` has the name of the figure at each place of the tuples.
@@ -150,4 +150,6 @@ def exchange_stats(
     """The message stats of an exchange; empty if it never had a message."""
     if not any(current):
         return {}
-    return Shown(figures.EXCHANGE, current, rates, samples, wall_offset_s).levels(*figures.EXCHANGE)
+    return ShownStats(figures.EXCHANGE, current, rates, samples, wall_offset_s).levels(
+        *figures.EXCHANGE
+    )

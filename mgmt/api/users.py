@@ -11,7 +11,7 @@ from warren.core.definitions.records import UserRecord
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.permissions import permission_rows, topic_permission_rows
 from warren.mgmt.definitions import items
-from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
+from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, HttpReply, Right
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.listing import Listing, Row, answer, answer_row, answer_rows
 from warren.mgmt.http.request import ApiRequest, demanded, text
@@ -49,7 +49,7 @@ async def get_user(request: ApiRequest) -> Any:
     return answer_row(request, _row((name, request.node.access.user(name))))
 
 
-async def put_user(request: ApiRequest) -> Reply:
+async def put_user(request: ApiRequest) -> HttpReply:
     """Make or change a user; without a password or its hash it cannot log in with a password."""
     name, body = request.name("user"), await request.body()
     where = f"user '{name}'"

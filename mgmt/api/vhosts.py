@@ -13,7 +13,7 @@ from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.permissions import permission_rows, topic_permission_rows
 from warren.mgmt.definitions.items import tags
-from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
+from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, HttpReply, Right
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.listing import Listing, Row, answer, answer_row, answer_rows
 from warren.mgmt.http.request import ApiRequest, boolean, text
@@ -68,9 +68,9 @@ class VhostRows:
         current = self._statistics.vhost_figures(vhost)
         rates = self._statistics.vhost_rates(vhost, current)
 
-        def shown(times: list[float]) -> stats_json.Shown:
+        def shown(times: list[float]) -> stats_json.ShownStats:
             samples = self._statistics.vhost_samples(vhost, times) if times else ()
-            return stats_json.Shown(figures.VHOST, current, rates, samples, self._offset_s)
+            return stats_json.ShownStats(figures.VHOST, current, rates, samples, self._offset_s)
 
         stats = shown(self._rates).message_stats()
         return {
@@ -147,7 +147,7 @@ async def _trace_at_siblings(request: ApiRequest, name: str, tracing: bool) -> N
         await peers.ask_all(request, "/vhosts/{vhost}", parts, method="PUT", body=body)
 
 
-async def put_vhost(request: ApiRequest) -> Reply:
+async def put_vhost(request: ApiRequest) -> HttpReply:
     """Make or change a virtual host.
 
     Description and tags become empty if the body lacks them; the default queue type is only set for

@@ -16,8 +16,8 @@ from warren.mgmt.ctl.control_client import (
     DEFAULT_TIMEOUT_S,
     ControlClient,
     LocalTarget,
+    NodeTarget,
     RemoteTarget,
-    Target,
 )
 from warren.mgmt.ctl.errors import CtlError, Exit, no_such_vhost
 from warren.mgmt.ctl.formats import Style
@@ -58,7 +58,7 @@ class DryRun(Exception):
 
 
 @dataclass
-class Call:
+class CommandCall:
     """One run of a command, with its options. It connects to the node at its first request."""
 
     options: Options
@@ -102,9 +102,11 @@ class Call:
         if options.dry_run:
             raise DryRun
 
-    def of_vhost(self, vhost: str) -> Call:
+    def of_vhost(self, vhost: str) -> CommandCall:
         """The same call for another virtual host."""
-        return Call(replace(self.options, vhost=vhost), self.variables, self.client, self._name)
+        return CommandCall(
+            replace(self.options, vhost=vhost), self.variables, self.client, self._name
+        )
 
     def close(self) -> None:
         if self._client is not None:
@@ -119,7 +121,7 @@ class Call:
 
     # Which node
 
-    def _target(self) -> Target:
+    def _target(self) -> NodeTarget:
         options = self.options
         if options.url is not None:
             username = options.username or DEFAULT_USER

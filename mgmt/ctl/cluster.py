@@ -6,9 +6,9 @@ from typing import Any, NoReturn
 
 import click
 
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import argument, command, flag, several
-from warren.mgmt.ctl.errors import CtlError, Exit, NeedsLocal, Refused
+from warren.mgmt.ctl.errors import CtlError, Exit, NeedsLocal, RequestRefused
 from warren.mgmt.ctl.formats import Answer, Document, cell, sections
 from warren.mgmt.ctl.node import NONE, Polling, alarm_lines, listener_lines
 
@@ -28,7 +28,7 @@ NOT_NEEDED = {
 
 
 @command("cluster_status", "Show the nodes of the cluster.")
-def cluster_status(call: Call) -> Answer:
+def cluster_status(call: CommandCall) -> Answer:
     call.announce(f"Cluster status of node {call.node} ...")
     said = call.client.get("control", "cluster-status")
     flags = call.client.get("feature-flags")
@@ -76,7 +76,7 @@ def process_lines(processes: list[dict[str, Any]]) -> list[str]:
     "Wait until so many nodes of the cluster run.",
     argument("count", type=click.IntRange(min=1)),
 )
-def await_online_nodes(call: Call, count: int) -> Answer:
+def await_online_nodes(call: CommandCall, count: int) -> Answer:
     until = Polling(call, START_S, Exit.SOFTWARE)
     call.announce(
         f"Will wait for at least {count} nodes to join the cluster of {call.node}."
@@ -99,7 +99,7 @@ ends, after `cluster.lease_ttl`, which is shorter in most clusters."""
     argument("node_name"),
     flag("--offline", help="Refused: a running node of the cluster is asked."),
 )
-def forget_cluster_node(call: Call, node_name: str, offline: bool) -> Answer:
+def forget_cluster_node(call: CommandCall, node_name: str, offline: bool) -> Answer:
     if offline:
         raise CtlError(
             "--offline is not needed here: etcd knows the members, so ask any node that runs",
@@ -111,7 +111,7 @@ def forget_cluster_node(call: Call, node_name: str, offline: bool) -> Answer:
         """False while a dead node still counts as running, for some seconds."""
         try:
             call.client.delete("control", "members", node_name)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             if refusal.status == 404:
                 raise CtlError("The node selected is not in the cluster.") from refusal
             if refusal.status != 409:
@@ -135,7 +135,7 @@ def forget_cluster_node(call: Call, node_name: str, offline: bool) -> Answer:
     flag("--disc", help="The only type there is."),
     flag("--ram", help="Refused: there are no such nodes."),
 )
-def join_cluster(call: Call, node_name: str, disc: bool, ram: bool) -> Answer:
+def join_cluster(call: CommandCall, node_name: str, disc: bool, ram: bool) -> Answer:
     if ram:
         _not_needed("change_cluster_node_type")
     call.announce(f"Clustering node {call.node} with {node_name}")
@@ -153,17 +153,17 @@ def _not_needed(name: str) -> NoReturn:
 @command(
     "change_cluster_node_type", "Refused: there is one type of nodes.", argument("type_of_node")
 )
-def change_cluster_node_type(call: Call, type_of_node: str) -> Answer:
+def change_cluster_node_type(call: CommandCall, type_of_node: str) -> Answer:
     _not_needed("change_cluster_node_type")
 
 
 @command("rename_cluster_node", "Refused: a new name is a new node.", several("names"))
-def rename_cluster_node(call: Call, names: tuple[str, ...]) -> Answer:
+def rename_cluster_node(call: CommandCall, names: tuple[str, ...]) -> Answer:
     _not_needed("rename_cluster_node")
 
 
 @command("update_cluster_nodes", "Refused: etcd knows the members.", argument("seed_node"))
-def update_cluster_nodes(call: Call, seed_node: str) -> Answer:
+def update_cluster_nodes(call: CommandCall, seed_node: str) -> Answer:
     _not_needed("update_cluster_nodes")
 
 
@@ -171,7 +171,7 @@ def update_cluster_nodes(call: Call, seed_node: str) -> Answer:
 
 
 @command("stop_app", "Stop the node, but for its process and the control socket.")
-def stop_app(call: Call) -> Answer:
+def stop_app(call: CommandCall) -> Answer:
     call.announce(f"Stopping rabbit application on node {call.node} ...")
     _expect_local(call, "Stopping a node")
     process = call.client.peer_pid()
@@ -182,7 +182,7 @@ def stop_app(call: Call) -> Answer:
 
 
 @command("start_app", "Start a node that stop_app has stopped.")
-def start_app(call: Call) -> Answer:
+def start_app(call: CommandCall) -> Answer:
     call.announce(f"Starting node {call.node} ...")
     _expect_local(call, "Starting a node")
     process = call.client.peer_pid()
@@ -201,7 +201,7 @@ def start_app(call: Call) -> Answer:
 
 
 @command("reset", "Leave the cluster and delete all data; needs stop_app before.")
-def reset(call: Call) -> Answer:
+def reset(call: CommandCall) -> Answer:
     call.announce(f"Resetting node {call.node} ...")
     _expect_stopped(call)
     _asked(call, "reset", {"force": False})
@@ -209,14 +209,14 @@ def reset(call: Call) -> Answer:
 
 
 @command("force_reset", "Delete all data, even if the cluster cannot be told.")
-def force_reset(call: Call) -> Answer:
+def force_reset(call: CommandCall) -> Answer:
     call.announce(f"Forcefully resetting node {call.node} ...")
     _expect_stopped(call)
     _asked(call, "reset", {"force": True})
     return None
 
 
-def app_state(call: Call) -> dict[str, Any]:
+def app_state(call: CommandCall) -> dict[str, Any]:
     """The state the node reports; empty while it changes between stopped and running."""
     try:
         state: dict[str, Any] = call.client.get("control", "app")
@@ -226,19 +226,19 @@ def app_state(call: Call) -> dict[str, Any]:
     return state
 
 
-def _asked(call: Call, what: str, body: dict[str, Any]) -> Any:
+def _asked(call: CommandCall, what: str, body: dict[str, Any]) -> Any:
     try:
         return call.client.post("control", what, body=body)
-    except Refused as refusal:
+    except RequestRefused as refusal:
         raise CtlError(refusal.text, Exit.SOFTWARE) from refusal
 
 
-def _expect_local(call: Call, what: str) -> None:
+def _expect_local(call: CommandCall, what: str) -> None:
     if not call.client.target.local:
         raise NeedsLocal(what)
 
 
-def _expect_stopped(call: Call) -> None:
+def _expect_stopped(call: CommandCall) -> None:
     _expect_local(call, "This")
     if app_state(call).get("state") == "running":
         raise CtlError(

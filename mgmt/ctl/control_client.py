@@ -21,7 +21,14 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from warren.mgmt.ctl.errors import CtlError, Exit, NeedsLocal, NodeUnreachable, Refused, WrongUsage
+from warren.mgmt.ctl.errors import (
+    CtlError,
+    Exit,
+    NeedsLocal,
+    NodeUnreachable,
+    RequestRefused,
+    WrongUsage,
+)
 
 CONTROL_SOCKET = "control.sock"
 API = "/api"
@@ -36,7 +43,7 @@ PEER_CREDENTIALS = struct.Struct("3i")
 """Process, user and group of the other end of a Unix socket, as Linux gives them."""
 
 
-class Target(Protocol):
+class NodeTarget(Protocol):
     """How a node is reached."""
 
     @property
@@ -152,7 +159,7 @@ class ControlClient:
 
     def __init__(
         self,
-        target: Target,
+        target: NodeTarget,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         warn: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -171,7 +178,7 @@ class ControlClient:
             return None
         try:
             return self.get(*path, **query)
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.status == 404:
                 return None
             raise
@@ -196,7 +203,7 @@ class ControlClient:
     ) -> Any:
         """Send a request; returns the JSON of the answer, None if it is empty.
 
-        Raises `Refused` if the node refuses the request, otherwise `CtlError`.
+        Raises `RequestRefused` if the node refuses the request, otherwise `CtlError`.
         """
         # Some addresses to read from end with a slash; a change is always of an object.
         if "" in (path[:-1] if method == "GET" else path):
@@ -315,7 +322,7 @@ def _parsed(answer: bytes) -> Any:
         raise CtlError(f"the answer is not JSON, is this a node? {error}") from error
 
 
-def _refusal(target: Target, status: int, answer: bytes) -> CtlError:
+def _refusal(target: NodeTarget, status: int, answer: bytes) -> CtlError:
     try:
         said = msgspec.json.decode(answer) if answer else {}
     except msgspec.DecodeError:
@@ -330,4 +337,4 @@ def _refusal(target: Target, status: int, answer: bytes) -> CtlError:
         return CtlError(f"{target.describe()}: {reason or 'login failed'}")
     if status == 404 and said.get("error") != "not_found" and reason == "Not Found":
         reason = "not_found"
-    return Refused(status, said, reason)
+    return RequestRefused(status, said, reason)

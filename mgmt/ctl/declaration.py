@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from warren.mgmt.ctl.call import Call, DryRun, Options, as_json
+from warren.mgmt.ctl.call import CommandCall, DryRun, Options, as_json
 from warren.mgmt.ctl.errors import CheckFailed, CtlError, Exit, WrongUsage
 from warren.mgmt.ctl.formats import FORMATTERS, Answer, render
 
@@ -88,7 +88,7 @@ class CtlCommand(click.Command):
         return [*pieces, "[OPTIONS]"]
 
     def invoke(self, ctx: click.Context) -> None:
-        call = Call(chosen_options(ctx))
+        call = CommandCall(chosen_options(ctx))
         own = {name: ctx.params[name] for one in self._own if (name := one.name) is not None}
         try:
             text = self.answer(call, own)
@@ -108,7 +108,7 @@ class CtlCommand(click.Command):
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    def answer(self, call: Call, own: Mapping[str, Any]) -> str:
+    def answer(self, call: CommandCall, own: Mapping[str, Any]) -> str:
         """Run the command; returns the text to print. Raises `CtlError` or `DryRun`."""
         answer = self._run(call, **own)
         options = call.options

@@ -10,9 +10,9 @@ from typing import Any
 import click
 import msgspec
 
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import argument, command, flag, option, optional, several
-from warren.mgmt.ctl.errors import BadArgument, CtlError, Exit, Refused
+from warren.mgmt.ctl.errors import BadArgument, CtlError, Exit, RequestRefused
 from warren.mgmt.ctl.formats import Answer, Document, Table
 from warren.mgmt.ctl.vhosts import checked_columns
 
@@ -25,7 +25,7 @@ PRIVATE = 0o600
 
 
 @command("export_definitions", "Write definitions to a file, or to -.", argument("path"), FORMAT)
-def export_definitions(call: Call, path: str, format: str) -> Answer:
+def export_definitions(call: CommandCall, path: str, format: str) -> Answer:
     if path == STANDARD:
         exported = _exported(call)
         return Document(msgspec.json.encode(exported).decode(), exported)
@@ -42,7 +42,7 @@ def export_definitions(call: Call, path: str, format: str) -> Answer:
     return None
 
 
-def _exported(call: Call) -> Any:
+def _exported(call: CommandCall) -> Any:
     """The definitions, in the form of RabbitMQ's command line.
 
     Over the network they are in the form of RabbitMQ's HTTP API: a node gives the form of the
@@ -61,7 +61,7 @@ def _exported(call: Call) -> Any:
     flag("--skip-if-unchanged", help="Accepted as RabbitMQ does; what is the same stays anyway."),
 )
 def import_definitions(
-    call: Call, path: str | None, format: str, skip_if_unchanged: bool
+    call: CommandCall, path: str | None, format: str, skip_if_unchanged: bool
 ) -> Answer:
     if path in (None, STANDARD):
         call.announce("Importing definitions in JSON from standard input ...")
@@ -78,7 +78,7 @@ def import_definitions(
     _check_definitions(octets)
     try:
         call.client.post("definitions", body=octets)
-    except Refused as refused:
+    except RequestRefused as refused:
         raise CtlError(refused.reason, Exit.DATA if refused.status == 400 else refused.code) from (
             refused
         )
@@ -101,7 +101,7 @@ def _check_definitions(octets: bytes) -> None:
 
 
 @command("list_feature_flags", "List feature flags.", several("columns"))
-def list_feature_flags(call: Call, columns: tuple[str, ...]) -> Answer:
+def list_feature_flags(call: CommandCall, columns: tuple[str, ...]) -> Answer:
     chosen = checked_columns(columns, FLAG_COLUMNS, ("name", "state"))
     call.announce("Listing feature flags ...")
     rows = call.client.get("feature-flags")
@@ -109,7 +109,7 @@ def list_feature_flags(call: Call, columns: tuple[str, ...]) -> Answer:
 
 
 @command("enable_feature_flag", "Enable a feature flag, or all.", argument("name"))
-def enable_feature_flag(call: Call, name: str) -> Answer:
+def enable_feature_flag(call: CommandCall, name: str) -> Answer:
     if name == ALL:
         call.announce("Enabling all feature flags ...")
         names = [row["name"] for row in call.client.get("feature-flags")]
@@ -119,7 +119,7 @@ def enable_feature_flag(call: Call, name: str) -> Answer:
     for one in names:
         try:
             call.client.put("feature-flags", one, "enable")
-        except Refused as refused:
+        except RequestRefused as refused:
             raise CtlError(
                 f"This feature flag is not supported by node {call.node}", Exit.USAGE
             ) from refused
@@ -127,7 +127,7 @@ def enable_feature_flag(call: Call, name: str) -> Answer:
 
 
 @command("list_unreadable_definitions", "List definitions that are kept and cannot be read.")
-def list_unreadable_definitions(call: Call) -> Answer:
+def list_unreadable_definitions(call: CommandCall) -> Answer:
     call.announce(f"Listing unreadable definitions of node {call.node} ...")
     columns = ("key", "reason")
     rows = call.client.get("unreadable-definitions")

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import argument, command, flag, option
-from warren.mgmt.ctl.errors import CtlError, Exit, Refused
+from warren.mgmt.ctl.errors import CtlError, Exit, RequestRefused
 from warren.mgmt.ctl.formats import Answer, Table
 
 COLUMNS = ("id", "due_at", "due_in", "routing_key", "payload_bytes")
@@ -26,7 +26,7 @@ COLUMNS = ("id", "due_at", "due_in", "routing_key", "payload_bytes")
     flag("--published", help="In the order in which they were published: finds any of them."),
 )
 def list_delayed_messages(
-    call: Call, exchange: str, count: int, offset: int, text: str, published: bool
+    call: CommandCall, exchange: str, count: int, offset: int, text: str, published: bool
 ) -> Answer:
     call.announce(f"Listing delayed messages of exchange {exchange} in vhost {call.vhost} ...")
     where = ("exchanges", call.vhost, exchange, "delayed")
@@ -36,12 +36,14 @@ def list_delayed_messages(
             found = _published(call, where, query)
         else:
             found = call.client.get(*where, **query, offset=str(offset))["items"]
-    except Refused as refused:
+    except RequestRefused as refused:
         raise CtlError(refused.reason, Exit.USAGE) from refused
     return Table(COLUMNS, [[row[name] for name in COLUMNS] for row in found])
 
 
-def _published(call: Call, where: tuple[str, ...], query: dict[str, str]) -> list[dict[str, Any]]:
+def _published(
+    call: CommandCall, where: tuple[str, ...], query: dict[str, str]
+) -> list[dict[str, Any]]:
     """The first messages found in the order of publishing. One answer may have none and go on."""
     found: list[dict[str, Any]] = []
     start: str | None = ""
@@ -61,11 +63,11 @@ def _published(call: Call, where: tuple[str, ...], query: dict[str, str]) -> lis
     argument("exchange"),
     argument("id"),
 )
-def cancel_delayed_message(call: Call, exchange: str, id: str) -> Answer:
+def cancel_delayed_message(call: CommandCall, exchange: str, id: str) -> Answer:
     call.announce(f"Cancelling delayed message {id} of exchange {exchange} ...")
     try:
         call.client.delete("exchanges", call.vhost, exchange, "delayed", id)
-    except Refused as refused:
+    except RequestRefused as refused:
         raise CtlError(refused.reason, Exit.USAGE) from refused
     return None
 
@@ -76,10 +78,10 @@ def cancel_delayed_message(call: Call, exchange: str, id: str) -> Answer:
     argument("exchange"),
     argument("id"),
 )
-def send_delayed_message(call: Call, exchange: str, id: str) -> Answer:
+def send_delayed_message(call: CommandCall, exchange: str, id: str) -> Answer:
     call.announce(f"Sending delayed message {id} of exchange {exchange} ...")
     try:
         call.client.post("exchanges", call.vhost, exchange, "delayed", id, "send", body={})
-    except Refused as refused:
+    except RequestRefused as refused:
         raise CtlError(refused.reason, Exit.USAGE) from refused
     return None

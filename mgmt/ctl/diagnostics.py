@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import argument, command, flag, option
-from warren.mgmt.ctl.errors import CheckFailed, NodeUnreachable, Refused, WrongUsage
+from warren.mgmt.ctl.errors import CheckFailed, NodeUnreachable, RequestRefused, WrongUsage
 from warren.mgmt.ctl.formats import Answer, Document, Table, sections
 from warren.mgmt.ctl.node import (
     UNIT,
@@ -31,23 +31,23 @@ ANY = {"0.0.0.0": "127.0.0.1", "[::]": "localhost", "": "localhost"}
 """The host to connect to for a listener at all addresses."""
 
 
-def _status(call: Call) -> dict[str, Any]:
+def _status(call: CommandCall) -> dict[str, Any]:
     said = call.client.get("control", "status")
     assert isinstance(said, dict)
     return said
 
 
-def _failing(call: Call, *check: str) -> dict[str, Any] | None:
+def _failing(call: CommandCall, *check: str) -> dict[str, Any] | None:
     """The failure that a health check reports; None if all is well."""
     is_well, said = _checked(call, *check)
     return None if is_well else said
 
 
-def _checked(call: Call, *check: str) -> tuple[bool, dict[str, Any]]:
+def _checked(call: CommandCall, *check: str) -> tuple[bool, dict[str, Any]]:
     """Whether all is well, and what the health check says."""
     try:
         return True, dict(call.client.get(*CHECKS, *check))
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status == 503:
             return False, dict(refused.answer)
         raise
@@ -65,7 +65,7 @@ def _running_text(node: str) -> str:
 
 
 @command("check_running", "Check that the node runs.")
-def check_running(call: Call) -> Answer:
+def check_running(call: CommandCall) -> Answer:
     call.announce(f"Checking if RabbitMQ is running on node {call.node} ...")
     if not node_runs(call):
         raise CheckFailed(_not_running_text(call.node))
@@ -73,7 +73,7 @@ def check_running(call: Call) -> Answer:
 
 
 @command("is_running", "Say whether the node runs.")
-def is_running(call: Call) -> Answer:
+def is_running(call: CommandCall) -> Answer:
     try:
         node = call.node
     except NodeUnreachable as error:
@@ -88,7 +88,7 @@ def is_running(call: Call) -> Answer:
 
 
 @command("is_booting", "Say whether the node is starting.")
-def is_booting(call: Call) -> Answer:
+def is_booting(call: CommandCall) -> Answer:
     """Always answer no: a node that answers has started, and one that does not answer may as well
     be stopped."""
     name = "the node"
@@ -103,7 +103,7 @@ def is_booting(call: Call) -> Answer:
 
 
 @command("node_health_check", "Deprecated: check that the node runs and has no alarms.")
-def node_health_check(call: Call) -> Answer:
+def node_health_check(call: CommandCall) -> Answer:
     call.announce(
         "This command is deprecated: check_running, check_local_alarms and others check one thing"
         f" each.\nChecking health of node {call.node} ..."
@@ -115,7 +115,7 @@ def node_health_check(call: Call) -> Answer:
 
 
 @command("server_version", "Show the version the node tells clients.")
-def server_version(call: Call) -> Answer:
+def server_version(call: CommandCall) -> Answer:
     call.announce(f"Asking node {call.node} for its RabbitMQ version...")
     version = _status(call)["rabbitmq_version"]
     return Document(version, {"result": "ok", "node": call.node, "value": version})
@@ -124,13 +124,13 @@ def server_version(call: Call) -> Answer:
 # Alarms
 
 
-def _local_alarms(call: Call) -> list[str]:
+def _local_alarms(call: CommandCall) -> list[str]:
     said = _status(call)
     return alarm_lines([one for one in said["alarms"] if one["node"] == said["node"]])
 
 
 @command("check_alarms", "Check that there are no alarms, here or elsewhere.")
-def check_alarms(call: Call) -> Answer:
+def check_alarms(call: CommandCall) -> Answer:
     call.announce(f"Asking node {call.node} to report any local resource alarms ...")
     found = alarm_lines(_status(call)["alarms"])
     if found:
@@ -141,7 +141,7 @@ def check_alarms(call: Call) -> Answer:
 
 
 @command("check_local_alarms", "Check that the node has no alarms.")
-def check_local_alarms(call: Call) -> Answer:
+def check_local_alarms(call: CommandCall) -> Answer:
     call.announce(f"Asking node {call.node} to report any local resource alarms ...")
     found = _local_alarms(call)
     if found:
@@ -150,7 +150,7 @@ def check_local_alarms(call: Call) -> Answer:
 
 
 @command("alarms", "Show alarms.")
-def alarms(call: Call) -> Answer:
+def alarms(call: CommandCall) -> Answer:
     call.announce(f"Asking node {call.node} to report any known resource alarms ...")
     found = _status(call)["alarms"]
     nothing = f"Node {call.node} reported no alarms, local or clusterwide"
@@ -162,7 +162,7 @@ def alarms(call: Call) -> Answer:
 
 
 @command("listeners", "Show where the node listens.")
-def listeners(call: Call) -> Answer:
+def listeners(call: CommandCall) -> Answer:
     call.announce(f"Asking node {call.node} to report its protocol listeners ...")
     found = _status(call)["listeners"]
     answer = {"result": "ok", "node": call.node, "listeners": found}
@@ -174,7 +174,7 @@ def listeners(call: Call) -> Answer:
     "Check that all ports can be connected to.",
     option("--address", metavar="HOST", help="Where, instead of the address of each listener."),
 )
-def check_port_connectivity(call: Call, address: str | None) -> Answer:
+def check_port_connectivity(call: CommandCall, address: str | None) -> Answer:
     call.announce(f"Testing TCP connections to all active listeners on node {call.node} ...")
     found = _status(call)["listeners"]
     failed = [one for one in found if not _connects(call, one, address)]
@@ -185,7 +185,7 @@ def check_port_connectivity(call: Call, address: str | None) -> Answer:
     return f"Successfully connected to ports {ports} on node {call.node}."
 
 
-def _connects(call: Call, listener: dict[str, Any], address: str | None) -> bool:
+def _connects(call: CommandCall, listener: dict[str, Any], address: str | None) -> bool:
     host = address or _host(call, listener)
     timeout_s = call.options.timeout or CONNECT_S
     try:
@@ -196,7 +196,7 @@ def _connects(call: Call, listener: dict[str, Any], address: str | None) -> bool
     return True
 
 
-def _host(call: Call, listener: dict[str, Any]) -> str:
+def _host(call: CommandCall, listener: dict[str, Any]) -> str:
     interface: str = listener["interface"]
     if not call.client.target.local:
         return urlsplit(call.options.url or "").hostname or ""
@@ -204,7 +204,7 @@ def _host(call: Call, listener: dict[str, Any]) -> str:
 
 
 @command("check_port_listener", "Check that a port is open.", argument("port", type=int))
-def check_port_listener(call: Call, port: int) -> Answer:
+def check_port_listener(call: CommandCall, port: int) -> Answer:
     call.announce(f"Asking node {call.node} if there's an active listener on port {port} ...")
     failure = _failing(call, "port-listener", str(port))
     if failure is not None:
@@ -218,7 +218,7 @@ def check_port_listener(call: Call, port: int) -> Answer:
 
 
 @command("check_protocol_listener", "Check that a protocol is served.", argument("protocol"))
-def check_protocol_listener(call: Call, protocol: str) -> Answer:
+def check_protocol_listener(call: CommandCall, protocol: str) -> Answer:
     call.announce(
         f"Asking node {call.node} if there's an active listener for protocol {protocol} ..."
     )
@@ -235,7 +235,7 @@ def check_protocol_listener(call: Call, protocol: str) -> Answer:
 
 
 @command("check_virtual_hosts", "Check that all virtual hosts run.")
-def check_virtual_hosts(call: Call) -> Answer:
+def check_virtual_hosts(call: CommandCall) -> Answer:
     call.announce(f"Checking if all vhosts are running on node {call.node} ...")
     failure = _failing(call, "virtual-hosts")
     if failure is not None:
@@ -250,7 +250,7 @@ def check_virtual_hosts(call: Call) -> Answer:
     option("--within", type=click.IntRange(min=1), default=4, metavar="N"),
     option("--unit", default="weeks", metavar="|".join(PERIODS)),
 )
-def check_certificate_expiration(call: Call, within: int, unit: str) -> Answer:
+def check_certificate_expiration(call: CommandCall, within: int, unit: str) -> Answer:
     if unit not in PERIODS:
         raise WrongUsage(f"unit '{unit}' is not supported. Please use one of: {', '.join(PERIODS)}")
     call.announce(f"Checking certificate expiration on node {call.node} ...")
@@ -273,7 +273,7 @@ def _certificate_lines(row: dict[str, Any]) -> list[str]:
 
 
 @command("certificates", "Show the certificate files of TLS listeners, and when they expire.")
-def certificates(call: Call) -> Answer:
+def certificates(call: CommandCall) -> Answer:
     """Ask which certificates expire within 10,000 years: all of them do."""
     call.announce(f"Certificates of node {call.node} ...")
     failure = _failing(call, "certificate-expiration", "10000", "years")
@@ -282,7 +282,7 @@ def certificates(call: Call) -> Answer:
     return Document(text or "(none)", {"result": "ok", "node": call.node, "certificates": rows})
 
 
-def _critical(call: Call, check: str, well: str) -> Answer:
+def _critical(call: CommandCall, check: str, well: str) -> Answer:
     is_well, said = _checked(call, check)
     if not is_well:
         queues = "".join([f"\n{row['readable_name']}" for row in said.get("queues", ())])
@@ -296,7 +296,7 @@ def _critical(call: Call, check: str, well: str) -> Answer:
 
 
 @command("check_if_node_is_mirror_sync_critical", "Check that no queue has its only copy here.")
-def check_if_node_is_mirror_sync_critical(call: Call) -> Answer:
+def check_if_node_is_mirror_sync_critical(call: CommandCall) -> Answer:
     call.announce(
         f"Checking if node {call.node} is critical for data safety of any classic mirrored"
         " queues ..."
@@ -312,7 +312,7 @@ def check_if_node_is_mirror_sync_critical(call: Call) -> Answer:
     "check_if_node_is_quorum_critical",
     "Check that no quorum queue or stream would lose its majority.",
 )
-def check_if_node_is_quorum_critical(call: Call) -> Answer:
+def check_if_node_is_quorum_critical(call: CommandCall) -> Answer:
     call.announce(f"Checking if node {call.node} is critical for quorum of any quorum queues ...")
     return _critical(call, "node-is-quorum-critical", "no queues that need it for their quorum")
 
@@ -321,7 +321,7 @@ def check_if_node_is_quorum_critical(call: Call) -> Answer:
 
 
 @command("memory_breakdown", "Show where memory went.", UNIT)
-def memory_breakdown(call: Call, unit: str) -> Answer:
+def memory_breakdown(call: CommandCall, unit: str) -> Answer:
     call.announce(f"Reporting memory breakdown on node {call.node}...")
     memory = _status(call)["memory"]
     shares = {
@@ -331,7 +331,7 @@ def memory_breakdown(call: Call, unit: str) -> Answer:
 
 
 @command("log_location", "Show where the node logs.", flag("-a", "--all"))
-def log_location(call: Call, all: bool) -> Answer:
+def log_location(call: CommandCall, all: bool) -> Answer:
     call.announce(f"Log file location(s) on node {call.node} ...")
     files = _status(call)["log_files"]
     shown = files if all else files[:1]
@@ -343,14 +343,14 @@ def log_location(call: Call, all: bool) -> Answer:
     "Show the last lines of the log.",
     option("-N", "--number", type=click.IntRange(min=0), default=50, metavar="LINES"),
 )
-def log_tail(call: Call, number: int) -> Answer:
+def log_tail(call: CommandCall, number: int) -> Answer:
     call.announce(f"Last {number} log lines on node {call.node} ...")
     said = call.client.get("control", "log-tail", lines=str(number))
     return Document("\n".join(said["lines"]), said)
 
 
 @command("list_network_interfaces", "Show the network interfaces of this machine.")
-def list_network_interfaces(call: Call) -> Answer:
+def list_network_interfaces(call: CommandCall) -> Answer:
     call.announce(f"Asking node {call.node} to report its network interfaces ...")
     found = call.client.get("control", "network-interfaces")
     parts = {
@@ -361,14 +361,14 @@ def list_network_interfaces(call: Call) -> Answer:
 
 
 @command("os_env", "Show the environment variables the node reads.")
-def os_env(call: Call) -> Answer:
+def os_env(call: CommandCall) -> Answer:
     call.announce(f"Listing RabbitMQ-specific environment variables defined on node {call.node}...")
     said = call.client.get("control", "os-env")
     return Document("\n".join(f"{name}={value}" for name, value in said.items()), said)
 
 
 @command("command_line_arguments", "Show how the node was started.")
-def command_line_arguments(call: Call) -> Answer:
+def command_line_arguments(call: CommandCall) -> Answer:
     call.announce(f"Command line arguments of node {call.node} ...")
     said = call.client.get("control", "command-line")
     return Document("\n".join(said), said)
@@ -379,7 +379,7 @@ def command_line_arguments(call: Call) -> Answer:
     "Show how many logins there were.",
     flag("--by-source", help="By address: always empty, since addresses are not kept."),
 )
-def list_node_auth_attempt_stats(call: Call, by_source: bool) -> Answer:
+def list_node_auth_attempt_stats(call: CommandCall, by_source: bool) -> Answer:
     call.announce(f'Listing authentication attempts for node "{call.node}" ...')
     path = ("auth", "attempts", call.node, *(["source"] if by_source else []))
     rows = call.client.get(*path)

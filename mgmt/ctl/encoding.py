@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import click
 
 from warren.extras import install_command
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import command, option, optional
 from warren.mgmt.ctl.erlang_term import Atom, NoTerm, parse, text_of
 from warren.mgmt.ctl.errors import BadArgument, CtlError, Exit
@@ -53,7 +53,7 @@ ITERATIONS = option(
     ITERATIONS,
 )
 def encode_value(
-    call: Call,
+    call: CommandCall,
     value: str | None,
     passphrase: str | None,
     cipher: str,
@@ -87,7 +87,7 @@ def encode_value(
     ITERATIONS,
 )
 def decode_value(
-    call: Call,
+    call: CommandCall,
     value: str | None,
     passphrase: str | None,
     cipher: str,
@@ -107,13 +107,13 @@ def decode_value(
 
 
 @command("list_ciphers", "List the ciphers of encode and decode.")
-def list_ciphers(call: Call) -> Answer:
+def list_ciphers(call: CommandCall) -> Answer:
     call.announce("Listing supported ciphers ...")
     return _names(CIPHERS)
 
 
 @command("list_hashes", "List the hash functions of encode and decode.")
-def list_hashes(call: Call) -> Answer:
+def list_hashes(call: CommandCall) -> Answer:
     call.announce("Listing supported hash algorithms ...")
     return _names(HASHES)
 

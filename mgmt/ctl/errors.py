@@ -65,7 +65,7 @@ class NodeUnreachable(CtlError):
         )
 
 
-class Refused(CtlError):
+class RequestRefused(CtlError):
     """The node refused the request; `answer` is the JSON it sent, `reason` the reason in it."""
 
     def __init__(self, status: int, answer: Mapping[str, Any], reason: str) -> None:

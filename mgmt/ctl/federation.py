@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import argument, command, flag
-from warren.mgmt.ctl.errors import CtlError, Refused
+from warren.mgmt.ctl.errors import CtlError, RequestRefused
 from warren.mgmt.ctl.formats import Answer, Table
 
 COLUMNS = {
@@ -33,7 +33,7 @@ NOT_FOUND = "Link with the given ID was not found"
     "Show the federation links of all nodes.",
     flag("--only-down", help="Only links that are down."),
 )
-def federation_status(call: Call, only_down: bool) -> Answer:
+def federation_status(call: CommandCall, only_down: bool) -> Answer:
     call.announce("Listing federation links of all nodes ...")
     path = ("federation-links", "state", "down") if only_down else ("federation-links",)
     rows = call.client.get(*path)
@@ -43,7 +43,7 @@ def federation_status(call: Call, only_down: bool) -> Answer:
 
 
 @command("restart_federation_link", "Restart a federation link.", argument("id"))
-def restart_federation_link(call: Call, id: str) -> Answer:
+def restart_federation_link(call: CommandCall, id: str) -> Answer:
     call.announce(f"Restarting federation link {id} ...")
     for row in call.client.get("federation-links"):
         if row["id"] == id:
@@ -52,10 +52,10 @@ def restart_federation_link(call: Call, id: str) -> Answer:
     raise CtlError(NOT_FOUND)
 
 
-def _restart(call: Call, vhost: str, link_id: str, node: str) -> None:
+def _restart(call: CommandCall, vhost: str, link_id: str, node: str) -> None:
     try:
         call.client.delete("federation-links", "vhost", vhost, link_id, node, "restart")
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status != 404:
             raise
         # The link has ended meanwhile.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 from zlib import crc32
 
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import command, flag, option, several
 from warren.mgmt.ctl.formats import Answer, Numbers, Table
 from warren.mgmt.ctl.vhosts import checked_columns
@@ -35,7 +35,7 @@ def _table(rows: list[Row], columns: Mapping[str, Callable[[Row], Any]], chosen:
     return Table(tuple(chosen), [[columns[name](row) for name in chosen] for row in rows])
 
 
-def _of_vhost(call: Call, what: str, **query: str) -> list[Row]:
+def _of_vhost(call: CommandCall, what: str, **query: str) -> list[Row]:
     """The list of a virtual host; empty if there is no such virtual host, as in RabbitMQ."""
     found = call.client.find(what, call.vhost, **query)
     assert found is None or isinstance(found, list)
@@ -129,7 +129,7 @@ def _pid(row: Row, node: str) -> str:
     flag("--local", help="Those of this node."),
 )
 def list_queues(
-    call: Call, columns: tuple[str, ...], online: bool, offline: bool, local: bool
+    call: CommandCall, columns: tuple[str, ...], online: bool, offline: bool, local: bool
 ) -> Answer:
     chosen = checked_columns(columns, tuple(QUEUES), ("name", "messages"))
     timeout_s = call.options.timeout
@@ -150,7 +150,7 @@ def list_queues(
     return _table(rows, QUEUES, chosen)
 
 
-def _add_pids(call: Call, rows: list[Row]) -> None:
+def _add_pids(call: CommandCall, rows: list[Row]) -> None:
     """Add the ids of the owners of exclusive queues and of exclusive consumers."""
     pids = _pids(call)
     exclusive = {
@@ -163,7 +163,7 @@ def _add_pids(call: Call, rows: list[Row]) -> None:
         row["exclusive_consumer_pid"] = exclusive.get(row["name"])
 
 
-def _pids(call: Call) -> dict[str, str]:
+def _pids(call: CommandCall) -> dict[str, str]:
     """The process ids of connections by name."""
     rows = call.client.get("connections", columns="name,pid")
     return {row["name"]: row["pid"] for row in rows}
@@ -183,7 +183,7 @@ def _channel_pid(consumer: Row, pids: Mapping[str, str]) -> str | None:
     option("--queue-timeout", type=int, metavar="MILLISECONDS"),
 )
 def list_unresponsive_queues(
-    call: Call, columns: tuple[str, ...], local: bool, queue_timeout: int | None
+    call: CommandCall, columns: tuple[str, ...], local: bool, queue_timeout: int | None
 ) -> Answer:
     chosen = checked_columns(columns, tuple(QUEUES), ("name",))
     call.announce(f"Listing unresponsive queues for vhost {call.vhost} ...")
@@ -207,14 +207,14 @@ BINDINGS: Columns = {
 
 
 @command("list_exchanges", "List exchanges.", several("columns"))
-def list_exchanges(call: Call, columns: tuple[str, ...]) -> Answer:
+def list_exchanges(call: CommandCall, columns: tuple[str, ...]) -> Answer:
     chosen = checked_columns(columns, tuple(EXCHANGES), ("name", "type"))
     call.announce(f"Listing exchanges for vhost {call.vhost} ...")
     return _table(_of_vhost(call, "exchanges"), EXCHANGES, chosen)
 
 
 @command("list_bindings", "List bindings.", several("columns"))
-def list_bindings(call: Call, columns: tuple[str, ...]) -> Answer:
+def list_bindings(call: CommandCall, columns: tuple[str, ...]) -> Answer:
     chosen = checked_columns(columns, tuple(BINDINGS), tuple(BINDINGS))
     call.announce(f"Listing bindings for vhost {call.vhost}...")
     return _table(_of_vhost(call, "bindings"), BINDINGS, chosen)
@@ -252,7 +252,7 @@ CONSUMERS: Columns = {
 
 
 @command("list_connections", "List connections.", several("columns"))
-def list_connections(call: Call, columns: tuple[str, ...]) -> Answer:
+def list_connections(call: CommandCall, columns: tuple[str, ...]) -> Answer:
     default = ("user", "peer_host", "peer_port", "state")
     chosen = checked_columns(columns, tuple(CONNECTIONS), default)
     call.announce("Listing connections ...")
@@ -260,7 +260,7 @@ def list_connections(call: Call, columns: tuple[str, ...]) -> Answer:
 
 
 @command("list_channels", "List channels.", several("columns"))
-def list_channels(call: Call, columns: tuple[str, ...]) -> Answer:
+def list_channels(call: CommandCall, columns: tuple[str, ...]) -> Answer:
     default = ("pid", "user", "consumer_count", "messages_unacknowledged")
     chosen = checked_columns(columns, tuple(CHANNELS), default)
     call.announce("Listing channels ...")
@@ -273,7 +273,7 @@ def list_channels(call: Call, columns: tuple[str, ...]) -> Answer:
 
 
 @command("list_consumers", "List consumers.", several("columns"))
-def list_consumers(call: Call, columns: tuple[str, ...]) -> Answer:
+def list_consumers(call: CommandCall, columns: tuple[str, ...]) -> Answer:
     default = (
         "queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active",
         "arguments",

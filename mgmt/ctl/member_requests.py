@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.mgmt.ctl.call import Call
-from warren.mgmt.ctl.errors import CtlError, Refused
+from warren.mgmt.ctl.call import CommandCall
+from warren.mgmt.ctl.errors import CtlError, RequestRefused
 
 
-def asked(call: Call, method: str, queues: str, *path: str, missing: str = "not_found") -> Any:
+def asked(
+    call: CommandCall, method: str, queues: str, *path: str, missing: str = "not_found"
+) -> Any:
     """The answer to a request about a queue. `queues` is the part of the path for its type.
 
     Raises `CtlError`: with RabbitMQ's word for a refusal, or with the text `missing` if there is no
@@ -16,7 +18,7 @@ def asked(call: Call, method: str, queues: str, *path: str, missing: str = "not_
     """
     try:
         return call.client.request(method, "control", queues, call.vhost, *path)
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status == 404:
             raise CtlError(missing) from refused
         if refused.status == 400:

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from warren.mgmt.ctl.call import Call, as_json
+from warren.mgmt.ctl.call import CommandCall, as_json
 from warren.mgmt.ctl.declaration import Number, argument, command, flag, option
-from warren.mgmt.ctl.errors import CtlError, Exit, Refused
+from warren.mgmt.ctl.errors import CtlError, Exit, RequestRefused
 from warren.mgmt.ctl.formats import PRINTED, Answer, Document, Table
-from warren.shovel.redrive import Back, Death
+from warren.shovel.redrive import Back, DecidingDeath
 
 COLUMNS = (
     "position",
@@ -68,7 +68,7 @@ WHERE = (
     *WHERE,
     LIMIT,
 )
-def list_messages(call: Call, queue: str, limit: int | None, **where: Any) -> Answer:
+def list_messages(call: CommandCall, queue: str, limit: int | None, **where: Any) -> Answer:
     call.announce(f"Listing messages of queue {queue} of vhost {call.vhost} ...")
     left = limit or 50
     found: list[dict[str, Any]] = []
@@ -85,7 +85,7 @@ def list_messages(call: Call, queue: str, limit: int | None, **where: Any) -> An
     *WHERE,
     LIMIT,
 )
-def export_messages(call: Call, queue: str, limit: int | None, **where: Any) -> Answer:
+def export_messages(call: CommandCall, queue: str, limit: int | None, **where: Any) -> Answer:
     for page in _pages(call, queue, limit, WHOLE_BODY, **where):
         _end_progress()
         sys.stdout.write("".join([as_json(row) + "\n" for row in page]))
@@ -94,7 +94,7 @@ def export_messages(call: Call, queue: str, limit: int | None, **where: Any) -> 
 
 
 def _pages(
-    call: Call,
+    call: CommandCall,
     queue: str,
     limit: int | None,
     truncate: int,
@@ -152,7 +152,7 @@ def _end_progress() -> None:
     *TARGET,
     *CHOICE,
 )
-def move_messages(call: Call, queue: str, **given: Any) -> Answer:
+def move_messages(call: CommandCall, queue: str, **given: Any) -> Answer:
     return _job(call, "move", queue, **given)
 
 
@@ -163,19 +163,19 @@ def move_messages(call: Call, queue: str, **given: Any) -> Answer:
     *TARGET,
     *CHOICE,
 )
-def copy_messages(call: Call, queue: str, **given: Any) -> Answer:
+def copy_messages(call: CommandCall, queue: str, **given: Any) -> Answer:
     return _job(call, "copy", queue, **given)
 
 
 @command("delete_messages", "Delete messages of a queue.", argument("queue"), *CHOICE)
-def delete_messages(call: Call, queue: str, **given: Any) -> Answer:
+def delete_messages(call: CommandCall, queue: str, **given: Any) -> Answer:
     if not (given["filter"] or given["positions"] or given["limit"]):
         raise CtlError("say which: --filter, --position or --limit", Exit.USAGE)
     return _job(call, "delete", queue, **given)
 
 
 @command("requeue_messages", "Put messages of a queue at its end.", argument("queue"), *CHOICE)
-def requeue_messages(call: Call, queue: str, **given: Any) -> Answer:
+def requeue_messages(call: CommandCall, queue: str, **given: Any) -> Answer:
     return _job(call, "requeue", queue, **given)
 
 
@@ -184,10 +184,10 @@ def requeue_messages(call: Call, queue: str, **given: Any) -> Answer:
     "Send the dead letters in a queue back to where they came from.",
     argument("queue"),
     option("--to", "back_to", type=click.Choice([back.value for back in Back]), default="exchange"),
-    option("--death", type=click.Choice([death.value for death in Death]), default="last"),
+    option("--death", type=click.Choice([death.value for death in DecidingDeath]), default="last"),
     *CHOICE,
 )
-def redrive(call: Call, queue: str, **given: Any) -> Answer:
+def redrive(call: CommandCall, queue: str, **given: Any) -> Answer:
     return _job(call, "redrive", queue, **given)
 
 
@@ -202,11 +202,11 @@ def redrive(call: Call, queue: str, **given: Any) -> Answer:
     *TARGET,
     *CHOICE,
 )
-def replay(call: Call, queue: str, **given: Any) -> Answer:
+def replay(call: CommandCall, queue: str, **given: Any) -> Answer:
     return _job(call, "replay", queue, **given)
 
 
-def _job(call: Call, action: str, queue: str, *, wait: bool, **given: Any) -> Answer:
+def _job(call: CommandCall, action: str, queue: str, *, wait: bool, **given: Any) -> Answer:
     dry_run = call.options.dry_run
     plan: dict[str, Any] = {
         name: list(value) if name == "positions" else value
@@ -246,7 +246,7 @@ def _result(job: dict[str, Any]) -> str:
 
 
 @command("message_jobs", "Show the jobs on messages of all nodes.")
-def message_jobs(call: Call) -> Answer:
+def message_jobs(call: CommandCall) -> Answer:
     call.announce("Listing jobs on messages ...")
     jobs = call.client.get("message-jobs", call.vhost)
     rows = [
@@ -264,28 +264,28 @@ def message_jobs(call: Call) -> Answer:
 @command(
     "stop_message_job", "Stop a job on messages, or forget one that is over.", argument("name")
 )
-def stop_message_job(call: Call, name: str) -> Answer:
+def stop_message_job(call: CommandCall, name: str) -> Answer:
     call.announce(f"Stopping job {name} in vhost {call.vhost} ...")
     _of_job(call, "DELETE", name)
     return None
 
 
 @command("restart_message_job", "Start an interrupted job again.", argument("name"))
-def restart_message_job(call: Call, name: str) -> Answer:
+def restart_message_job(call: CommandCall, name: str) -> Answer:
     call.announce(f"Starting job {name} in vhost {call.vhost} again ...")
     _of_job(call, "POST", name, "restart")
     return None
 
 
-def _of_job(call: Call, method: str, *path: str) -> None:
+def _of_job(call: CommandCall, method: str, *path: str) -> None:
     try:
         call.client.request(method, "message-jobs", call.vhost, *path)
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status == 404:
             raise CtlError("Job not found", Exit.USAGE) from refused
         raise
 
 
-def _expect_queue(call: Call, queue: str) -> None:
+def _expect_queue(call: CommandCall, queue: str) -> None:
     if call.client.find("queues", call.vhost, queue, columns="name") is None:
         raise CtlError("Queue not found", Exit.USAGE)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from warren.core.resources.information_unit import parse_bytes
-from warren.mgmt.ctl.call import Call, as_json
+from warren.mgmt.ctl.call import CommandCall, as_json
 from warren.mgmt.ctl.declaration import argument, command, option, optional, several
 from warren.mgmt.ctl.errors import (
     BadArgument,
@@ -53,7 +53,7 @@ UNIT = option(
 
 
 @command("status", "Show the status of the node.", UNIT)
-def status(call: Call, unit: str) -> Answer:
+def status(call: CommandCall, unit: str) -> Answer:
     call.announce(f"Status of node {call.node} ...")
     said = call.client.get("control", "status")
     return Document(sections(_status_sections(said, unit)), said)
@@ -163,7 +163,7 @@ def _storage_lines(storage: dict[str, Any] | None) -> list[str]:
 
 
 @command("environment", "Show the configuration the node runs with.")
-def environment(call: Call) -> Answer:
+def environment(call: CommandCall) -> Answer:
     call.announce(f"Application environment of node {call.node} ...")
     said = call.client.get("control", "environment")
     lines = [f"{name} = {as_json(value)}" for name, value in said.items()]
@@ -178,7 +178,7 @@ def environment(call: Call) -> Answer:
     "Set the memory above which publishers wait: a fraction, or `absolute` and an amount.",
     several("watermark"),
 )
-def set_vm_memory_high_watermark(call: Call, watermark: tuple[str, ...]) -> Answer:
+def set_vm_memory_high_watermark(call: CommandCall, watermark: tuple[str, ...]) -> Answer:
     body, shown = _limit(watermark, "absolute", fraction_first=True)
     call.announce(f"Setting memory threshold on {call.node} to {shown} ...")
     call.client.put("control", "memory-watermark", body=body)
@@ -190,7 +190,7 @@ def set_vm_memory_high_watermark(call: Call, watermark: tuple[str, ...]) -> Answ
     "Set the free space below which publishers wait: an amount, or `mem_relative` and a factor.",
     several("limit"),
 )
-def set_disk_free_limit(call: Call, limit: tuple[str, ...]) -> Answer:
+def set_disk_free_limit(call: CommandCall, limit: tuple[str, ...]) -> Answer:
     body, shown = _limit(limit, "mem_relative", fraction_first=False)
     call.announce(f"Setting disk free limit on {call.node} to {shown} ...")
     call.client.put("control", "disk-free-limit", body=body)
@@ -229,21 +229,21 @@ def _fraction(text: str) -> float:
 
 
 @command("set_log_level", "Log less or more until the next start.", argument("level"))
-def set_log_level(call: Call, level: str) -> Answer:
+def set_log_level(call: CommandCall, level: str) -> Answer:
     call.announce(f'Setting log level to "{level}" ...')
     call.client.put("control", "log-level", body={"level": level})
     return None
 
 
 @command("rotate_logs", "Open the log file anew, after it was moved away.")
-def rotate_logs(call: Call) -> Answer:
+def rotate_logs(call: CommandCall) -> Answer:
     call.announce(f"Opening the log file of node {call.node} anew ...")
     call.client.post("control", "rotate-logs")
     return None
 
 
 @command("force_gc", "Does nothing: there is nothing to collect by hand.")
-def force_gc(call: Call) -> Answer:
+def force_gc(call: CommandCall) -> Answer:
     call.announce(f"Will ask all processes on node {call.node} to schedule a full sweep GC")
     return None
 
@@ -256,17 +256,17 @@ def _refuse(name: str) -> NoReturn:
 
 
 @command("eval", "Refused: the node runs no Erlang.", several("expression"))
-def eval_erlang(call: Call, expression: tuple[str, ...]) -> Answer:
+def eval_erlang(call: CommandCall, expression: tuple[str, ...]) -> Answer:
     _refuse("eval")
 
 
 @command("eval_file", "Refused: the node runs no Erlang.", several("path"))
-def eval_file(call: Call, path: tuple[str, ...]) -> Answer:
+def eval_file(call: CommandCall, path: tuple[str, ...]) -> Answer:
     _refuse("eval_file")
 
 
 @command("exec", "Refused: there is no Elixir.", several("expression"))
-def exec_elixir(call: Call, expression: tuple[str, ...]) -> Answer:
+def exec_elixir(call: CommandCall, expression: tuple[str, ...]) -> Answer:
     _refuse("exec")
 
 
@@ -274,7 +274,7 @@ def exec_elixir(call: Call, expression: tuple[str, ...]) -> Answer:
 
 
 @command("stop", "Stop the node, and wait until it has.", optional("pidfile"))
-def stop(call: Call, pidfile: str | None) -> Answer:
+def stop(call: CommandCall, pidfile: str | None) -> Answer:
     """Wait for the process in the pid file, or without one for the one behind the socket."""
     call.announce(f"Stopping and halting node {call.node} ...")
     _stop(call, None if pidfile is None else _pid_in(Path(pidfile)))
@@ -286,7 +286,7 @@ def stop(call: Call, pidfile: str | None) -> Answer:
     "Stop the node, and wait until it has.",
     option("--wait/--no-wait", is_flag=True, default=True, help="Return at the end, or at once."),
 )
-def shutdown(call: Call, wait: bool) -> Answer:
+def shutdown(call: CommandCall, wait: bool) -> Answer:
     client = call.client
     pid = client.peer_pid()
     which = f"node {call.node} running at PID {pid}"
@@ -299,7 +299,7 @@ def shutdown(call: Call, wait: bool) -> Answer:
     return f"Node {call.node} running at PID {pid} successfully shut down"
 
 
-def _stop(call: Call, pid: int | None) -> None:
+def _stop(call: CommandCall, pid: int | None) -> None:
     """Ask the node to stop and return when its process has ended. Raises `CtlError`."""
     client = call.client
     if not client.target.local:
@@ -347,7 +347,7 @@ def _pid_in(path: Path) -> int:
     optional("pidfile"),
     option("-P", "--pid", type=int, metavar="PID"),
 )
-def wait(call: Call, pidfile: str | None, pid: int | None) -> Answer:
+def wait(call: CommandCall, pidfile: str | None, pid: int | None) -> Answer:
     if (pidfile is None) == (pid is None):
         raise WrongUsage("either a pid file or --pid is wanted.")
     until = Polling(call, WAIT_S, Exit.TIMEOUT)
@@ -365,13 +365,13 @@ def wait(call: Call, pidfile: str | None, pid: int | None) -> Answer:
 
 
 @command("await_startup", "Wait until the node has started.")
-def await_startup(call: Call) -> Answer:
+def await_startup(call: CommandCall) -> Answer:
     until = Polling(call, STARTUP_S, Exit.SOFTWARE)
     until.true(lambda: _answers(call))
     return None
 
 
-def _answers(call: Call) -> bool:
+def _answers(call: CommandCall) -> bool:
     try:
         return bool(call.node) and is_running(call)
     except NodeUnreachable:
@@ -379,7 +379,7 @@ def _answers(call: Call) -> bool:
         return False
 
 
-def is_running(call: Call) -> bool:
+def is_running(call: CommandCall) -> bool:
     """Whether a node that answers runs, or was stopped by `stop_app`."""
     client = call.client
     return not client.target.local or client.get("control", "app")["state"] == "running"
@@ -388,7 +388,7 @@ def is_running(call: Call) -> bool:
 class Polling:
     """Polls a condition until it is true. Raises `CtlError` when that takes too long."""
 
-    def __init__(self, call: Call, default_s: float, code: Exit) -> None:
+    def __init__(self, call: CommandCall, default_s: float, code: Exit) -> None:
         chosen = call.options.timeout
         self.patience_s = default_s if chosen is None else chosen
         self._code = code
@@ -410,7 +410,7 @@ class Polling:
 
 
 @command("ping", "Check that the node answers.")
-def ping(call: Call) -> Answer:
+def ping(call: CommandCall) -> Answer:
     name = call.options.node or "the node"
     timeout_s = call.options.timeout or 60
     call.announce(f"Will ping {name}. Timeout: {1000 * timeout_s:.0f} ms.")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from warren.mgmt.ctl.call import Call, as_json, parse_json
+from warren.mgmt.ctl.call import CommandCall, as_json, parse_json
 from warren.mgmt.ctl.declaration import argument, command, option
-from warren.mgmt.ctl.errors import CtlError, Refused, no_such_vhost
+from warren.mgmt.ctl.errors import CtlError, RequestRefused, no_such_vhost
 from warren.mgmt.ctl.formats import Answer, Table
 
 COLUMNS = ("vhost", "name", "pattern", "apply-to", "definition", "priority")
@@ -20,12 +20,12 @@ APPLY_TO = option("--apply-to", default="all", metavar="queues|exchanges|all")
 
 
 @contextmanager
-def _missing_told(call: Call, vhost: str | None) -> Iterator[None]:
+def _missing_told(call: CommandCall, vhost: str | None) -> Iterator[None]:
     """Turns a 404 into a `CtlError` that names the missing thing: the virtual host if it does not
     exist, otherwise the parameter."""
     try:
         yield
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status != NOT_FOUND:
             raise
         if vhost is not None and call.client.find("vhosts", vhost) is None:
@@ -34,7 +34,13 @@ def _missing_told(call: Call, vhost: str | None) -> Iterator[None]:
 
 
 def _set(
-    call: Call, what: str, name: str, pattern: str, definition: str, priority: int, apply_to: str
+    call: CommandCall,
+    what: str,
+    name: str,
+    pattern: str,
+    definition: str,
+    priority: int,
+    apply_to: str,
 ) -> None:
     body = {
         "pattern": pattern,
@@ -46,7 +52,7 @@ def _set(
         call.client.put(what, call.vhost, name, body=body)
 
 
-def _list(call: Call, what: str) -> Answer:
+def _list(call: CommandCall, what: str) -> Answer:
     rows = call.client.find(what, call.vhost)
     if rows is None:
         raise no_such_vhost(call.vhost)
@@ -67,7 +73,7 @@ def _shown(row: dict[str, Any], column: str) -> Any:
     APPLY_TO,
 )
 def set_policy(
-    call: Call, name: str, pattern: str, definition: str, priority: int, apply_to: str
+    call: CommandCall, name: str, pattern: str, definition: str, priority: int, apply_to: str
 ) -> Answer:
     call.announce(
         f'Setting policy "{name}" for pattern "{pattern}" to "{definition}"'
@@ -78,7 +84,7 @@ def set_policy(
 
 
 @command("clear_policy", "Clear a policy.", argument("name"))
-def clear_policy(call: Call, name: str) -> Answer:
+def clear_policy(call: CommandCall, name: str) -> Answer:
     call.announce(f'Clearing policy "{name}" on vhost "{call.vhost}" ...')
     with _missing_told(call, call.vhost):
         call.client.delete("policies", call.vhost, name)
@@ -86,7 +92,7 @@ def clear_policy(call: Call, name: str) -> Answer:
 
 
 @command("list_policies", "List policies.")
-def list_policies(call: Call) -> Answer:
+def list_policies(call: CommandCall) -> Answer:
     call.announce(f'Listing policies for vhost "{call.vhost}" ...')
     return _list(call, "policies")
 
@@ -101,7 +107,7 @@ def list_policies(call: Call) -> Answer:
     APPLY_TO,
 )
 def set_operator_policy(
-    call: Call, name: str, pattern: str, definition: str, priority: int, apply_to: str
+    call: CommandCall, name: str, pattern: str, definition: str, priority: int, apply_to: str
 ) -> Answer:
     call.announce(
         f'Setting operator policy override "{name}" for pattern "{pattern}" to "{definition}"'
@@ -112,7 +118,7 @@ def set_operator_policy(
 
 
 @command("clear_operator_policy", "Clear an operator policy.", argument("name"))
-def clear_operator_policy(call: Call, name: str) -> Answer:
+def clear_operator_policy(call: CommandCall, name: str) -> Answer:
     call.announce(f'Clearing operator policy "{name}" on vhost "{call.vhost}" ...')
     with _missing_told(call, call.vhost):
         call.client.delete("operator-policies", call.vhost, name)
@@ -120,7 +126,7 @@ def clear_operator_policy(call: Call, name: str) -> Answer:
 
 
 @command("list_operator_policies", "List operator policies.")
-def list_operator_policies(call: Call) -> Answer:
+def list_operator_policies(call: CommandCall) -> Answer:
     call.announce(f'Listing operator policy overrides for vhost "{call.vhost}" ...')
     return _list(call, "operator-policies")
 
@@ -135,7 +141,7 @@ def list_operator_policies(call: Call) -> Answer:
     argument("name"),
     argument("value"),
 )
-def set_parameter(call: Call, component: str, name: str, value: str) -> Answer:
+def set_parameter(call: CommandCall, component: str, name: str, value: str) -> Answer:
     call.announce(
         f'Setting runtime parameter "{name}" for component "{component}" to "{value}"'
         f' in vhost "{call.vhost}" ...'
@@ -147,7 +153,7 @@ def set_parameter(call: Call, component: str, name: str, value: str) -> Answer:
 
 
 @command("clear_parameter", "Clear a runtime parameter.", argument("component"), argument("name"))
-def clear_parameter(call: Call, component: str, name: str) -> Answer:
+def clear_parameter(call: CommandCall, component: str, name: str) -> Answer:
     call.announce(
         f'Clearing runtime parameter "{name}" for component "{component}"'
         f' on vhost "{call.vhost}" ...'
@@ -158,7 +164,7 @@ def clear_parameter(call: Call, component: str, name: str) -> Answer:
 
 
 @command("list_parameters", "List runtime parameters.")
-def list_parameters(call: Call) -> Answer:
+def list_parameters(call: CommandCall) -> Answer:
     call.announce(f'Listing runtime parameters for vhost "{call.vhost}" ...')
     call.expect_vhost(call.vhost)
     rows = [row for row in call.client.get("parameters") if row["vhost"] == call.vhost]
@@ -173,14 +179,14 @@ def list_parameters(call: Call) -> Answer:
 
 
 @command("set_global_parameter", "Set a global parameter.", argument("name"), argument("value"))
-def set_global_parameter(call: Call, name: str, value: str) -> Answer:
+def set_global_parameter(call: CommandCall, name: str, value: str) -> Answer:
     call.announce(f'Setting global runtime parameter "{name}" to "{value}" ...')
     call.client.put("global-parameters", name, body={"value": parse_json(value)})
     return None
 
 
 @command("clear_global_parameter", "Clear a global parameter.", argument("name"))
-def clear_global_parameter(call: Call, name: str) -> Answer:
+def clear_global_parameter(call: CommandCall, name: str) -> Answer:
     call.announce(f'Clearing global runtime parameter "{name}" ...')
     with _missing_told(call, None):
         call.client.delete("global-parameters", name)
@@ -188,14 +194,14 @@ def clear_global_parameter(call: Call, name: str) -> Answer:
 
 
 @command("list_global_parameters", "List global parameters.")
-def list_global_parameters(call: Call) -> Answer:
+def list_global_parameters(call: CommandCall) -> Answer:
     call.announce("Listing global runtime parameters ...")
     rows = call.client.get("global-parameters")
     return Table(("name", "value"), [[row["name"], as_json(row["value"])] for row in rows])
 
 
 @command("set_cluster_name", "Name the cluster.", argument("name"))
-def set_cluster_name(call: Call, name: str) -> Answer:
+def set_cluster_name(call: CommandCall, name: str) -> Answer:
     call.announce(f"Setting cluster name to {name} ...")
     call.client.put("cluster-name", body={"name": name})
     return None

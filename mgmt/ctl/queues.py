@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import argument, command, flag, option
-from warren.mgmt.ctl.errors import CtlError, Exit, Refused
+from warren.mgmt.ctl.errors import CtlError, Exit, RequestRefused
 from warren.mgmt.ctl.formats import Answer, Table
 
 PID = re.compile(r"<[^<>\s]+\.\d+\.\d+\.\d+>")
@@ -31,7 +31,7 @@ NOT_MIRRORED = "not_mirrored"
     flag("-e", "--if-empty", help="Only if it has no messages."),
     flag("-u", "--if-unused", help="Only if it has no consumers."),
 )
-def delete_queue(call: Call, queue: str, if_empty: bool, if_unused: bool) -> Answer:
+def delete_queue(call: CommandCall, queue: str, if_empty: bool, if_unused: bool) -> Answer:
     conditions = [name for name, on in (("empty", if_empty), ("unused", if_unused)) if on]
     said = f"if queue is {' and if queue is '.join(conditions)} " if conditions else ""
     call.announce(f"Deleting queue '{queue}' on vhost '{call.vhost}' {said}...")
@@ -41,14 +41,14 @@ def delete_queue(call: Call, queue: str, if_empty: bool, if_unused: bool) -> Ans
     query = {f"if-{name}": "true" for name in conditions}
     try:
         call.client.delete("queues", call.vhost, queue, query=query)
-    except Refused as refused:
+    except RequestRefused as refused:
         raise CtlError(_why_not_deleted(refused, there, conditions), Exit.USAGE) from refused
     # What the nodes that are down had ready is not known.
     count = there.get("messages_ready", 0)
     return f"Queue was successfully deleted with {count} ready messages"
 
 
-def _why_not_deleted(refused: Refused, queue: dict[str, Any], conditions: list[str]) -> str:
+def _why_not_deleted(refused: RequestRefused, queue: dict[str, Any], conditions: list[str]) -> str:
     if "unused" in conditions and queue.get("consumers"):
         return "Queue is in use"
     if "empty" in conditions and queue.get("messages"):
@@ -57,29 +57,29 @@ def _why_not_deleted(refused: Refused, queue: dict[str, Any], conditions: list[s
 
 
 @command("purge_queue", "Remove all ready messages of a queue.", argument("queue"))
-def purge_queue(call: Call, queue: str) -> Answer:
+def purge_queue(call: CommandCall, queue: str) -> Answer:
     call.announce(f"Purging queue '{queue}' in vhost '{call.vhost}' ...")
     call.client.delete("queues", call.vhost, queue, "contents")
     return None
 
 
-def _synchronise(call: Call, queue: str, action: str) -> Answer:
+def _synchronise(call: CommandCall, queue: str, action: str) -> Answer:
     """Ask for synchronisation, or to stop it. Refusals have RabbitMQ's words."""
     try:
         call.client.post("queues", call.vhost, queue, "actions", body={"action": action})
-    except Refused as refused:
+    except RequestRefused as refused:
         raise CtlError(NOT_MIRRORED if refused.status == 400 else NOT_FOUND) from refused
     return None
 
 
 @command("sync_queue", "Bring the mirrors of a queue up to date.", argument("queue"))
-def sync_queue(call: Call, queue: str) -> Answer:
+def sync_queue(call: CommandCall, queue: str) -> Answer:
     call.announce(f"Synchronising queue '{queue}' in vhost '{call.vhost}' ...")
     return _synchronise(call, queue, "sync")
 
 
 @command("cancel_sync_queue", "Stop bringing mirrors up to date.", argument("queue"))
-def cancel_sync_queue(call: Call, queue: str) -> Answer:
+def cancel_sync_queue(call: CommandCall, queue: str) -> Answer:
     call.announce(f"Stopping synchronising queue '{queue}' in vhost '{call.vhost}' ...")
     return _synchronise(call, queue, "cancel_sync")
 
@@ -91,7 +91,7 @@ def cancel_sync_queue(call: Call, queue: str) -> Answer:
     option("--vhost-pattern", default=".*", metavar="REGEX"),
     option("--queue-pattern", default=".*", metavar="REGEX"),
 )
-def rebalance(call: Call, type: str, vhost_pattern: str, queue_pattern: str) -> Answer:
+def rebalance(call: CommandCall, type: str, vhost_pattern: str, queue_pattern: str) -> Answer:
     if type not in REBALANCED:
         raise CtlError(f"type {type} is not supported. Try one of {', '.join(REBALANCED)}.")
     call.announce(f"Re-balancing leaders of {type} queues...")
@@ -110,7 +110,7 @@ def rebalance(call: Call, type: str, vhost_pattern: str, queue_pattern: str) -> 
     "list_unclaimed_messages",
     "List messages on disk of queues that no definition names.",
 )
-def list_unclaimed_messages(call: Call) -> Answer:
+def list_unclaimed_messages(call: CommandCall) -> Answer:
     call.announce(f"Listing unclaimed messages on node {call.node} ...")
     columns = ("id", "messages", "message_bytes", "retained")
     rows = call.client.get("unclaimed-messages")
@@ -124,7 +124,7 @@ def list_unclaimed_messages(call: Call) -> Answer:
     argument("queue"),
     flag("--retained", help="Those that were acknowledged and retained, not the others."),
 )
-def recover_messages(call: Call, id: str, queue: str, retained: bool) -> Answer:
+def recover_messages(call: CommandCall, id: str, queue: str, retained: bool) -> Answer:
     """In parts: each is on disk in the queue before it leaves its old place."""
     call.announce(
         f"Moving unclaimed messages {id} into queue '{queue}' on vhost '{call.vhost}' ..."
@@ -144,7 +144,7 @@ def recover_messages(call: Call, id: str, queue: str, retained: bool) -> Answer:
 
 
 @command("forget_messages", "Drop unclaimed messages for good.", argument("id"))
-def forget_messages(call: Call, id: str) -> Answer:
+def forget_messages(call: CommandCall, id: str) -> Answer:
     call.announce(f"Dropping unclaimed messages {id} on node {call.node} ...")
     answer = call.client.request("DELETE", "control", "unclaimed-messages", id)
     return f"{answer['dropped']} messages were dropped"
@@ -154,7 +154,7 @@ def forget_messages(call: Call, id: str) -> Answer:
 
 
 @command("close_connection", "Close a connection.", argument("pid"), argument("reason"))
-def close_connection(call: Call, pid: str, reason: str) -> Answer:
+def close_connection(call: CommandCall, pid: str, reason: str) -> Answer:
     """The pid is what `list_connections pid` shows; one that has gone is closed already."""
     call.announce(f"Closing connection {pid}, reason: {reason}...")
     if PID.fullmatch(pid) is None:
@@ -163,11 +163,11 @@ def close_connection(call: Call, pid: str, reason: str) -> Answer:
     return None
 
 
-def _close(call: Call, name: str, reason: str) -> bool:
+def _close(call: CommandCall, name: str, reason: str) -> bool:
     """Close a connection; returns whether it existed."""
     try:
         call.client.delete("connections", name, reason=" ".join(reason.split()))
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status == 404:
             return False
         raise
@@ -183,7 +183,7 @@ def _close(call: Call, name: str, reason: str) -> bool:
     option("--per-connection-delay", type=click.IntRange(min=0), default=0, metavar="MILLISECONDS"),
 )
 def close_all_connections(
-    call: Call, reason: str, limit: int, per_connection_delay: int, **flags: bool
+    call: CommandCall, reason: str, limit: int, per_connection_delay: int, **flags: bool
 ) -> Answer:
     everywhere = flags["global"] and call.options.vhost is None
     if everywhere:
@@ -210,7 +210,7 @@ def close_all_connections(
     argument("user"),
     argument("reason"),
 )
-def close_all_user_connections(call: Call, user: str, reason: str) -> Answer:
+def close_all_user_connections(call: CommandCall, user: str, reason: str) -> Answer:
     call.announce(f"Closing connections of user {user}, reason: {reason}...")
     call.client.delete("connections", "username", user, reason=" ".join(reason.split()))
     return None
@@ -219,12 +219,12 @@ def close_all_user_connections(call: Call, user: str, reason: str) -> Answer:
 # Listeners
 
 
-def suspend(call: Call, suspended: bool) -> None:
+def suspend(call: CommandCall, suspended: bool) -> None:
     call.client.post("control", "listeners", "suspend" if suspended else "resume")
 
 
 @command("suspend_listeners", "Let no new clients in.")
-def suspend_listeners(call: Call) -> Answer:
+def suspend_listeners(call: CommandCall) -> Answer:
     call.announce(
         f"Will suspend client connection listeners on node {call.node}."
         " The node will no longer accept client connections!"
@@ -234,7 +234,7 @@ def suspend_listeners(call: Call) -> Answer:
 
 
 @command("resume_listeners", "Let new clients in again.")
-def resume_listeners(call: Call) -> Answer:
+def resume_listeners(call: CommandCall) -> Answer:
     call.announce(
         f"Will resume client connection listeners on node {call.node}."
         " The node will now accept client connections"
@@ -244,7 +244,7 @@ def resume_listeners(call: Call) -> Answer:
 
 
 @command("drain", "Send clients away and hand queues over to mirrors, before maintenance.")
-def drain(call: Call) -> Answer:
+def drain(call: CommandCall) -> Answer:
     call.announce(
         f"Will put node {call.node} into maintenance mode."
         " The node will no longer serve any client traffic!"
@@ -254,7 +254,7 @@ def drain(call: Call) -> Answer:
 
 
 @command("revive", "End maintenance: let clients in again.")
-def revive(call: Call) -> Answer:
+def revive(call: CommandCall) -> Answer:
     call.announce(
         f"Will put node {call.node} back into regular operating mode."
         " The node will again serve client traffic."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import argument, command, flag, option
 from warren.mgmt.ctl.errors import WrongUsage
 from warren.mgmt.ctl.formats import Answer, Table, cell
@@ -27,7 +27,7 @@ MEMBERS = ("control", "quorum-members")
 
 
 @command("quorum_status", "Show the members of a quorum queue.", argument("queue"))
-def quorum_status(call: Call, queue: str) -> Answer:
+def quorum_status(call: CommandCall, queue: str) -> Answer:
     call.announce(f"Status of quorum queue {queue} on node {call.node} ...")
     rows = asked(call, "GET", QUEUES, queue, "status")
     return Table(STATUS, [[row[name] for name in STATUS] for row in rows])
@@ -39,7 +39,7 @@ def quorum_status(call: Call, queue: str) -> Answer:
     argument("queue"),
     argument("member_node"),
 )
-def add_member(call: Call, queue: str, member_node: str) -> Answer:
+def add_member(call: CommandCall, queue: str, member_node: str) -> Answer:
     call.announce(f"Adding a replica for queue {queue} on node {member_node}...")
     asked(call, "PUT", QUEUES, queue, "members", member_node)
     return None
@@ -51,7 +51,7 @@ def add_member(call: Call, queue: str, member_node: str) -> Answer:
     argument("queue"),
     argument("member_node"),
 )
-def delete_member(call: Call, queue: str, member_node: str) -> Answer:
+def delete_member(call: CommandCall, queue: str, member_node: str) -> Answer:
     call.announce(f"Removing a replica of queue {queue} on node {member_node}...")
     asked(call, "DELETE", QUEUES, queue, "members", member_node)
     return None
@@ -67,7 +67,7 @@ def delete_member(call: Call, queue: str, member_node: str) -> Answer:
     flag("--errors-only", help="Show only those that failed."),
 )
 def grow(
-    call: Call,
+    call: CommandCall,
     member_node: str,
     strategy: str,
     vhost_pattern: str,
@@ -91,7 +91,7 @@ def grow(
     argument("member_node"),
     flag("--errors-only", help="Show only those that failed."),
 )
-def shrink(call: Call, member_node: str, errors_only: bool) -> Answer:
+def shrink(call: CommandCall, member_node: str, errors_only: bool) -> Answer:
     call.announce(f"Shrinking quorum queues on {member_node}...")
     return _results(call.client.request("DELETE", *MEMBERS, member_node), errors_only)
 
@@ -109,7 +109,7 @@ def _results(rows: list[dict[str, Any]], errors_only: bool) -> Answer:
     argument("queue"),
     argument("position"),
 )
-def peek(call: Call, queue: str, position: str) -> Answer:
+def peek(call: CommandCall, queue: str, position: str) -> Answer:
     if not position.isdecimal() or not int(position):
         raise WrongUsage("position value must be a positive integer")
     call.announce(f"Peeking at quorum queue {queue} at position {position} on node {call.node} ...")

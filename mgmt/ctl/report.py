@@ -14,7 +14,7 @@ from warren.mgmt.ctl import (
     users,
     vhosts,
 )
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import CtlCommand, command
 from warren.mgmt.ctl.errors import CtlError
 from warren.mgmt.ctl.formats import Answer
@@ -48,7 +48,7 @@ OF_VHOST: list[tuple[CtlCommand, dict[str, object]]] = [
 
 
 @command("report", "Print what support needs to see. It contains names of queues and users.")
-def report(call: Call) -> Answer:
+def report(call: CommandCall) -> Answer:
     """Print the parts one by one, or the reason where one fails or needs the control socket."""
     call.announce(f"Reporting server status of node {call.node} ...\n")
     for asked, arguments in OF_NODE:
@@ -60,7 +60,7 @@ def report(call: Call) -> Answer:
     return None
 
 
-def _part(call: Call, asked: CtlCommand, arguments: dict[str, object]) -> None:
+def _part(call: CommandCall, asked: CtlCommand, arguments: dict[str, object]) -> None:
     try:
         text = asked.answer(call, arguments)
     except CtlError as error:

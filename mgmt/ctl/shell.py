@@ -9,7 +9,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from warren import __version__
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import argument, command, flag, optional, several
 from warren.mgmt.ctl.errors import CtlError, Exit, WrongUsage
 from warren.mgmt.ctl.formats import Answer, Document
@@ -20,7 +20,7 @@ COMPLETE_VARIABLE = "_WARREN_COMPLETE"
 
 
 @command("help", "List the commands, or say what one takes.", optional("command"))
-def show_help(call: Call, command: str | None) -> Answer:
+def show_help(call: CommandCall, command: str | None) -> Answer:
     group = click.get_current_context().parent
     assert group is not None and isinstance(group.command, click.Group)
     if command is None:
@@ -32,7 +32,7 @@ def show_help(call: Call, command: str | None) -> Answer:
 
 
 @command("version", "Show the version of this command line.")
-def version(call: Call) -> Answer:
+def version(call: CommandCall) -> Answer:
     return Document(__version__, {"version": __version__})
 
 
@@ -41,7 +41,7 @@ def version(call: Call) -> Answer:
     "Print a script that makes a shell complete commands.",
     argument("shell", required=False, type=click.Choice(SHELLS)),
 )
-def autocomplete(call: Call, shell: str | None) -> Answer:
+def autocomplete(call: CommandCall, shell: str | None) -> Answer:
     """For bash: `eval "$(warren ctl autocomplete bash)"`."""
     name = shell or os.path.basename(call.variables.get("SHELL", ""))
     if name not in SHELLS:
@@ -56,7 +56,7 @@ def autocomplete(call: Call, shell: str | None) -> Answer:
 # Plugins
 
 
-def _plugins(call: Call) -> tuple[list[str], str]:
+def _plugins(call: CommandCall) -> tuple[list[str], str]:
     said: dict[str, Any] = call.client.get("control", "status")
     return said["active_plugins"], said["rabbitmq_version"]
 
@@ -70,7 +70,7 @@ def _plugins(call: Call) -> tuple[list[str], str]:
     flag("-m", "--minimal", help="Names only."),
     flag("-v", "--verbose"),
 )
-def list_plugins(call: Call, pattern: str | None, minimal: bool, **_how: bool) -> Answer:
+def list_plugins(call: CommandCall, pattern: str | None, minimal: bool, **_how: bool) -> Answer:
     call.announce(f'Listing plugins with pattern "{pattern or ".*"}" ...')
     names, version = _plugins(call)
     found = [name for name in names if pattern is None or pattern in name]
@@ -88,7 +88,7 @@ def list_plugins(call: Call, pattern: str | None, minimal: bool, **_how: bool) -
 
 
 @command("is_enabled", "Check that plugins of RabbitMQ are built in.", several("plugins"))
-def is_enabled(call: Call, plugins: tuple[str, ...]) -> Answer:
+def is_enabled(call: CommandCall, plugins: tuple[str, ...]) -> Answer:
     if not plugins:
         raise WrongUsage("not enough arguments.")
     which = f"plugin {plugins[0]} is" if len(plugins) == 1 else f"plugins {', '.join(plugins)} are"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import argument, command
-from warren.mgmt.ctl.errors import CtlError, Refused
+from warren.mgmt.ctl.errors import CtlError, RequestRefused
 from warren.mgmt.ctl.formats import Answer, Table
 
 COLUMNS = {
@@ -32,7 +32,7 @@ COLUMNS = {
 
 
 @command("shovel_status", "Show the shovels of all nodes.")
-def shovel_status(call: Call) -> Answer:
+def shovel_status(call: CommandCall) -> Answer:
     call.announce("Status of the shovels of all nodes ...")
     rows = call.client.get("shovels")
     return Table(
@@ -41,23 +41,23 @@ def shovel_status(call: Call) -> Answer:
 
 
 @command("restart_shovel", "Restart a shovel.", argument("name"))
-def restart_shovel(call: Call, name: str) -> Answer:
+def restart_shovel(call: CommandCall, name: str) -> Answer:
     call.announce(f"Restarting shovel {name} in virtual host {call.vhost} ...")
     _delete(call, name, "restart")
     return None
 
 
 @command("delete_shovel", "Delete a shovel.", argument("name"))
-def delete_shovel(call: Call, name: str) -> Answer:
+def delete_shovel(call: CommandCall, name: str) -> Answer:
     call.announce(f"Deleting shovel {name} in virtual host {call.vhost} ...")
     _delete(call, name)
     return None
 
 
-def _delete(call: Call, name: str, *what: str) -> Any:
+def _delete(call: CommandCall, name: str, *what: str) -> Any:
     try:
         call.client.delete("shovels", "vhost", call.vhost, name, *what)
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status != 404:
             raise
         raise CtlError(

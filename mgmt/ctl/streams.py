@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import argument, command
 from warren.mgmt.ctl.formats import Answer, Table
 from warren.mgmt.ctl.member_requests import asked
@@ -21,7 +21,7 @@ STREAMS = "streams"
 
 
 @command("stream_status", "Show the replicas of a stream.", argument("stream"))
-def stream_status(call: Call, stream: str) -> Answer:
+def stream_status(call: CommandCall, stream: str) -> Answer:
     call.announce(f"Status of stream {stream} on node {call.node} ...")
     rows = asked(call, "GET", STREAMS, stream, "status")
     return Table(STATUS, [[row[name] for name in STATUS] for row in rows])
@@ -33,7 +33,7 @@ def stream_status(call: Call, stream: str) -> Answer:
     argument("stream"),
     argument("replica_node"),
 )
-def add_replica(call: Call, stream: str, replica_node: str) -> Answer:
+def add_replica(call: CommandCall, stream: str, replica_node: str) -> Answer:
     call.announce(f"Adding a replica for queue {stream} on node {replica_node}...")
     asked(call, "PUT", STREAMS, stream, "members", replica_node)
     return None
@@ -45,7 +45,7 @@ def add_replica(call: Call, stream: str, replica_node: str) -> Answer:
     argument("stream"),
     argument("replica_node"),
 )
-def delete_replica(call: Call, stream: str, replica_node: str) -> Answer:
+def delete_replica(call: CommandCall, stream: str, replica_node: str) -> Answer:
     call.announce(f"Removing a replica of queue {stream} on node {replica_node}...")
     asked(call, "DELETE", STREAMS, stream, "members", replica_node)
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import argument, command
 from warren.mgmt.ctl.errors import CtlError, Exit, WrongUsage
 from warren.mgmt.ctl.formats import Answer, Document, Table
@@ -13,7 +13,7 @@ COUNTS = ("recorded", "followed", "passed_over", "nameless", "lost", "too_slow",
 
 
 @command("trace", "Show the life of a message, as far as it was recorded.", argument("message_id"))
-def trace(call: Call, message_id: str) -> Answer:
+def trace(call: CommandCall, message_id: str) -> Answer:
     if not message_id:
         raise WrongUsage("message ID cannot be empty string.")
     call.announce(f"The life of message {message_id} in vhost {call.vhost} ...")
@@ -32,7 +32,7 @@ def trace(call: Call, message_id: str) -> Answer:
     return Document("\n".join(lines), life)
 
 
-def _why_nothing(call: Call, message_id: str, status: dict[str, Any]) -> str:
+def _why_nothing(call: CommandCall, message_id: str, status: dict[str, Any]) -> str:
     if not status["rules"]:
         return (
             f"nothing is recorded in vhost '{call.vhost}', because it has no rule; this one selects"
@@ -71,7 +71,7 @@ def _told(record: dict[str, Any]) -> str:
 
 
 @command("trace_status", "Show how much is recorded of lives of messages, and what is not.")
-def trace_status(call: Call) -> Answer:
+def trace_status(call: CommandCall) -> Answer:
     call.announce(f"Lives of messages in vhost {call.vhost} ...")
     status = call.client.get("trace", call.vhost)
     rows = [[node, *[counts[name] for name in COUNTS]] for node, counts in status["nodes"].items()]

@@ -7,9 +7,16 @@ from typing import Any
 
 import click
 
-from warren.mgmt.ctl.call import Call, as_json, parse_json
+from warren.mgmt.ctl.call import CommandCall, as_json, parse_json
 from warren.mgmt.ctl.declaration import argument, command, flag, option, optional, several
-from warren.mgmt.ctl.errors import CtlError, Exit, Refused, WrongUsage, no_such_user, no_such_vhost
+from warren.mgmt.ctl.errors import (
+    CtlError,
+    Exit,
+    RequestRefused,
+    WrongUsage,
+    no_such_user,
+    no_such_vhost,
+)
 from warren.mgmt.ctl.formats import Answer, Table
 
 ALL = "all"
@@ -19,7 +26,7 @@ SECRET = argument("secret", required=False, metavar="[PASSWORD]")
 UNQUOTED = "User {} does not exist"
 
 
-def _user(call: Call, name: str) -> dict[str, Any]:
+def _user(call: CommandCall, name: str) -> dict[str, Any]:
     """The user. Raises `CtlError` if it does not exist."""
     found = call.client.find("users", name)
     if found is None:
@@ -28,7 +35,7 @@ def _user(call: Call, name: str) -> dict[str, Any]:
     return found
 
 
-def _change(call: Call, user: dict[str, Any], **changes: Any) -> None:
+def _change(call: CommandCall, user: dict[str, Any], **changes: Any) -> None:
     """Write the user anew with these changes; other fields stay."""
     kept = ("password_hash", "hashing_algorithm", "tags")
     body = {**{key: user[key] for key in kept}, **changes}
@@ -56,7 +63,7 @@ def _expect_name(name: str) -> None:
 
 
 @command("add_user", "Add a user, who may do nothing yet.", argument("name"), SECRET)
-def add_user(call: Call, name: str, secret: str | None) -> Answer:
+def add_user(call: CommandCall, name: str, secret: str | None) -> Answer:
     _expect_name(name)
     password = _password(secret)
     call.announce(f'Adding user "{name}" ...')
@@ -70,7 +77,7 @@ def add_user(call: Call, name: str, secret: str | None) -> Answer:
 
 
 @command("delete_user", "Delete a user and close its connections.", argument("name"))
-def delete_user(call: Call, name: str) -> Answer:
+def delete_user(call: CommandCall, name: str) -> Answer:
     call.announce(f'Deleting user "{name}" ...')
     _user(call, name)
     call.client.delete("users", name)
@@ -78,7 +85,7 @@ def delete_user(call: Call, name: str) -> Answer:
 
 
 @command("change_password", "Change a password.", argument("name"), SECRET)
-def change_password(call: Call, name: str, secret: str | None) -> Answer:
+def change_password(call: CommandCall, name: str, secret: str | None) -> Answer:
     password = _password(secret)
     call.announce(f'Changing password for user "{name}" ...')
     _change(call, _user(call, name), password=password)
@@ -90,14 +97,14 @@ def change_password(call: Call, name: str, secret: str | None) -> Answer:
     "Refuse every password of a user.",
     argument("name"),
 )
-def clear_password(call: Call, name: str) -> Answer:
+def clear_password(call: CommandCall, name: str) -> Answer:
     call.announce(f'Clearing password for user "{name}" ...')
     _change(call, _user(call, name), password_hash="")
     return None
 
 
 @command("authenticate_user", "Try a password.", argument("name"), SECRET)
-def authenticate_user(call: Call, name: str, secret: str | None) -> Answer:
+def authenticate_user(call: CommandCall, name: str, secret: str | None) -> Answer:
     password = _password(secret)
     call.announce(f'Authenticating user "{name}" ...')
     body = {"username": name, "password": password}
@@ -108,7 +115,7 @@ def authenticate_user(call: Call, name: str, secret: str | None) -> Answer:
 
 
 @command("set_user_tags", "Set a user's tags; none clears them.", argument("name"), several("tags"))
-def set_user_tags(call: Call, name: str, tags: tuple[str, ...]) -> Answer:
+def set_user_tags(call: CommandCall, name: str, tags: tuple[str, ...]) -> Answer:
     wanted = [tag for given in tags for tag in given.split(",") if tag]
     call.announce(f'Setting tags for user "{name}" to [{", ".join(wanted)}] ...')
     _change(call, _user(call, name), tags=wanted)
@@ -116,7 +123,7 @@ def set_user_tags(call: Call, name: str, tags: tuple[str, ...]) -> Answer:
 
 
 @command("list_users", "List users and their tags.")
-def list_users(call: Call) -> Answer:
+def list_users(call: CommandCall) -> Answer:
     call.announce("Listing users ...")
     users = call.client.get("users")
     return Table(("user", "tags"), [[user["name"], user["tags"]] for user in users])
@@ -125,7 +132,7 @@ def list_users(call: Call) -> Answer:
 # Permissions
 
 
-def _expect_both(call: Call, user: str) -> None:
+def _expect_both(call: CommandCall, user: str) -> None:
     """Raises `CtlError` unless user and virtual host exist."""
     if call.client.find("vhosts", call.vhost) is None:
         raise CtlError(f"Virtual host {call.vhost} does not exist")
@@ -141,7 +148,7 @@ def _expect_both(call: Call, user: str) -> None:
     argument("write"),
     argument("read"),
 )
-def set_permissions(call: Call, user: str, configure: str, write: str, read: str) -> Answer:
+def set_permissions(call: CommandCall, user: str, configure: str, write: str, read: str) -> Answer:
     call.announce(f'Setting permissions for user "{user}" in vhost "{call.vhost}" ...')
     _expect_both(call, user)
     body = {"configure": configure, "write": write, "read": read}
@@ -149,10 +156,10 @@ def set_permissions(call: Call, user: str, configure: str, write: str, read: str
     return None
 
 
-def _put_patterns(call: Call, what: str, user: str, body: dict[str, str]) -> None:
+def _put_patterns(call: CommandCall, what: str, user: str, body: dict[str, str]) -> None:
     try:
         call.client.put(what, call.vhost, user, body=body)
-    except Refused as refused:
+    except RequestRefused as refused:
         match refused.answer.get("reason"):
             case ["invalid_regexp", pattern, why]:
                 raise CtlError(f"'{pattern}' is no regular expression: {why}") from refused
@@ -160,23 +167,23 @@ def _put_patterns(call: Call, what: str, user: str, body: dict[str, str]) -> Non
 
 
 @command("clear_permissions", "Take a user's permissions away.", argument("user"))
-def clear_permissions(call: Call, user: str) -> Answer:
+def clear_permissions(call: CommandCall, user: str) -> Answer:
     call.announce(f'Clearing permissions for user "{user}" in vhost "{call.vhost}" ...')
     _expect_both(call, user)
     _delete_if_there(call, "permissions", call.vhost, user)
     return None
 
 
-def _delete_if_there(call: Call, *path: str) -> None:
+def _delete_if_there(call: CommandCall, *path: str) -> None:
     try:
         call.client.delete(*path)
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status != 404:
             raise
 
 
 @command("list_permissions", "List permissions in a virtual host.")
-def list_permissions(call: Call) -> Answer:
+def list_permissions(call: CommandCall) -> Answer:
     call.announce(f'Listing permissions for vhost "{call.vhost}" ...')
     rows = call.client.find("vhosts", call.vhost, "permissions")
     if rows is None:
@@ -185,12 +192,12 @@ def list_permissions(call: Call) -> Answer:
 
 
 @command("list_user_permissions", "List permissions of a user.", argument("user"))
-def list_user_permissions(call: Call, user: str) -> Answer:
+def list_user_permissions(call: CommandCall, user: str) -> Answer:
     call.announce(f'Listing permissions for user "{user}" ...')
     return _table(_of_user(call, user, "permissions"), "vhost", "configure", "write", "read")
 
 
-def _of_user(call: Call, user: str, what: str) -> list[dict[str, Any]]:
+def _of_user(call: CommandCall, user: str, what: str) -> list[dict[str, Any]]:
     rows = call.client.find("users", user, what)
     if rows is None:
         raise CtlError(f'User "{user}" does not exist')
@@ -213,7 +220,9 @@ def _table(rows: list[dict[str, Any]], *columns: str, headed: bool = True) -> Ta
     argument("write"),
     argument("read"),
 )
-def set_topic_permissions(call: Call, user: str, exchange: str, write: str, read: str) -> Answer:
+def set_topic_permissions(
+    call: CommandCall, user: str, exchange: str, write: str, read: str
+) -> Answer:
     call.announce(
         f'Setting topic permissions on "{exchange}" for user "{user}" in vhost "{call.vhost}" ...'
     )
@@ -229,7 +238,7 @@ def set_topic_permissions(call: Call, user: str, exchange: str, write: str, read
     argument("user"),
     optional("exchange"),
 )
-def clear_topic_permissions(call: Call, user: str, exchange: str | None) -> Answer:
+def clear_topic_permissions(call: CommandCall, user: str, exchange: str | None) -> Answer:
     which = "" if exchange is None else f' on "{exchange}"'
     call.announce(
         f'Clearing topic permissions{which} for user "{user}" in vhost "{call.vhost}" ...'
@@ -241,7 +250,7 @@ def clear_topic_permissions(call: Call, user: str, exchange: str | None) -> Answ
 
 
 @command("list_topic_permissions", "List topic permissions in a virtual host.")
-def list_topic_permissions(call: Call) -> Answer:
+def list_topic_permissions(call: CommandCall) -> Answer:
     call.announce(f'Listing topic permissions for vhost "{call.vhost}" ...')
     rows = call.client.find("vhosts", call.vhost, "topic-permissions")
     if rows is None:
@@ -250,7 +259,7 @@ def list_topic_permissions(call: Call) -> Answer:
 
 
 @command("list_user_topic_permissions", "List topic permissions of a user.", argument("user"))
-def list_user_topic_permissions(call: Call, user: str) -> Answer:
+def list_user_topic_permissions(call: CommandCall, user: str) -> Answer:
     call.announce(f'Listing topic permissions for user "{user}" ...')
     rows = _of_user(call, user, "topic-permissions")
     return _table(rows, "vhost", "exchange", "write", "read", headed=False)
@@ -260,7 +269,7 @@ def list_user_topic_permissions(call: Call, user: str) -> Answer:
 
 
 @command("set_user_limits", "Set limits of a user.", argument("user"), argument("definition"))
-def set_user_limits(call: Call, user: str, definition: str) -> Answer:
+def set_user_limits(call: CommandCall, user: str, definition: str) -> Answer:
     call.announce(f'Setting user limits to "{definition}" for user "{user}" ...')
     limits = parse_json(definition)
     if not isinstance(limits, dict):
@@ -274,7 +283,7 @@ def set_user_limits(call: Call, user: str, definition: str) -> Answer:
 @command(
     "clear_user_limits", "Lift a limit of a user, or all.", argument("user"), argument("limit")
 )
-def clear_user_limits(call: Call, user: str, limit: str) -> Answer:
+def clear_user_limits(call: CommandCall, user: str, limit: str) -> Answer:
     which = "all limits" if limit == ALL else f'"{limit}" limit'
     call.announce(f'Clearing {which} for user "{user}" ...')
     there = _user(call, user).get("limits", {})
@@ -289,7 +298,7 @@ def clear_user_limits(call: Call, user: str, limit: str) -> Answer:
     option("--user", metavar="USER"),
     flag("--global", help="Of all users."),
 )
-def list_user_limits(call: Call, user: str | None, **_global: bool) -> Answer:
+def list_user_limits(call: CommandCall, user: str | None, **_global: bool) -> Answer:
     if user is None:
         call.announce("Listing limits for all users ...")
         rows = call.client.get("user-limits")

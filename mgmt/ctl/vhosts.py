@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.mgmt.ctl.call import Call, as_json, parse_json
+from warren.mgmt.ctl.call import CommandCall, as_json, parse_json
 from warren.mgmt.ctl.declaration import argument, command, flag, option, several
-from warren.mgmt.ctl.errors import CtlError, Refused, WrongUsage, no_such_vhost
+from warren.mgmt.ctl.errors import CtlError, RequestRefused, WrongUsage, no_such_vhost
 from warren.mgmt.ctl.formats import Answer, Table
 from warren.mgmt.ctl.users import limits_answer
 
@@ -22,7 +22,7 @@ COLUMNS = ("name", "description", "tags", "default_queue_type", "tracing", "clus
     option("--default-queue-type", metavar="TYPE"),
 )
 def add_vhost(
-    call: Call, name: str, description: str, tags: str, default_queue_type: str | None
+    call: CommandCall, name: str, description: str, tags: str, default_queue_type: str | None
 ) -> Answer:
     if not name:
         raise WrongUsage("virtual host name cannot be empty string.")
@@ -36,7 +36,7 @@ def add_vhost(
 
 
 @command("delete_vhost", "Delete a virtual host and all that is in it.", argument("name"))
-def delete_vhost(call: Call, name: str) -> Answer:
+def delete_vhost(call: CommandCall, name: str) -> Answer:
     call.announce(f'Deleting vhost "{name}" ...')
     call.expect_vhost(name)
     call.client.delete("vhosts", name)
@@ -44,7 +44,7 @@ def delete_vhost(call: Call, name: str) -> Answer:
 
 
 @command("list_vhosts", "List virtual hosts.", several("columns"))
-def list_vhosts(call: Call, columns: tuple[str, ...]) -> Answer:
+def list_vhosts(call: CommandCall, columns: tuple[str, ...]) -> Answer:
     chosen = checked_columns(columns, COLUMNS, ("name",))
     call.announce("Listing vhosts ...")
     vhosts = call.client.get("vhosts", columns=",".join(chosen))
@@ -73,7 +73,7 @@ def checked_columns(
 
 
 @command("set_vhost_tags", "Set tags of a virtual host.", argument("name"), several("tags"))
-def set_vhost_tags(call: Call, name: str, tags: tuple[str, ...]) -> Answer:
+def set_vhost_tags(call: CommandCall, name: str, tags: tuple[str, ...]) -> Answer:
     if not name:
         raise WrongUsage("virtual host name cannot be empty string.")
     call.announce(f'Setting tags for virtual host "{name}" to [{", ".join(tags)}] ...')
@@ -81,7 +81,7 @@ def set_vhost_tags(call: Call, name: str, tags: tuple[str, ...]) -> Answer:
     return None
 
 
-def _change(call: Call, name: str, **changes: Any) -> None:
+def _change(call: CommandCall, name: str, **changes: Any) -> None:
     """Write the virtual host anew with these changes; other fields stay."""
     there = call.expect_vhost(name)
     body = {"description": there["description"], "tags": ",".join(there["tags"]), **changes}
@@ -89,21 +89,21 @@ def _change(call: Call, name: str, **changes: Any) -> None:
 
 
 @command("trace_on", "Start the firehose of a virtual host.")
-def trace_on(call: Call) -> Answer:
+def trace_on(call: CommandCall) -> Answer:
     call.announce(f'Starting tracing for vhost "{call.vhost}" ...')
     _change(call, call.vhost, tracing=True)
     return f"Trace enabled for vhost {call.vhost}"
 
 
 @command("trace_off", "Stop the firehose of a virtual host.")
-def trace_off(call: Call) -> Answer:
+def trace_off(call: CommandCall) -> Answer:
     call.announce(f'Stopping tracing for vhost "{call.vhost}" ...')
     _change(call, call.vhost, tracing=False)
     return f"Trace disabled for vhost {call.vhost}"
 
 
 @command("restart_vhost", "Start a virtual host that failed.")
-def restart_vhost(call: Call) -> Answer:
+def restart_vhost(call: CommandCall) -> Answer:
     call.announce(f"Trying to restart vhost '{call.vhost}' on node '{call.node}' ...")
     call.expect_vhost(call.vhost)
     call.client.post("vhosts", call.vhost, "start", call.node)
@@ -114,24 +114,24 @@ def restart_vhost(call: Call) -> Answer:
 
 
 @command("set_vhost_limits", "Set limits in place of all there are.", argument("definition"))
-def set_vhost_limits(call: Call, definition: str) -> Answer:
+def set_vhost_limits(call: CommandCall, definition: str) -> Answer:
     call.announce(f'Setting vhost limits to "{definition}" for vhost "{call.vhost}" ...')
     limits = parse_json(definition)
     call.expect_vhost(call.vhost)
     try:
         call.client.put("parameters", *_limits_of(call.vhost), body={"value": limits})
-    except Refused as refused:
+    except RequestRefused as refused:
         raise CtlError(refused.reason) from refused
     return None
 
 
 @command("clear_vhost_limits", "Lift the limits of a virtual host.")
-def clear_vhost_limits(call: Call) -> Answer:
+def clear_vhost_limits(call: CommandCall) -> Answer:
     call.announce(f'Clearing vhost "{call.vhost}" limits ...')
     call.expect_vhost(call.vhost)
     try:
         call.client.delete("parameters", *_limits_of(call.vhost))
-    except Refused as refused:
+    except RequestRefused as refused:
         raise CtlError("Parameter does not exist") from refused
     return None
 
@@ -141,7 +141,7 @@ def _limits_of(vhost: str) -> tuple[str, str, str]:
 
 
 @command("list_vhost_limits", "List limits.", flag("--global", help="Of all virtual hosts."))
-def list_vhost_limits(call: Call, **flags: bool) -> Answer:
+def list_vhost_limits(call: CommandCall, **flags: bool) -> Answer:
     if flags["global"]:
         call.announce("Listing limits for all vhosts ...")
         rows = call.client.get("vhost-limits")

@@ -12,7 +12,7 @@ from warren.mgmt.http.errors import OBJECT_CLOSED, NotAuthorised
 from warren.mgmt.http.request import ApiRequest
 
 Handler: TypeAlias = Callable[[ApiRequest], Awaitable[Any]]
-"""Answers with JSON (dicts, lists), `Reply`, `JsonLines`, or None for status 204.
+"""Answers with JSON (dicts, lists), `HttpReply`, `JsonLines`, or None for status 204.
 
 A long list may be an async iterator of lists of its rows: the answer itself, or a value in it.
 """
@@ -40,7 +40,7 @@ class Right(Enum):
             raise NotAuthorised("Only for the command line of this machine")
 
 
-class Reply(NamedTuple):
+class HttpReply(NamedTuple):
     """An answer other than JSON with status 200. A body of bytes is sent unchanged."""
 
     status: int
@@ -54,8 +54,8 @@ class JsonLines(NamedTuple):
     rows: AsyncIterator[list[dict[str, Any]]]
 
 
-CREATED = Reply(201)
-NO_CONTENT = Reply(204)
+CREATED = HttpReply(201)
+NO_CONTENT = HttpReply(204)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ LoadServer: TypeAlias = Callable[[], Awaitable[Callable[[Audience], Awaitable[Pr
 """Imports the server and returns a function that gives the protocol factory of an audience."""
 
 
-class Introduction(asyncio.Protocol):
+class HeldConnection(asyncio.Protocol):
     """Holds a connection until the server is loaded and takes it over."""
 
     def __init__(self, listeners: HttpListeners, audience: Audience) -> None:
@@ -90,7 +90,7 @@ class Introduction(asyncio.Protocol):
         transport.resume_reading()
 
 
-class Refusal(asyncio.Protocol):
+class RefusedConnection(asyncio.Protocol):
     """Ends a connection at once, because there are too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -164,6 +164,6 @@ class HttpListeners:
 
     def _protocol(self, audience: Audience) -> asyncio.Protocol:
         if audience.is_outside and self._open >= self._connections_max:
-            return Refusal()
+            return RefusedConnection()
         factory = self._factories.get(audience)
-        return Introduction(self, audience) if factory is None else factory()
+        return HeldConnection(self, audience) if factory is None else factory()

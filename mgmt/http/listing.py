@@ -53,7 +53,7 @@ class Listing(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Page:
+class ListPage:
     """The part of a list that is wanted. `number` counts from 1; None is the whole list."""
 
     number: int | None
@@ -61,7 +61,7 @@ class Page:
     pattern: Callable[[str], object] | None = None
 
     @classmethod
-    def of(cls, request: ApiRequest) -> Page:
+    def of(cls, request: ApiRequest) -> ListPage:
         """Read the page from the query; its other parameters only count with `page`.
 
         Raises `BadRequest`.
@@ -83,7 +83,7 @@ class Page:
         return cls(number, size, _pattern(query.get("name", ""), query.get("use_regex", "")))
 
 
-EVERYTHING = Page(None, 0)
+EVERYTHING = ListPage(None, 0)
 
 
 def _pattern(name: str, use_regex: str) -> Callable[[str], object] | None:
@@ -104,7 +104,7 @@ async def answer(
     request: ApiRequest, items: Iterable[T], listing: Listing[T]
 ) -> Row | AsyncIterator[list[Row]]:
     """A page, or the whole list in chunks. The items come in the default order."""
-    page = Page.of(request) if listing.paged else EVERYTHING
+    page = ListPage.of(request) if listing.paged else EVERYTHING
     candidates = items if isinstance(items, Sequence) else list(items)
     if page.number is None:
         return _all(request, await _sorted(request, candidates, listing, len(candidates)), listing)

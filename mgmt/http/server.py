@@ -27,7 +27,7 @@ from warren.mgmt.http.caller import (
     log_in,
     no_credentials,
 )
-from warren.mgmt.http.endpoint import Endpoint, JsonLines, Reply, Right
+from warren.mgmt.http.endpoint import Endpoint, HttpReply, JsonLines, Right
 from warren.mgmt.http.errors import ApiError, LoginFailed, from_broker
 from warren.mgmt.http.listeners import Audience, ProtocolFactory
 from warren.mgmt.http.request import BODY_BYTES_MAX, ApiRequest
@@ -407,7 +407,7 @@ async def _respond(http: web.Request, answer: Any, headers: dict[str, str]) -> w
     status = 200
     if answer is None:
         return web.Response(status=204, headers=headers)
-    if isinstance(answer, Reply):
+    if isinstance(answer, HttpReply):
         status, answer, headers = answer.status, answer.body, {**headers, **answer.headers}
         if answer is None:
             return web.Response(status=status, headers=headers)

@@ -23,7 +23,7 @@ SORTED_AT_ONCE = 512
 """Items that are sorted in less than a slice."""
 
 
-class Turns:
+class SliceTurns:
     """Gives one slice to each turn of the loop, for all requests: they wait for one another."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class _OfThread(threading.local):
     """One for each thread, as a thread has one loop and a process may have several nodes."""
 
     def __init__(self) -> None:
-        self.turns = Turns()
+        self.turns = SliceTurns()
 
 
 _of_thread = _OfThread()

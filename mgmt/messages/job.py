@@ -30,11 +30,11 @@ from warren.core.node import Node
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.retention import Retention
 from warren.core.vhosts.burials import HEADER_OCTETS_PER_US
-from warren.mgmt.messages.looking import Found, Place, Search, look, parse_place
-from warren.mgmt.messages.plan import Action, Plan, seconds
+from warren.mgmt.messages.looking import FoundMessages, QueuePlace, Search, look, parse_place
+from warren.mgmt.messages.plan import Action, JobPlan, seconds
 from warren.mgmt.messages.progress import AT_THE_BEGINNING, Progress, epoch_of
 from warren.mgmt.messages.sources import replayed_from, source_of, why_no_replay
-from warren.mgmt.messages.targets import Find, Stays, Target, targets
+from warren.mgmt.messages.targets import Find, MessageTarget, Stays, targets
 from warren.mgmt.waiting import reached, through
 
 BATCH = 50
@@ -106,7 +106,7 @@ class Job:
         self,
         node: Node,
         queue: LocalQueue,
-        plan: Plan,
+        plan: JobPlan,
         user: User | None,
         *,
         before: Progress = AT_THE_BEGINNING,
@@ -121,7 +121,7 @@ class Job:
         self.matched = 0
         self.done = self._done_before = self._reserved = before.done
         self.left: Counter[str] = Counter()
-        self.samples: list[Found] = []
+        self.samples: list[FoundMessages] = []
         self.under_way = 0
         self._record = record
         self._before = before
@@ -137,9 +137,9 @@ class Job:
         self._epoch = epoch_of(node, queue)
         # The places of copies under way, in the order of the queue, and how many messages had been
         # looked at when the job was recorded last.
-        self._copying: dict[Place, None] = {}
+        self._copying: dict[QueuePlace, None] = {}
         self._recorded_at = 0
-        self._places_met: set[Place] = set()
+        self._places_met: set[QueuePlace] = set()
         self._go_on_from(before)
         self._next = self._start
         self._stop_wanted = asyncio.Event()
@@ -208,7 +208,7 @@ class Job:
 
     # Which messages
 
-    def _selected(self) -> tuple[frozenset[Place] | None, Place | None]:
+    def _selected(self) -> tuple[frozenset[QueuePlace] | None, QueuePlace | None]:
         """The places that the plan lists, and the first of them. Sets the ends of levels, too."""
         if self.plan.positions is None:
             return None, None
@@ -234,7 +234,7 @@ class Job:
             first = plan.first or 0
             if plan.since is not None:
                 first = await through(source.offset_at(seconds(plan.since)))
-            self._start = max(self._start or Place(0, first), Place(0, first))
+            self._start = max(self._start or QueuePlace(0, first), QueuePlace(0, first))
         if plan.last is not None:
             self._ends[0] = min(self._ends[0], plan.last + 1)
         if plan.until is not None:
@@ -253,7 +253,7 @@ class Job:
         self._ends = [min(ends) for ends in zip(self._ends, before.ends, strict=True)]
         if before.next is None or self.plan.action not in COPYING:
             return
-        self._start = start = Place(*before.next)
+        self._start = start = QueuePlace(*before.next)
         self._places_met = {
             place
             for place in self._positions or ()
@@ -268,7 +268,7 @@ class Job:
 
         def test(subject: Subject) -> bool:
             message = subject.message
-            place = Place(min(message.envelope.priority, levels - 1), message.position)
+            place = QueuePlace(min(message.envelope.priority, levels - 1), message.position)
             if place not in places:
                 return False
             self._places_met.add(place)
@@ -301,7 +301,7 @@ class Job:
             start = looked.next
             if start is None:
                 if not self.source.deleted:
-                    self._next = Place(0, self._ends[0])
+                    self._next = QueuePlace(0, self._ends[0])
                 self._note_missing()
                 break
             self._next = start
@@ -376,7 +376,7 @@ class Job:
 
     # Carrying out the plan
 
-    async def _note(self, found: Sequence[Found]) -> None:
+    async def _note(self, found: Sequence[FoundMessages]) -> None:
         """Count for a dry run what the job would do."""
         for one in found:
             if self.plan.action is not Action.DELETE:
@@ -390,8 +390,8 @@ class Job:
         known = why in self.left or len(self.left) < REASONS_MAX
         self.left[why if known else "other reasons"] += 1
 
-    async def _handle(self, found: Sequence[Found]) -> None:
-        ways: dict[Place, Target | None] = {}
+    async def _handle(self, found: Sequence[FoundMessages]) -> None:
+        ways: dict[QueuePlace, MessageTarget | None] = {}
         for place, message, state in found:
             assert state is not MessageState.UNACKED
             if self.plan.action is Action.DELETE:
@@ -404,11 +404,11 @@ class Job:
                     self._copy(place, message, target)
             return
         await through(self.queue.until_available())
-        taken: list[tuple[Message, Target | None]] = []
+        taken: list[tuple[Message, MessageTarget | None]] = []
         for level in {place.level for place in ways}:
             positions = [place.position for place in ways if place.level == level]
             for message in self.queue.in_hand.take(level, positions):
-                taken.append((message, ways[Place(level, message.position)]))
+                taken.append((message, ways[QueuePlace(level, message.position)]))
         if not taken:
             return
         if self.plan.action is not Action.DELETE and not await self._noted():
@@ -430,19 +430,19 @@ class Job:
         await self._until_stopped(noted)
         return not noted.cancelled() and noted.result()
 
-    async def _found(self, message: Message) -> Target | None:
+    async def _found(self, message: Message) -> MessageTarget | None:
         """Find the queues to which the message goes; count it and return None if it stays."""
         turns = self._node.turns
         if turns.over:
             await reached(turns.pause())
         turns.spend(len(message.envelope.header) // HEADER_OCTETS_PER_US)
         found = await through(turns.answer(lambda: self._find_or_why_not(message)))
-        if isinstance(found, Target):
+        if isinstance(found, MessageTarget):
             return found
         self._stays(found)
         return None
 
-    def _find_or_why_not(self, message: Message) -> Target | str:
+    def _find_or_why_not(self, message: Message) -> MessageTarget | str:
         """Return where the message goes, or why it stays, as a text.
 
         It returns the text instead of raising `Stays`: once a coroutine has waited,
@@ -453,11 +453,11 @@ class Job:
         except Stays as stays:
             return str(stays)
 
-    def _report(self, message: Message, target: Target | None) -> None:
+    def _report(self, message: Message, target: MessageTarget | None) -> None:
         """Tell the virtual host's observer what the job is about to do with the message."""
         observer = self._vhost.observer
         if observer is not None:
-            told = Target((), message.envelope) if target is None else target
+            told = MessageTarget((), message.envelope) if target is None else target
             observer.taken(self.queue, self.plan.action.value, told.envelope, told.queues)
 
     def _delete(self, message: Message) -> None:
@@ -466,11 +466,11 @@ class Job:
         self.queue.ways_out.purged += 1
         self.done += 1
 
-    def _move(self, message: Message, target: Target) -> None:
+    def _move(self, message: Message, target: MessageTarget) -> None:
         self._taken[message] = None
         self._send(message, target, lambda: self._moved(message), lambda: self._missed(message))
 
-    def _copy(self, place: Place, message: Message, target: Target) -> None:
+    def _copy(self, place: QueuePlace, message: Message, target: MessageTarget) -> None:
         """Raises `BrokerError` if the copies would exceed the quotas of the virtual host."""
         if self._vhost.quotas is not None:
             stock = Stock(1, len(message.body))
@@ -487,7 +487,7 @@ class Job:
 
         self._send(message, target, copied, missed)
 
-    def _send(self, message: Message, target: Target, done: Any, missed: Any) -> None:
+    def _send(self, message: Message, target: MessageTarget, done: Any, missed: Any) -> None:
         self._report(message, target)
         self.under_way += 1
         self._bytes_under_way += message.body_bytes

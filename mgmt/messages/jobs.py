@@ -27,7 +27,7 @@ from warren.core.messages.message_filter import InvalidFilter
 from warren.core.node import Node
 from warren.core.queues.local_queue import LocalQueue
 from warren.mgmt.messages.job import Job, JobState
-from warren.mgmt.messages.plan import InvalidPlan, Plan, parse_plan
+from warren.mgmt.messages.plan import InvalidPlan, JobPlan, parse_plan
 from warren.mgmt.messages.progress import AT_THE_BEGINNING, Progress
 from warren.mgmt.waiting import taken
 
@@ -55,12 +55,12 @@ class JobKey(NamedTuple):
     name: str
 
 
-class Kept(NamedTuple):
+class KeptJob(NamedTuple):
     """A job as the cluster keeps it, and how far it was."""
 
     key: JobKey
     queue: str
-    plan: Plan
+    plan: JobPlan
     progress: Progress
 
 
@@ -82,17 +82,17 @@ class MessageJobs:
     def get(self, key: JobKey) -> Job | None:
         return self._jobs.get(key)
 
-    def kept(self, vhost: str | None = None) -> list[Kept]:
+    def kept(self, vhost: str | None = None) -> list[KeptJob]:
         """The unfinished jobs of all nodes. A job that runs on none of them is interrupted."""
         found = []
         for parameter in self._node.parameters.all(COMPONENT, vhost):
             value = parameter.value
             key = JobKey(parameter.vhost, parameter.name)
             plan = parse_plan(value["plan"])
-            found.append(Kept(key, value["queue"], plan, _progress(value)))
+            found.append(KeptJob(key, value["queue"], plan, _progress(value)))
         return found
 
-    def new_name(self, queue: LocalQueue, plan: Plan) -> str:
+    def new_name(self, queue: LocalQueue, plan: JobPlan) -> str:
         moment = int(self._node.clock.wall_time() * 1000)
         return f"{plan.action} {queue.name} {moment}-{next(self._numbers)}"
 
@@ -100,7 +100,7 @@ class MessageJobs:
         self,
         name: str,
         queue: LocalQueue,
-        plan: Plan,
+        plan: JobPlan,
         user: User | None,
         before: Progress = AT_THE_BEGINNING,
     ) -> None:

@@ -42,7 +42,7 @@ FOUND_BYTES = 8 << 20
 """Octets of bodies and headers at which one call ends: its whole answer is in memory."""
 
 
-class Place(NamedTuple):
+class QueuePlace(NamedTuple):
     """Where a message stands in its queue."""
 
     level: int
@@ -53,15 +53,15 @@ class Place(NamedTuple):
         return f"{self.level}.{self.position}" if levels > 1 else str(self.position)
 
 
-def parse_place(text: str, levels: int) -> Place:
-    """Read what `Place.text` has made. Raises ValueError for any other text."""
+def parse_place(text: str, levels: int) -> QueuePlace:
+    """Read what `QueuePlace.text` has made. Raises ValueError for any other text."""
     level, dot, position = text.rpartition(".")
     if bool(dot) is not (levels > 1):
         raise ValueError(text)
     for number in (level or "0", position):
         if not (number.isascii() and number.isdecimal() and len(number) < 20):
             raise ValueError(text)
-    place = Place(int(level or 0), int(position))
+    place = QueuePlace(int(level or 0), int(position))
     if place.level >= levels:
         raise ValueError(text)
     return place
@@ -77,14 +77,14 @@ class Search:
 
     test: Test
     limit: int
-    start: Place | None = None
+    start: QueuePlace | None = None
     newest_first: bool = False
     ends: Sequence[int] | None = None
     unacked: bool = True
 
 
-class Found(NamedTuple):
-    place: Place
+class FoundMessages(NamedTuple):
+    place: QueuePlace
     message: Message
     state: MessageState
 
@@ -93,9 +93,9 @@ class Looked(NamedTuple):
     """What one call has found, how many messages it looked at, and the place at which the next call
     goes on: None at the end of the queue."""
 
-    found: list[Found]
+    found: list[FoundMessages]
     looked_at: int
-    next: Place | None
+    next: QueuePlace | None
 
 
 class _Held(NamedTuple):
@@ -118,7 +118,7 @@ async def look(node: Node, queue: Source, search: Search) -> Looked:
             partial(node.unacked_of, queue) if unacked else queue.waiting_messages,
             len(levels),
         )
-    found: list[Found] = []
+    found: list[FoundMessages] = []
     looked_at = octets = 0
     deadline = time.monotonic() + SCAN_S
     breather = Breather()
@@ -132,7 +132,7 @@ async def look(node: Node, queue: Source, search: Search) -> Looked:
             if whole is None:
                 continue
             if search.test(Subject(whole, state, node.codec, node.clock.wall_time())):
-                found.append(Found(place, whole, state))
+                found.append(FoundMessages(place, whole, state))
                 octets += len(whole.body) + len(whole.envelope.header)
             # A filter may decode the headers, which takes 10 ms if they are large.
             await breather.breathe()
@@ -175,7 +175,7 @@ async def _held(
 
 async def _chunks(
     queue: Source, held: Sequence[list[_Held]], search: Search, breather: Breather
-) -> AsyncIterator[list[Found]]:
+) -> AsyncIterator[list[FoundMessages]]:
     """The messages of the queue in order, in chunks, read in slices of time."""
     numbers = list(range(len(queue.levels)))
     if not search.newest_first:
@@ -199,7 +199,7 @@ async def _chunks(
 
 async def _oldest(
     queue: Source, number: int, held: Sequence[_Held], start: int, end: int
-) -> AsyncIterator[list[Found]]:
+) -> AsyncIterator[list[FoundMessages]]:
     left = [one for one in held if one.position >= start]
     while start < end and not queue.deleted:
         # Look the level up each time: a queue that gets its first mirror replaces it.
@@ -213,7 +213,7 @@ async def _oldest(
 
 async def _newest(
     queue: Source, number: int, held: Sequence[_Held], last: int | None
-) -> AsyncIterator[list[Found]]:
+) -> AsyncIterator[list[FoundMessages]]:
     """Queues are read forwards only. So this reads one range of positions after the other, from the
     end on, each with one chunk of messages at most. Gaps between positions may be wide."""
     level = queue.levels[number]
@@ -254,10 +254,15 @@ def _peeked(level: MirroredLevel, start: int, end: int) -> list[Message]:
     return messages
 
 
-def _merged(level: int, ready: Sequence[Message], held: Sequence[_Held]) -> list[Found]:
-    found = [Found(Place(level, one.position), _copy(one), MessageState.READY) for one in ready]
+def _merged(level: int, ready: Sequence[Message], held: Sequence[_Held]) -> list[FoundMessages]:
+    found = [
+        FoundMessages(QueuePlace(level, one.position), _copy(one), MessageState.READY)
+        for one in ready
+    ]
     if held:
-        found += [Found(Place(level, one.position), one.message, one.state) for one in held]
+        found += [
+            FoundMessages(QueuePlace(level, one.position), one.message, one.state) for one in held
+        ]
         found.sort(key=lambda one: one.place)
     return found
 

@@ -10,7 +10,7 @@ import msgspec
 
 from warren.core.messages.message_filter import parse_filter, seconds_since_1970
 from warren.mgmt.messages.looking import parse_place
-from warren.shovel.redrive import Back, Death
+from warren.shovel.redrive import Back, DecidingDeath
 
 POSITIONS_MAX = 10_000
 """The most messages that a plan lists one by one; a filter selects more."""
@@ -33,7 +33,7 @@ TO_A_TARGET = (Action.MOVE, Action.COPY, Action.REPLAY)
 """Actions that send messages to a queue or an exchange that the plan names."""
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class JobPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which messages a job selects, and what it does with them.
 
     MOVE, COPY and REPLAY send messages `to_queue`, or `to_exchange` with the `routing_key` or, if
@@ -55,7 +55,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     to_exchange: str | None = None
     routing_key: str | None = None
     back_to: Back = Back.EXCHANGE
-    death: Death = Death.LAST
+    death: DecidingDeath = DecidingDeath.LAST
     first: int | None = None
     last: int | None = None
     since: str | float | None = None
@@ -65,13 +65,13 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     dry_run: bool = False
 
 
-def parse_plan(value: Any) -> Plan:
+def parse_plan(value: Any) -> JobPlan:
     """The plan in the body of a request, or in a stored job.
 
     Raises `InvalidPlan`, or `InvalidFilter` if the filter is wrong.
     """
     try:
-        plan = msgspec.convert(value, Plan)
+        plan = msgspec.convert(value, JobPlan)
     except msgspec.ValidationError as error:
         raise InvalidPlan(str(error)) from error
     _check_target(plan)
@@ -86,7 +86,7 @@ def parse_plan(value: Any) -> Plan:
     return plan
 
 
-def check_positions(plan: Plan, levels: int) -> None:
+def check_positions(plan: JobPlan, levels: int) -> None:
     """Raises `InvalidPlan` for a position that does not exist in a queue with so many levels."""
     for text in plan.positions or ():
         try:
@@ -95,7 +95,7 @@ def check_positions(plan: Plan, levels: int) -> None:
             raise InvalidPlan(f"'{text}' is no position in this queue") from None
 
 
-def _check_target(plan: Plan) -> None:
+def _check_target(plan: JobPlan) -> None:
     targets = [plan.to_queue, plan.to_exchange]
     given = len(targets) - targets.count(None)
     if plan.action in TO_A_TARGET:
@@ -110,7 +110,7 @@ def _check_target(plan: Plan) -> None:
             raise InvalidPlan("routing_key should be 255 octets at most")
 
 
-def _check_range(plan: Plan) -> None:
+def _check_range(plan: JobPlan) -> None:
     bounds = (plan.first, plan.last, plan.since, plan.until)
     if plan.action is not Action.REPLAY and bounds != (None,) * len(bounds):
         raise InvalidPlan("first, last, since and until go with replay")

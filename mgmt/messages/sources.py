@@ -8,10 +8,10 @@ from warren.core.queues.queue import Queue
 from warren.core.queues.retention import Retention
 from warren.core.queues.stream_queue import StreamingQueue
 from warren.mgmt.messages.looking import Source
-from warren.mgmt.messages.plan import Action, Plan
+from warren.mgmt.messages.plan import Action, JobPlan
 
 
-def source_of(queue: LocalQueue, plan: Plan) -> Source:
+def source_of(queue: LocalQueue, plan: JobPlan) -> Source:
     """What a job with this plan reads.
 
     Raises `PreconditionFailed` for a replay of a queue that has nothing to replay.

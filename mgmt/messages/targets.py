@@ -17,7 +17,7 @@ from warren.core.node import Node
 from warren.core.queues.queue import Queue
 from warren.core.vhosts.dead_letter import carbon_copies
 from warren.core.vhosts.vhost import VirtualHost
-from warren.mgmt.messages.plan import Action, Plan
+from warren.mgmt.messages.plan import Action, JobPlan
 from warren.shovel.redrive import Back, LeftBehind, back
 
 
@@ -25,7 +25,7 @@ class Stays(Exception):
     """The message stays in its queue; the text says why."""
 
 
-class Target(NamedTuple):
+class MessageTarget(NamedTuple):
     """The queues that get a message, its envelope there, and the exchange that routes it."""
 
     queues: Sequence[Queue]
@@ -33,7 +33,7 @@ class Target(NamedTuple):
     exchange: Exchange | None = None
 
 
-Find = Callable[[Message], Target]
+Find = Callable[[Message], MessageTarget]
 """Finds the target of a message. Raises `Stays`."""
 
 
@@ -41,14 +41,14 @@ REPLAYED = "x-replayed"
 """The header of a replayed message: the stream or queue it comes from, and its position there."""
 
 
-def targets(node: Node, queue: Queue, plan: Plan, user: User | None) -> Find:
+def targets(node: Node, queue: Queue, plan: JobPlan, user: User | None) -> Find:
     """The function that finds targets for this plan. A message goes only where this user may
     publish it; None is the command line, which may publish anywhere."""
     find = _targets(node, queue, plan, user)
     if plan.action is not Action.REPLAY:
         return find
 
-    def find_replayed(message: Message) -> Target:
+    def find_replayed(message: Message) -> MessageTarget:
         header = message.envelope.header
         mark = {
             "stream" if queue.is_stream else "queue": longstr(queue.name),
@@ -63,7 +63,7 @@ def targets(node: Node, queue: Queue, plan: Plan, user: User | None) -> Find:
     return find_replayed
 
 
-def _targets(node: Node, queue: Queue, plan: Plan, user: User | None) -> Find:
+def _targets(node: Node, queue: Queue, plan: JobPlan, user: User | None) -> Find:
     vhost = node.vhosts[queue.vhost_name]
     rights = _Rights(node.access, vhost.name, user)
     if plan.action is Action.REDRIVE:
@@ -71,7 +71,7 @@ def _targets(node: Node, queue: Queue, plan: Plan, user: User | None) -> Find:
     if plan.to_exchange is not None:
         exchange, key = plan.to_exchange, plan.routing_key
 
-        def find(message: Message) -> Target:
+        def find(message: Message) -> MessageTarget:
             envelope = _addressed(message.envelope, exchange, key)
             rights.check_publish(envelope)
             return _routed(vhost, envelope)
@@ -112,11 +112,11 @@ class _Rights:
             raise Stays(refused.text) from refused
 
 
-def _to_queue(vhost: VirtualHost, name: str, envelope: Envelope) -> Target:
+def _to_queue(vhost: VirtualHost, name: str, envelope: Envelope) -> MessageTarget:
     target = vhost.queues.get(name)
     if target is None:
         raise Stays(f"there is no queue '{name}'")
-    return Target((target,), envelope)
+    return MessageTarget((target,), envelope)
 
 
 def _addressed(envelope: Envelope, exchange: str, routing_key: str | None) -> Envelope:
@@ -127,7 +127,7 @@ def _addressed(envelope: Envelope, exchange: str, routing_key: str | None) -> En
     )
 
 
-def _routed(vhost: VirtualHost, envelope: Envelope) -> Target:
+def _routed(vhost: VirtualHost, envelope: Envelope) -> MessageTarget:
     exchange = vhost.exchanges.get(envelope.exchange)
     if exchange is None:
         raise Stays(f"there is no exchange '{envelope.exchange}'")
@@ -135,19 +135,19 @@ def _routed(vhost: VirtualHost, envelope: Envelope) -> Target:
     queues = vhost.queues_for(exchange, keys, envelope.header)
     if not queues:
         raise Stays("no queue takes it")
-    return Target(queues, envelope, exchange)
+    return MessageTarget(queues, envelope, exchange)
 
 
 class _Redrive:
     """Finds where dead letters came from."""
 
-    def __init__(self, node: Node, vhost: VirtualHost, plan: Plan, rights: _Rights) -> None:
+    def __init__(self, node: Node, vhost: VirtualHost, plan: JobPlan, rights: _Rights) -> None:
         self._node = node
         self._vhost = vhost
         self._plan = plan
         self._rights = rights
 
-    def find(self, message: Message) -> Target:
+    def find(self, message: Message) -> MessageTarget:
         try:
             address, header = back(message.envelope.header, self._plan.back_to, self._plan.death)
         except LeftBehind as left:

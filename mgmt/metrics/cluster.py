@@ -13,7 +13,7 @@ from typing import NamedTuple
 from warren.core.queues.queue import Queue
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.managed_node import ManagedNode
-from warren.mgmt.metrics.exposition import Metric, Rows, Values, labels, written
+from warren.mgmt.metrics.exposition import Metric, MetricRows, Values, labels, written
 from warren.mgmt.metrics.grouping import grouped
 from warren.mgmt.queue_members import lacks_majority
 from warren.mirror.replication.definition.promotion import FAILOVERS, Promotion
@@ -118,10 +118,10 @@ async def mirroring_in_detail(
 # Members and links
 
 
-def _unreachable(managed: ManagedNode) -> Rows:
+def _unreachable(managed: ManagedNode) -> MetricRows:
     assert managed.peers is not None
     unreachable = len(managed.peers.members()) - 1 - len(managed.peers.linked())
-    return Rows(UNREACHABLE, [("", (max(unreachable, 0),))])
+    return MetricRows(UNREACHABLE, [("", (max(unreachable, 0),))])
 
 
 def _others(managed: ManagedNode) -> list[str]:
@@ -129,7 +129,7 @@ def _others(managed: ManagedNode) -> list[str]:
     return [name for name in managed.peers.members() if name != managed.name]
 
 
-def _members(managed: ManagedNode) -> list[Rows]:
+def _members(managed: ManagedNode) -> list[MetricRows]:
     peers, cluster = managed.peers, managed.cluster
     assert peers is not None and cluster is not None
     members = (
@@ -147,10 +147,14 @@ def _members(managed: ManagedNode) -> list[Rows]:
         lost.append((shown, (traffic.lost,)))
         if traffic.round_trip_s is not None:
             round_trips.append((shown, (traffic.round_trip_s,)))
-    return [Rows(MEMBERS, [("", members)]), Rows(LOST, lost), Rows(ROUND_TRIP, round_trips)]
+    return [
+        MetricRows(MEMBERS, [("", members)]),
+        MetricRows(LOST, lost),
+        MetricRows(ROUND_TRIP, round_trips),
+    ]
 
 
-def _links(managed: ManagedNode) -> list[Rows]:
+def _links(managed: ManagedNode) -> list[MetricRows]:
     assert managed.cluster is not None
     rows: list[tuple[str, Values]] = []
     for name in _others(managed):
@@ -164,7 +168,7 @@ def _links(managed: ManagedNode) -> list[Rows]:
             traffic.backlog_bytes,
         )
         rows.append((labels({"peer": name}), values))
-    return [Rows(DISTRIBUTION, rows)]
+    return [MetricRows(DISTRIBUTION, rows)]
 
 
 # Mirrored queues
@@ -172,7 +176,7 @@ def _links(managed: ManagedNode) -> list[Rows]:
 
 async def mirroring(
     managed: ManagedNode, *, per_object: bool, vhosts: Collection[str] | None = None
-) -> list[Rows]:
+) -> list[MetricRows]:
     """Metrics of mirrored queues: for each queue with `per_object`, otherwise summed."""
     assert managed.cluster is not None
     found = managed.cluster.mirroring.figures
@@ -186,7 +190,7 @@ async def mirroring(
     running = frozenset(managed.cluster.running())
     counted = found.promotions
     return [
-        Rows(LED, [("", (len(led),))]),
+        MetricRows(LED, [("", (len(led),))]),
         await grouped(
             WITHOUT,
             led,
@@ -211,8 +215,8 @@ async def mirroring(
             lambda key: labels({"vhost": key[1], "queue": key[2]}),
             per_object=per_object,
         ),
-        Rows(PROMOTIONS, [(labels({"reason": why}), (counted[why],)) for why in Promotion]),
-        Rows(FAILED_OVER, [("", (sum([counted[why] for why in FAILOVERS]),))]),
+        MetricRows(PROMOTIONS, [(labels({"reason": why}), (counted[why],)) for why in Promotion]),
+        MetricRows(FAILED_OVER, [("", (sum([counted[why] for why in FAILOVERS]),))]),
     ]
 
 

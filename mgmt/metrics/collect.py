@@ -22,7 +22,7 @@ from warren.mgmt.blocked import NAMED_MAX, blocked
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics import families
-from warren.mgmt.metrics.exposition import Metric, Rows, Values, labels, written
+from warren.mgmt.metrics.exposition import Metric, MetricRows, Values, labels, written
 from warren.mgmt.metrics.grouping import grouped
 from warren.mgmt.rabbitmq_version import RABBITMQ_VERSION
 from warren.mgmt.statistics.sampler import node_connections
@@ -56,17 +56,17 @@ class Collector:
 
     # Groups
 
-    def node_groups(self) -> list[Rows]:
+    def node_groups(self) -> list[MetricRows]:
         managed = self._managed
         return [
-            Rows(families.ALARMS, [("", families.alarms(managed))]),
-            Rows(families.CHURN, [("", families.churn(managed))]),
-            Rows(families.NODE, [("", families.node(managed))]),
-            Rows(families.PERSISTER, [("", self._persister())]),
-            Rows(families.AUTH, [(PROTOCOL, families.auth(managed))]),
+            MetricRows(families.ALARMS, [("", families.alarms(managed))]),
+            MetricRows(families.CHURN, [("", families.churn(managed))]),
+            MetricRows(families.NODE, [("", families.node(managed))]),
+            MetricRows(families.PERSISTER, [("", self._persister())]),
+            MetricRows(families.AUTH, [(PROTOCOL, families.auth(managed))]),
         ]
 
-    def blocked_groups(self) -> list[Rows]:
+    def blocked_groups(self) -> list[MetricRows]:
         """This node's blocked connections; other nodes report their own."""
         total, by_queue = blocked(self._node)
         queues: list[tuple[str, Values]] = [
@@ -75,20 +75,23 @@ class Collector:
             if self._only is None or vhost in self._only
         ]
         return [
-            Rows(families.BLOCKED, [("", (total,))]),
-            Rows(families.BLOCKED_BY_QUEUE, queues),
+            MetricRows(families.BLOCKED, [("", (total,))]),
+            MetricRows(families.BLOCKED_BY_QUEUE, queues),
         ]
 
-    def shovel_groups(self) -> list[Rows]:
+    def shovel_groups(self) -> list[MetricRows]:
         """This node's shovels; other nodes report their own."""
         shovels = self._managed.shovels
         states: list[tuple[str, Values]] = [
             (labels({"state": state}), (number,)) for state, number in shovels.counts().items()
         ]
         moved = shovels.messages_moved()
-        return [Rows(families.SHOVELS, states), Rows(families.SHOVEL_MESSAGES, [("", (moved,))])]
+        return [
+            MetricRows(families.SHOVELS, states),
+            MetricRows(families.SHOVEL_MESSAGES, [("", (moved,))]),
+        ]
 
-    def federation_groups(self) -> list[Rows]:
+    def federation_groups(self) -> list[MetricRows]:
         """This node's federation links; other nodes report their own."""
         federation = self._managed.federation
         states: list[tuple[str, Values]] = [
@@ -97,11 +100,11 @@ class Collector:
         ]
         received = federation.messages_received()
         return [
-            Rows(families.FEDERATION_LINKS, states),
-            Rows(families.FEDERATION_MESSAGES, [("", (received,))]),
+            MetricRows(families.FEDERATION_LINKS, states),
+            MetricRows(families.FEDERATION_MESSAGES, [("", (received,))]),
         ]
 
-    def delayed_group(self, *, per_object: bool) -> Rows:
+    def delayed_group(self, *, per_object: bool) -> MetricRows:
         """Messages in the delay queues that this node leads."""
         rows: list[tuple[str, Values]] = []
         total = 0
@@ -113,18 +116,18 @@ class Collector:
                 total += len(queue)
                 if per_object:
                     rows.append((labels({"vhost": vhost.name, "exchange": name}), (len(queue),)))
-        return Rows(families.DELAYED, rows if per_object else [("", (total,))])
+        return MetricRows(families.DELAYED, rows if per_object else [("", (total,))])
 
-    def stream_group(self, *, per_object: bool) -> Rows:
+    def stream_group(self, *, per_object: bool) -> MetricRows:
         """Messages in streams that this node leads: they do not wait for consumers."""
         rows: list[tuple[str, Values]] = [
             (_queue_labels(item), (item[1].backing.length,))
             for item in self._queues_of_type(QueueType.STREAM)
         ]
         total = sum([count for _, (count,) in rows])
-        return Rows(families.STREAMS, rows if per_object else [("", (total,))])
+        return MetricRows(families.STREAMS, rows if per_object else [("", (total,))])
 
-    def deduplicated_group(self, *, per_object: bool) -> Rows:
+    def deduplicated_group(self, *, per_object: bool) -> MetricRows:
         """Duplicates dropped by deduplicating queues that this node leads."""
         rows: list[tuple[str, Values]] = [
             (_queue_labels((vhost, queue)), (queue.duplicates,))
@@ -132,9 +135,9 @@ class Collector:
             if isinstance(queue, DeduplicatingQueue)
         ]
         total = sum([count for _, (count,) in rows])
-        return Rows(families.DEDUPLICATED, rows if per_object else [("", (total,))])
+        return MetricRows(families.DEDUPLICATED, rows if per_object else [("", (total,))])
 
-    def retained_group(self, *, per_object: bool) -> Rows:
+    def retained_group(self, *, per_object: bool) -> MetricRows:
         """Acknowledged messages retained by queues that this node leads."""
         rows: list[tuple[str, Values]] = []
         totals = [0, 0]
@@ -144,11 +147,11 @@ class Collector:
                 figures = (retention.log.length, retention.log.octets)
                 rows.append((_queue_labels((vhost, queue)), figures))
                 totals = [total + one for total, one in zip(totals, figures, strict=True)]
-        return Rows(families.RETAINED, rows if per_object else [("", tuple(totals))])
+        return MetricRows(families.RETAINED, rows if per_object else [("", tuple(totals))])
 
-    def trace_group(self) -> Rows:
+    def trace_group(self) -> MetricRows:
         """Traces on this node."""
-        return Rows(families.TRACES, [("", families.traces(self._managed))])
+        return MetricRows(families.TRACES, [("", families.traces(self._managed))])
 
     def _persister(self) -> Values:
         storage = self._managed.storage
@@ -173,7 +176,7 @@ class Collector:
             storage.pins.released,
         )
 
-    async def queue_groups(self, *, per_object: bool) -> list[Rows]:
+    async def queue_groups(self, *, per_object: bool) -> list[MetricRows]:
         managed, now = self._managed, self._now
 
         def values(item: tuple[VirtualHost, LocalQueue]) -> Values:
@@ -183,7 +186,7 @@ class Collector:
         metrics = (*families.QUEUE_COARSE, *families.QUEUE)
         return [await self._group(metrics, self._queues(), values, _queue_labels, per_object)]
 
-    async def coarse_queue_group(self) -> Rows:
+    async def coarse_queue_group(self) -> MetricRows:
         return await self._group(
             families.QUEUE_COARSE,
             self._queues(),
@@ -192,7 +195,7 @@ class Collector:
             True,
         )
 
-    async def full_queue_group(self) -> Rows:
+    async def full_queue_group(self) -> MetricRows:
         managed, now = self._managed, self._now
         return await self._group(
             families.QUEUE,
@@ -202,7 +205,7 @@ class Collector:
             True,
         )
 
-    async def channel_groups(self, *, per_object: bool) -> list[Rows]:
+    async def channel_groups(self, *, per_object: bool) -> list[MetricRows]:
         channels = self._channels()
         return [
             await self._group(
@@ -217,7 +220,7 @@ class Collector:
             ),
         ]
 
-    async def connection_groups(self, *, per_object: bool) -> list[Rows]:
+    async def connection_groups(self, *, per_object: bool) -> list[MetricRows]:
         connections = node_connections(self._node)
         return [
             await self._group(metrics, connections, values, _connection_labels, per_object)
@@ -227,16 +230,19 @@ class Collector:
             )
         ]
 
-    async def total_groups(self) -> list[Rows]:
+    async def total_groups(self) -> list[MetricRows]:
         channels = self._channels()
         consumers = sum([len(channel.consumers) for channel in channels])
         # Queues of other nodes in the cluster are reported by those.
         vhosts = self._node.vhosts.values()
         queues = sum([1 for vhost in vhosts for _ in vhost.queues_here()])
         totals = (len(self._node.clients), len(channels), consumers, queues)
-        return [Rows(families.TOTALS, [("", totals)]), *await self._global(channels, consumers)]
+        return [
+            MetricRows(families.TOTALS, [("", totals)]),
+            *await self._global(channels, consumers),
+        ]
 
-    async def _global(self, channels: list[Channel], consumers: int) -> list[Rows]:
+    async def _global(self, channels: list[Channel], consumers: int) -> list[MetricRows]:
         stats = self._managed.statistics.message_totals()
         quorum, streams = [await self._of_type(kind) for kind in COUNTED_TYPES]
         # Channels count messages of all types together.
@@ -260,8 +266,8 @@ class Collector:
             (_type_label(QueueType.STREAM), families.delivered(streams)),
         ]
         return [
-            Rows(families.GLOBAL, [(PROTOCOL, received)]),
-            Rows(families.GLOBAL_BY_TYPE, delivered),
+            MetricRows(families.GLOBAL, [(PROTOCOL, received)]),
+            MetricRows(families.GLOBAL_BY_TYPE, delivered),
             *self._dead(),
         ]
 
@@ -273,7 +279,7 @@ class Collector:
                 total = total.plus(queue.stats())
         return total
 
-    def _dead(self) -> list[Rows]:
+    def _dead(self) -> list[MetricRows]:
         counts = self._node.counts
         rows: list[tuple[str, Values]] = []
         limited: list[tuple[str, Values]] = []
@@ -286,12 +292,12 @@ class Collector:
                     limited.append((shown, [counts.dead[of("delivery_limit")]]))
         sure = {"queue_type": QueueType.QUORUM.module, "dead_letter_strategy": "at_least_once"}
         return [
-            Rows(families.DEAD_LETTERED, rows),
-            Rows(families.DELIVERY_LIMIT, limited),
-            Rows(families.DEAD_CONFIRMED, [(labels(sure), [counts.dead_confirmed])]),
+            MetricRows(families.DEAD_LETTERED, rows),
+            MetricRows(families.DELIVERY_LIMIT, limited),
+            MetricRows(families.DEAD_CONFIRMED, [(labels(sure), [counts.dead_confirmed])]),
         ]
 
-    async def raft_group(self, *, per_object: bool) -> Rows:
+    async def raft_group(self, *, per_object: bool) -> MetricRows:
         managed = self._managed
         return await self._group(
             families.RAFT,
@@ -301,7 +307,7 @@ class Collector:
             per_object,
         )
 
-    def identity_groups(self) -> list[Rows]:
+    def identity_groups(self) -> list[MetricRows]:
         """Metrics that dashboards join with all others."""
         build = labels(
             {
@@ -323,16 +329,16 @@ class Collector:
             }
         )
         return [
-            Rows((Metric("build_info", "untyped", "Versions"),), [(build, (1,))]),
-            Rows((Metric("identity_info", "untyped", "Names"),), [(identity, (1,))]),
+            MetricRows((Metric("build_info", "untyped", "Versions"),), [(build, (1,))]),
+            MetricRows((Metric("identity_info", "untyped", "Names"),), [(identity, (1,))]),
         ]
 
-    def vhost_group(self) -> Rows:
+    def vhost_group(self) -> MetricRows:
         metric = Metric("vhost_status", "gauge", "1 for a virtual host that works")
         names = sorted(self._node.vhosts)
-        return Rows((metric,), [(labels({"vhost": name}), (1,)) for name in names])
+        return MetricRows((metric,), [(labels({"vhost": name}), (1,)) for name in names])
 
-    def exchange_group(self, *, bindings: bool) -> Rows:
+    def exchange_group(self, *, bindings: bool) -> MetricRows:
         metric = (
             Metric("exchange_bindings", "gauge", "Bindings an exchange is the source of")
             if bindings
@@ -345,7 +351,7 @@ class Collector:
                     {"vhost": vhost.name, "exchange": exchange.name, "type": exchange.type}
                 )
                 rows.append((shown, (len(exchange.bindings) if bindings else 1,)))
-        return Rows((metric,), rows)
+        return MetricRows((metric,), rows)
 
     # The objects measured
 
@@ -373,13 +379,13 @@ class Collector:
         values: Callable[[T], Values],
         labels_of: Callable[[T], str],
         per_object: bool,
-    ) -> Rows:
+    ) -> MetricRows:
         return await grouped(
             metrics, things, values, labels_of, per_object=per_object, no_sum=families.NO_SUM
         )
 
 
-def _each_once(groups: Iterable[Rows]) -> list[Rows]:
+def _each_once(groups: Iterable[MetricRows]) -> list[MetricRows]:
     """Drop metrics that an earlier group has: families overlap, and a name may appear only once."""
     seen: set[str] = set()
     kept = []
@@ -387,12 +393,12 @@ def _each_once(groups: Iterable[Rows]) -> list[Rows]:
         places = [at for at, metric in enumerate(metrics) if metric.name not in seen]
         seen.update([metric.name for metric in metrics])
         if len(places) == len(metrics):
-            kept.append(Rows(metrics, rows))
+            kept.append(MetricRows(metrics, rows))
         elif places:
             picked: list[tuple[str, Values]] = [
                 (shown, [values[at] for at in places]) for shown, values in rows
             ]
-            kept.append(Rows([metrics[at] for at in places], picked))
+            kept.append(MetricRows([metrics[at] for at in places], picked))
     return kept
 
 
@@ -459,8 +465,8 @@ async def detailed(
 ) -> AsyncIterator[bytes]:
     """The metrics at /metrics/detailed: the families asked for, of these virtual hosts."""
     collector = Collector(managed, vhosts)
-    groups: list[Rows] = []
-    cluster: list[Rows] = []
+    groups: list[MetricRows] = []
+    cluster: list[MetricRows] = []
     mirroring = managed.cluster is not None and "mirroring_metrics" in wanted
     node = dict(
         zip(
@@ -480,7 +486,7 @@ async def detailed(
                 groups.append(await collector.full_queue_group())
             case "queue_consumer_count":
                 full = await collector.full_queue_group()
-                groups.append(Rows(full.metrics[:1], full.rows))
+                groups.append(MetricRows(full.metrics[:1], full.rows))
             case "channel_metrics":
                 groups += islice(await collector.channel_groups(per_object=True), 1)
             case "channel_queue_exchange_metrics" | "channel_exchange_metrics":

@@ -26,7 +26,7 @@ class Metric(NamedTuple):
     help: str
 
 
-class Rows(NamedTuple):
+class MetricRows(NamedTuple):
     """Values of the same metrics for several objects, each with its labels in text form."""
 
     metrics: Sequence[Metric]
@@ -60,7 +60,7 @@ def head(metric: Metric, prefix: str) -> str:
     return f"# TYPE {name} {metric.kind}\n# HELP {name} {metric.help}\n"
 
 
-async def written(groups: Iterable[Rows], prefix: str) -> AsyncIterator[bytes]:
+async def written(groups: Iterable[MetricRows], prefix: str) -> AsyncIterator[bytes]:
     """The lines of all metrics, in pieces."""
     for metrics, rows in groups:
         for at, metric in enumerate(metrics):

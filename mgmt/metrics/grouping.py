@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from warren.mgmt.http.slices import chunks
-from warren.mgmt.metrics.exposition import Metric, Rows, Values
+from warren.mgmt.metrics.exposition import Metric, MetricRows, Values
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ async def grouped(
     *,
     per_object: bool,
     no_sum: Collection[str] = (),
-) -> Rows:
+) -> MetricRows:
     """The metrics of these things: a row for each with `per_object`, otherwise one row of sums.
 
     `no_sum` are the names of metrics whose sum means nothing; the row of sums does not have them.
@@ -28,7 +28,7 @@ async def grouped(
         rows = [
             (labels_of(thing), values(thing)) async for chunk in chunks(things) for thing in chunk
         ]
-        return Rows(metrics, rows)
+        return MetricRows(metrics, rows)
     totals = [0.0] * len(metrics)
     async for chunk in chunks(things):
         for thing in chunk:
@@ -38,7 +38,7 @@ async def grouped(
         for metric, total in zip(metrics, totals, strict=True)
         if metric.name not in no_sum
     ]
-    return Rows([metric for metric, _ in summed], [("", [total for _, total in summed])])
+    return MetricRows([metric for metric, _ in summed], [("", [total for _, total in summed])])
 
 
 def _whole(value: float) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import click
 
 from warren.mgmt.ctl.errors import CtlError
-from warren.mgmt.migrate.definitions import Outcome, move_definitions
+from warren.mgmt.migrate.definitions import ItemOutcome, move_definitions
 from warren.mgmt.migrate.errors import MigrateError, WrongAddress
 from warren.mgmt.migrate.report import (
     all_taken,
@@ -26,11 +26,11 @@ from warren.mgmt.migrate.report import (
     progress_text,
 )
 from warren.mgmt.migrate.run import (
-    Audience,
-    Listed,
     MigrationProgress,
-    Options,
+    MoveAudience,
+    MoveOptions,
     QueueResult,
+    SourceQueue,
     list_queues,
     move_messages,
 )
@@ -108,13 +108,13 @@ def migrate(
     except WrongAddress as wrong:
         raise click.UsageError(str(wrong)) from wrong
     say = _say_nothing if json_wanted else _say
-    outcomes: list[Outcome] | None = None
-    planned: list[Listed] | None = None
+    outcomes: list[ItemOutcome] | None = None
+    planned: list[SourceQueue] | None = None
     results: list[QueueResult] | None = None
     error: str | None = None
     try:
         refuse_one_broker(source, target)
-        options = Options(vhost, pattern, rate, follow, quiet_s)
+        options = MoveOptions(vhost, pattern, rate, follow, quiet_s)
         if not messages_only:
             outcomes = move_definitions(source, target, vhost=vhost, dry_run=dry_run)
             say(definitions_text(outcomes, dry_run=dry_run))
@@ -138,7 +138,7 @@ def migrate(
     sys.exit(0 if complete else NOT_ALL)
 
 
-def _all_moved(planned: Sequence[Listed], results: Sequence[QueueResult]) -> bool:
+def _all_moved(planned: Sequence[SourceQueue], results: Sequence[QueueResult]) -> bool:
     could = not any(queue.unacked or (queue.left_because and queue.ready) for queue in planned)
     return could and all(result.all_moved for result in results)
 
@@ -152,7 +152,7 @@ def _say_nothing(_lines: Sequence[str]) -> None:
     """Prints nothing, as the JSON at the end has everything."""
 
 
-async def _move(source: Side, target: Side, options: Options, shown: bool) -> list[QueueResult]:
+async def _move(source: Side, target: Side, options: MoveOptions, shown: bool) -> list[QueueResult]:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -160,10 +160,10 @@ async def _move(source: Side, target: Side, options: Options, shown: bool) -> li
     return await move_messages(source, target, options, stop, Teller(options, shown))
 
 
-class Teller(Audience):
+class Teller(MoveAudience):
     """Shows the progress on standard error."""
 
-    def __init__(self, options: Options, shown: bool) -> None:
+    def __init__(self, options: MoveOptions, shown: bool) -> None:
         self._options = options
         self._shown = shown
         self._began = time.monotonic()

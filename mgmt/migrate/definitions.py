@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 from warren.core.access.limits import USER_QUOTAS, VHOST_QUOTAS
-from warren.mgmt.ctl.errors import Refused
+from warren.mgmt.ctl.errors import RequestRefused
 from warren.mgmt.migrate.errors import MigrateError
 from warren.mgmt.migrate.side import Side
 
@@ -68,7 +68,7 @@ class Fate(Enum):
     REFUSED = "refused"
 
 
-class Outcome(NamedTuple):
+class ItemOutcome(NamedTuple):
     """The result for an item, or in a dry run the expected one. `reason` is empty for most."""
 
     section: str
@@ -91,7 +91,7 @@ class TargetFacts(NamedTuple):
 
 def move_definitions(
     source: Side, target: Side, *, vhost: str | None = None, dry_run: bool = False
-) -> list[Outcome]:
+) -> list[ItemOutcome]:
     """Move definitions. Raises `CtlError` if a broker cannot be asked, and `MigrateError`."""
     definitions = _wanted(_definitions(source), vhost)
     if vhost is not None and not definitions["vhosts"]:
@@ -114,7 +114,7 @@ def move_definitions(
 
 def sort_out(
     section: str, items: Iterable[Item], there: Mapping[Identity, Item], target: TargetFacts
-) -> tuple[list[Item], list[Outcome]]:
+) -> tuple[list[Item], list[ItemOutcome]]:
     """The items that have to be sent, and the outcomes of the others."""
     to_send = []
     settled = []
@@ -201,12 +201,12 @@ def _wanted(definitions: Mapping[str, list[Item]], vhost: str | None) -> dict[st
     }
 
 
-def _send(target: Side, section: str, items: Sequence[Item]) -> Iterator[Outcome]:
+def _send(target: Side, section: str, items: Sequence[Item]) -> Iterator[ItemOutcome]:
     for start in range(0, len(items), LOT):
         yield from _send_lot(target, section, items[start : start + LOT])
 
 
-def _send_lot(target: Side, section: str, items: Sequence[Item]) -> Iterator[Outcome]:
+def _send_lot(target: Side, section: str, items: Sequence[Item]) -> Iterator[ItemOutcome]:
     reason = _refusal(target, section, items)
     if reason is None:
         yield from (_outcome(section, item, Fate.TAKEN) for item in items)
@@ -218,7 +218,7 @@ def _send_lot(target: Side, section: str, items: Sequence[Item]) -> Iterator[Out
         yield from _send_lot(target, section, items[middle:])
 
 
-def _send_in_part(target: Side, section: str, item: Item, reason: str) -> Outcome:
+def _send_in_part(target: Side, section: str, item: Item, reason: str) -> ItemOutcome:
     """Send a policy or limits without the keys that the target does not know; each refusal may name
     more. RabbitMQ names no unknown limit of a user, and answers 500."""
     key = {"policies": "definition", "parameters": "value", "users": "limits"}.get(section)
@@ -244,14 +244,14 @@ def _refusal(target: Side, section: str, items: Sequence[Item]) -> str | None:
     """Send these items; returns why the target refuses one of them, or None."""
     try:
         target.post("definitions", body={"rabbit_version": "3.10.8", section: items})
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status not in (400, 500):
             raise
         return _reason(refused)
     return None
 
 
-def _reason(refused: Refused) -> str:
+def _reason(refused: RequestRefused) -> str:
     """The reason as one line: of a list, which starts with an atom, the sentence at its end."""
     if refused.status == 500:
         return "the target answers 500: see its log"
@@ -263,8 +263,8 @@ def _reason(refused: Refused) -> str:
 def _compared(
     definitions: Mapping[str, list[Item]],
     there: Mapping[str, list[Item]],
-    outcomes: Iterable[Outcome],
-) -> list[Outcome]:
+    outcomes: Iterable[ItemOutcome],
+) -> list[ItemOutcome]:
     """The outcomes, changed to a refusal for sent items that the target lacks or has otherwise."""
     sources = {section: _by_identity(section, items) for section, items in definitions.items()}
     targets = {section: _by_identity(section, there[section]) for section in definitions}
@@ -304,8 +304,8 @@ def _by_identity(section: str, items: Iterable[Item]) -> dict[Identity, Item]:
     return {identity(section, item): item for item in items}
 
 
-def _outcome(section: str, item: Item, fate: Fate, reason: str = "") -> Outcome:
-    return Outcome(section, identity(section, item), fate, reason)
+def _outcome(section: str, item: Item, fate: Fate, reason: str = "") -> ItemOutcome:
+    return ItemOutcome(section, identity(section, item), fate, reason)
 
 
 def _text(value: Any) -> str:

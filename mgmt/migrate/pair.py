@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from pamqp import commands
 
-from warren.client.connection import ChannelFailed, Connection, ConnectionFailed
+from warren.client.connection import ChannelFailed, ClientConnection, ConnectionFailed
 from warren.client.events import ChannelClosed, ConnectionEnded, Event
 from warren.mgmt.migrate.side import Side
 
@@ -21,7 +21,7 @@ LOOKS = 3
 
 
 class Heard(NamedTuple):
-    of: Connection
+    of: ClientConnection
     event: Event
 
 
@@ -44,11 +44,11 @@ class Inbox:
         self._heard: deque[Heard] = deque()
         self._changed = asyncio.Event()
 
-    def received(self, connection: Connection, events: Sequence[Event]) -> None:
+    def received(self, connection: ClientConnection, events: Sequence[Event]) -> None:
         self._heard.extend(Heard(connection, event) for event in events)
         self._changed.set()
 
-    def writable(self, connection: Connection) -> None:
+    def writable(self, connection: ClientConnection) -> None:
         self._changed.set()
 
     def take(self) -> list[Heard]:
@@ -73,11 +73,11 @@ class Inbox:
 
 
 class Pair:
-    def __init__(self, source: Connection, target: Connection, inbox: Inbox) -> None:
+    def __init__(self, source: ClientConnection, target: ClientConnection, inbox: Inbox) -> None:
         self.source = source
         self.target = target
         self.inbox = inbox
-        self._open: set[tuple[Connection, int]] = set()
+        self._open: set[tuple[ClientConnection, int]] = set()
 
     @classmethod
     async def connect(cls, source: Side, target: Side, vhost: str) -> Self:
@@ -99,15 +99,15 @@ class Pair:
     def is_whole(self) -> bool:
         return self.source.is_open and self.target.is_open
 
-    def role(self, connection: Connection) -> str:
+    def role(self, connection: ClientConnection) -> str:
         return "source" if connection is self.source else "target"
 
-    async def count(self, connection: Connection, queue: str) -> int:
+    async def count(self, connection: ClientConnection, queue: str) -> int:
         """How many messages of a queue are ready. Raises `SideFailed`."""
         await self.open_channel(connection, QUESTIONS)
         return await self.count_on(connection, QUESTIONS, queue)
 
-    async def count_on(self, connection: Connection, channel: int, queue: str) -> int:
+    async def count_on(self, connection: ClientConnection, channel: int, queue: str) -> int:
         declared = await self.ask(
             connection, channel, commands.Queue.Declare, queue=queue, passive=True
         )
@@ -115,7 +115,7 @@ class Pair:
         return count
 
     async def open_channel(
-        self, connection: Connection, channel: int, *, confirms: bool = False
+        self, connection: ClientConnection, channel: int, *, confirms: bool = False
     ) -> None:
         """Open a channel, unless it is open. Raises `SideFailed`."""
         if (connection, channel) not in self._open:
@@ -125,7 +125,7 @@ class Pair:
                 raise SideFailed(self.role(connection), failure) from failure
             self._open.add((connection, channel))
 
-    async def close_channel(self, connection: Connection, channel: int) -> None:
+    async def close_channel(self, connection: ClientConnection, channel: int) -> None:
         """Close a channel, if it is open. Its unacknowledged messages go back to their queue."""
         if (connection, channel) in self._open:
             await self.ask(connection, channel, commands.Channel.Close,
@@ -133,7 +133,7 @@ class Pair:
             self._open.discard((connection, channel))
 
     async def ask(
-        self, connection: Connection, channel: int, kind: type, **arguments: object
+        self, connection: ClientConnection, channel: int, kind: type, **arguments: object
     ) -> Any:
         try:
             return await connection.ask(channel, kind, **arguments)
@@ -154,8 +154,8 @@ class Pair:
         return SideFailed(self.role(heard.of), failure)
 
 
-async def _connect(side: Side, vhost: str, inbox: Inbox) -> Connection:
+async def _connect(side: Side, vhost: str, inbox: Inbox) -> ClientConnection:
     try:
-        return await Connection.open(side.target(vhost), inbox)
+        return await ClientConnection.open(side.target(vhost), inbox)
     except ConnectionFailed as failure:
         raise SideFailed(side.role, failure) from failure

@@ -23,11 +23,11 @@ from typing import NamedTuple, Protocol
 from pamqp import commands
 
 from warren.amqp.properties import MalformedProperties, property_bytes
-from warren.client.connection import Connection
+from warren.client.connection import ClientConnection
 from warren.client.content_header import MalformedContent, header_fields
-from warren.client.events import Cancelled, Confirmed, Delivered, Refused
+from warren.client.events import Cancelled, Delivered, PublishesConfirmed, PublishRefused
 from warren.mgmt.migrate.pair import MESSAGES, Heard, Pair, SideFailed
-from warren.mgmt.migrate.window import Published, Window
+from warren.mgmt.migrate.window import MovedPublish, MoveWindow
 from warren.mgmt.pace import Pace
 
 PREFETCH = 500
@@ -55,7 +55,7 @@ class Moved(NamedTuple):
 
     messages: int
     reason: str
-    doubtful: list[Published]
+    doubtful: list[MovedPublish]
     """Messages that may be at both brokers, because a connection ended."""
 
 
@@ -137,7 +137,7 @@ class _Move:
         self._queue_octets = queue.encode("utf-8", "surrogateescape")
         self._portion = portion
         self._terms = terms
-        self._window = Window()
+        self._window = MoveWindow()
         self._arrived: deque[Delivered] = deque()
         self._arrived_octets = 0
         self._consuming = False
@@ -222,9 +222,9 @@ class _Move:
             self._arrived_octets += len(event.body)
             self._portion.came(event)
             self._silent_since = None
-        elif isinstance(event, Confirmed):
+        elif isinstance(event, PublishesConfirmed):
             self._window.confirmed(event.tags)
-        elif isinstance(event, Refused):
+        elif isinstance(event, PublishRefused):
             self._window.refused(event.tag)
             self._in_the_way = f"the target refused a message: {event.reason}"
         elif isinstance(event, Cancelled):
@@ -233,9 +233,9 @@ class _Move:
 
     def _hear_last_confirms(self) -> None:
         for heard in self._pair.inbox.take():
-            if isinstance(heard.event, Confirmed):
+            if isinstance(heard.event, PublishesConfirmed):
                 self._window.confirmed(heard.event.tags)
-            elif isinstance(heard.event, Refused):
+            elif isinstance(heard.event, PublishRefused):
                 self._window.refused(heard.event.tag)
 
     # Actions
@@ -261,7 +261,7 @@ class _Move:
             except ValueError as error:
                 self._in_the_way = f"a message does not fit the target: {error}"
                 break
-            entry = Published(message.delivery_tag, message.header, len(message.body))
+            entry = MovedPublish(message.delivery_tag, message.header, len(message.body))
             self._window.published(tag, entry)
             terms.pace.used(self._loop.time())
 
@@ -360,7 +360,7 @@ class _Move:
         return self._detour
 
     async def _delete_detour(self) -> None:
-        target: Connection = self._pair.target
+        target: ClientConnection = self._pair.target
         await self._pair.open_channel(target, MESSAGES, confirms=True)
         await self._pair.ask(target, MESSAGES, commands.Exchange.Delete, exchange=self._detour)
 

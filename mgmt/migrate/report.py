@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from warren.mgmt.migrate.definitions import Fate, Outcome
-from warren.mgmt.migrate.run import Listed, MigrationProgress, QueueResult
+from warren.mgmt.migrate.definitions import Fate, ItemOutcome
+from warren.mgmt.migrate.run import MigrationProgress, QueueResult, SourceQueue
 
 IDS_SHOWN = 10
 
 
-def all_taken(outcomes: Iterable[Outcome]) -> bool:
+def all_taken(outcomes: Iterable[ItemOutcome]) -> bool:
     return all(one.fate is not Fate.REFUSED for one in outcomes)
 
 
-def definitions_text(outcomes: Sequence[Outcome], *, dry_run: bool) -> list[str]:
+def definitions_text(outcomes: Sequence[ItemOutcome], *, dry_run: bool) -> list[str]:
     """A line of counts for each section, and a line for each item that has a reason."""
     lines = []
     for section in dict.fromkeys(one.section for one in outcomes):
@@ -33,7 +33,7 @@ def definitions_text(outcomes: Sequence[Outcome], *, dry_run: bool) -> list[str]
     return lines
 
 
-def plan_text(queues: Sequence[Listed]) -> list[str]:
+def plan_text(queues: Sequence[SourceQueue]) -> list[str]:
     """Lines for `--dry-run`: the queues, and what a run would do with each."""
     moved = [queue for queue in queues if not queue.left_because]
     lines = [
@@ -50,7 +50,7 @@ def plan_text(queues: Sequence[Listed]) -> list[str]:
     return lines
 
 
-def _plan_line(queue: Listed) -> str:
+def _plan_line(queue: SourceQueue) -> str:
     text = f"  {queue.vhost} {queue.name}: {queue.ready:,}"
     return f"{text}, copied if the target has no copies: it is a stream" if queue.stream else text
 
@@ -75,8 +75,8 @@ def progress_text(progress: MigrationProgress, elapsed_s: float) -> str:
 
 
 def as_json(
-    outcomes: Sequence[Outcome] | None,
-    planned: Sequence[Listed] | None,
+    outcomes: Sequence[ItemOutcome] | None,
+    planned: Sequence[SourceQueue] | None,
     results: Sequence[QueueResult] | None,
     *,
     complete: bool,
@@ -103,7 +103,7 @@ def as_json(
     return document
 
 
-def _planned(queue: Listed) -> dict[str, Any]:
+def _planned(queue: SourceQueue) -> dict[str, Any]:
     row = queue._asdict()
     del row["kept"]
     return row

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from warren.mgmt.ctl.errors import CtlError, Refused
+from warren.mgmt.ctl.errors import CtlError, RequestRefused
 from warren.mgmt.migrate import limits
 from warren.mgmt.migrate.errors import MigrateError
 from warren.mgmt.migrate.pair import Pair, SideFailed
@@ -28,7 +28,7 @@ from warren.mgmt.migrate.queue_move import (
 )
 from warren.mgmt.migrate.side import Side
 from warren.mgmt.migrate.stream_copy import Copy, copy_stream, has_first
-from warren.mgmt.migrate.window import Published
+from warren.mgmt.migrate.window import MovedPublish
 from warren.mgmt.pace import Pace
 
 COLUMNS = (
@@ -51,7 +51,7 @@ IMPERSONATOR = "impersonator"
 EVERY_QUEUE = "*"
 
 
-class Options(NamedTuple):
+class MoveOptions(NamedTuple):
     vhost: str | None = None
     pattern: str = EVERY_QUEUE
     """The names of the queues to move: `*` and `?` as in a shell."""
@@ -109,7 +109,7 @@ class MigrationProgress(NamedTuple):
     """The number of messages that were ready when the round began and have not been moved."""
 
 
-class Audience:
+class MoveAudience:
     """Receives the progress of a run. This class ignores it."""
 
     def progress(self, progress: MigrationProgress) -> None:
@@ -123,7 +123,7 @@ class Audience:
         """With `--follow`: a round ended early, and is tried again."""
 
 
-class Listed(NamedTuple):
+class SourceQueue(NamedTuple):
     """A queue, as the source's management API lists it."""
 
     vhost: str
@@ -168,19 +168,19 @@ class Round(NamedTuple):
 async def move_messages(
     source: Side,
     target: Side,
-    options: Options,
+    options: MoveOptions,
     stop: asyncio.Event,
-    audience: Audience | None = None,
+    audience: MoveAudience | None = None,
 ) -> list[QueueResult]:
     """Move messages until all queues had their turn, or with `follow` until `stop` is set.
 
     Raises `CtlError` and `MigrateError` when the first round cannot begin.
     """
-    run = _Run(source, target, options, stop, audience or Audience())
+    run = _Run(source, target, options, stop, audience or MoveAudience())
     return await run.carry_on()
 
 
-def list_queues(source: Side, options: Options, *, first: bool = False) -> list[Listed]:
+def list_queues(source: Side, options: MoveOptions, *, first: bool = False) -> list[SourceQueue]:
     """The queues to move, ordered by virtual host and name, and those that are left. One that only
     holds delayed messages is there while it has some.
 
@@ -189,7 +189,7 @@ def list_queues(source: Side, options: Options, *, first: bool = False) -> list[
     path = ("queues",) if options.vhost is None else ("queues", options.vhost)
     try:
         rows: Iterable[Mapping[str, Any]] = source.get(*path, columns=COLUMNS)
-    except Refused as refused:
+    except RequestRefused as refused:
         if options.vhost is not None and refused.status == HTTPStatus.NOT_FOUND:
             raise MigrateError(f"the source has no virtual host '{options.vhost}'") from refused
         raise
@@ -199,19 +199,19 @@ def list_queues(source: Side, options: Options, *, first: bool = False) -> list[
     return sorted(one for one in found if one.ready or not one.delayed)
 
 
-def _listed(row: Mapping[str, Any]) -> Listed:
+def _listed(row: Mapping[str, Any]) -> SourceQueue:
     unacked = row.get("messages_unacknowledged") or 0
     ready = max(0, (row.get("messages") or 0) - unacked)
     if row.get("delays"):
         # No client holds messages of it: those that are not ready are on their way to other queues.
         ready += unacked
-        return Listed(row["vhost"], row["name"], ready, 0, left_because(row), delayed=True)
+        return SourceQueue(row["vhost"], row["name"], ready, 0, left_because(row), delayed=True)
     kept = limits.kept(row)
     if is_stream(row):
         # Readers hold copies, and everything a stream has is ready.
         messages = row.get("messages") or 0
-        return Listed(row["vhost"], row["name"], messages, 0, "", stream=True, kept=kept)
-    return Listed(row["vhost"], row["name"], ready, unacked, left_because(row), kept=kept)
+        return SourceQueue(row["vhost"], row["name"], messages, 0, "", stream=True, kept=kept)
+    return SourceQueue(row["vhost"], row["name"], ready, unacked, left_because(row), kept=kept)
 
 
 def is_stream(row: Mapping[str, Any]) -> bool:
@@ -237,9 +237,9 @@ class _Run:
         self,
         source: Side,
         target: Side,
-        options: Options,
+        options: MoveOptions,
         stop: asyncio.Event,
-        audience: Audience,
+        audience: MoveAudience,
     ) -> None:
         self._source = source
         self._target = target
@@ -337,7 +337,7 @@ class _Run:
         delayed = sum(one.ready for one in listed if one.delayed)
         return Round(trouble, not (trouble or full), delayed)
 
-    def _forget_deleted(self, listed: list[Listed]) -> None:
+    def _forget_deleted(self, listed: list[SourceQueue]) -> None:
         """Clear the results of queues that no longer exist at the source."""
         there = {queue.identity for queue in listed}
         for key, result in self._results.items():
@@ -345,7 +345,7 @@ class _Run:
                 result.source_after = 0 if result.left_as_rule else None
                 result.unacked, result.reason = 0, ""
 
-    async def _move_vhost(self, vhost: str, queues: list[Listed], trouble: str) -> str:
+    async def _move_vhost(self, vhost: str, queues: list[SourceQueue], trouble: str) -> str:
         """Move a virtual host's queues; returns the failure if a broker cannot be reached."""
         pair = self._pairs.pop(vhost, None)
         locked_out = ""
@@ -376,7 +376,7 @@ class _Run:
             await pair.close()
         return trouble
 
-    async def _move(self, pair: Pair, queue: Listed, result: QueueResult) -> None:
+    async def _move(self, pair: Pair, queue: SourceQueue, result: QueueResult) -> None:
         ready = await pair.count(pair.source, queue.name)
         there = await pair.count(pair.target, queue.name)
         if result.source_before is None:
@@ -403,7 +403,7 @@ class _Run:
             result.reason = "stopped" if self._stop.is_set() else CAME_MEANWHILE
 
     async def _move_messages(
-        self, pair: Pair, queue: Listed, ready: int, there: int, result: QueueResult
+        self, pair: Pair, queue: SourceQueue, ready: int, there: int, result: QueueResult
     ) -> None:
         terms = Terms(
             self._pace,
@@ -431,12 +431,12 @@ class _Run:
             result.reason = moved.reason
         _note_doubtful(result, moved.doubtful)
 
-    def _expect(self, queue: Listed, count: int) -> None:
+    def _expect(self, queue: SourceQueue, count: int) -> None:
         """Correct the number of messages that are left: the round moves `count` messages of the
         queue, whatever the list said."""
         self._left = max(0, self._left + count - queue.ready)
 
-    async def _not_copied_because(self, queue: Listed) -> str:
+    async def _not_copied_because(self, queue: SourceQueue) -> str:
         """Why this stream can have no copy; else "".
 
         To read a queue that is no stream would empty it.
@@ -449,7 +449,7 @@ class _Run:
         self._kept[path] = limits.kept(row)
         return "" if is_stream(row) else "the target's queue of this name is no stream"
 
-    async def _removed_because(self, pair: Pair, queue: Listed, terms: Terms) -> str:
+    async def _removed_because(self, pair: Pair, queue: SourceQueue, terms: Terms) -> str:
         """Why the target has removed copies of messages that the source still has; "" if not.
 
         RabbitMQ does not tell how many octets a stream has, so this is looked at after copying.
@@ -462,7 +462,7 @@ class _Run:
             " and has removed the oldest copies"
         )
 
-    async def _dropped_because(self, queue: Listed, messages: int) -> str:
+    async def _dropped_because(self, queue: SourceQueue, messages: int) -> str:
         """Why the target would not keep so many messages of this queue; else ""."""
         path = ("queues", queue.vhost, queue.name)
         try:
@@ -486,7 +486,7 @@ class _Run:
         self._left = max(0, self._left - count)
         self._audience.progress(MigrationProgress(result.name, self._moved, self._left))
 
-    def _result(self, queue: Listed) -> QueueResult:
+    def _result(self, queue: SourceQueue) -> QueueResult:
         key = queue.identity
         if key not in self._results:
             self._results[key] = QueueResult(*key)
@@ -495,7 +495,7 @@ class _Run:
         return result
 
 
-def _note_doubtful(result: QueueResult, doubtful: list[Published]) -> None:
+def _note_doubtful(result: QueueResult, doubtful: list[MovedPublish]) -> None:
     result.doubtful += len(doubtful)
     for message in doubtful[: max(0, IDS_MAX - len(result.doubtful_ids))]:
         message_id = message_property(message.header, "message_id")

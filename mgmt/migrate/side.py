@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from warren.client.connection import Target, network
+from warren.client.connection import BrokerTarget, network
 from warren.client.protocol import Login
 from warren.core.policies.parameters import INTERNAL_CLUSTER_ID
 from warren.mgmt.ctl.control_client import ControlClient, RemoteTarget
@@ -71,11 +71,11 @@ class Side:
             self.amqp = amqp_listener(self.url, self.get("overview"), self.role)
         return self.amqp
 
-    def target(self, vhost: str) -> Target:
+    def target(self, vhost: str) -> BrokerTarget:
         """How to connect to a virtual host."""
         address = self.find_amqp()
         tls = self._tls() if address.scheme == "amqps" else None
-        return Target(
+        return BrokerTarget(
             f"{address.scheme}://{address.host}:{address.port}",
             network(address.host, address.port, tls, address.host if tls else None),
             Login(self.username, self.password, vhost, CONNECTION_NAME),

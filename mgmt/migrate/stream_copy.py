@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from pamqp import commands
 
-from warren.client.connection import Connection
+from warren.client.connection import ClientConnection
 from warren.client.content_header import (
     MalformedContent,
     header_fields,
@@ -257,7 +257,7 @@ async def _last_copy(pair: Pair, queue: str, terms: Terms, source_end: int) -> C
 class _Look:
     """Reads a stream at one side, and remembers where it was and which copies it saw."""
 
-    def __init__(self, pair: Pair, connection: Connection, queue: str, terms: Terms) -> None:
+    def __init__(self, pair: Pair, connection: ClientConnection, queue: str, terms: Terms) -> None:
         self.copy: Copy | None = None
         self.originals: set[int] = set()
         """The offsets at the source of all copies that came."""

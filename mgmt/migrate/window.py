@@ -23,27 +23,27 @@ GONE_MAX = 65_536
 """How many messages that are gone are remembered: twice what RabbitMQ keeps unwritten."""
 
 
-class Published(NamedTuple):
+class MovedPublish(NamedTuple):
     delivery_tag: int
     header: bytes
     octets: int
 
 
-class Ack(NamedTuple):
+class MovedAck(NamedTuple):
     delivery_tag: int
     multiple: bool
 
 
-class Window:
+class MoveWindow:
     def __init__(self) -> None:
-        self._unconfirmed: dict[int, Published] = {}
-        self._confirmed: dict[int, Published] = {}
-        self._acked: list[Published] = []
-        self._gone: deque[Published] = deque(maxlen=GONE_MAX)
+        self._unconfirmed: dict[int, MovedPublish] = {}
+        self._confirmed: dict[int, MovedPublish] = {}
+        self._acked: list[MovedPublish] = []
+        self._gone: deque[MovedPublish] = deque(maxlen=GONE_MAX)
         self._refused = False
         self.unconfirmed_octets = 0
 
-    def published(self, publish_tag: int, message: Published) -> None:
+    def published(self, publish_tag: int, message: MovedPublish) -> None:
         self._unconfirmed[publish_tag] = message
         self.unconfirmed_octets += message.octets
 
@@ -57,15 +57,15 @@ class Window:
         self._settled(publish_tag)
         self._refused = True
 
-    def take_acks(self) -> list[Ack]:
+    def take_acks(self) -> list[MovedAck]:
         """The acknowledgements that are due; their messages count as acknowledged from here on."""
         if self._refused:
             tags = [*self._confirmed]
-            acks = [Ack(tag, False) for tag in tags]
+            acks = [MovedAck(tag, False) for tag in tags]
         else:
             first = next(iter(self._unconfirmed.values()), None)
             tags = [tag for tag in self._confirmed if first is None or tag < first.delivery_tag]
-            acks = [Ack(max(tags), True)] if tags else []
+            acks = [MovedAck(max(tags), True)] if tags else []
         self._acked += [self._confirmed.pop(tag) for tag in tags]
         return acks
 
@@ -83,12 +83,12 @@ class Window:
     def awaits_confirms(self) -> bool:
         return bool(self._unconfirmed)
 
-    def doubtful(self, *, source_forgets: bool = False) -> list[Published]:
+    def doubtful(self, *, source_forgets: bool = False) -> list[MovedPublish]:
         """Messages that may be at both brokers if a connection ended, or the source was killed."""
         gone = self._gone if source_forgets else ()
         return [*gone, *self._acked, *self._confirmed.values(), *self._unconfirmed.values()]
 
-    def _settled(self, publish_tag: int) -> Published:
+    def _settled(self, publish_tag: int) -> MovedPublish:
         message = self._unconfirmed.pop(publish_tag)
         self.unconfirmed_octets -= message.octets
         return message

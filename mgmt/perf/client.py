@@ -23,12 +23,12 @@ from warren.mgmt.perf.errors import (
     ClosedByBroker,
     ConnectionLost,
     ConsumerCancelled,
-    LoginRefused,
     PerfError,
+    PerfLoginRefused,
     ProtocolFault,
 )
 from warren.mgmt.perf.publication import CHANNEL
-from warren.mgmt.perf.scenario import Address
+from warren.mgmt.perf.scenario import PerfTarget
 from warren.mgmt.perf.stream import FRAME_MAX, Arrivals, Stream
 
 CONNECT_S_MAX = 10.0
@@ -46,7 +46,7 @@ _PRODUCT = "warren perf"
 M = TypeVar("M", bound=Method)
 
 
-class Link(asyncio.Protocol):
+class PerfLink(asyncio.Protocol):
     """A connection to the broker. Make it with `connect`."""
 
     def __init__(self) -> None:
@@ -106,24 +106,24 @@ class Link(asyncio.Protocol):
         self._closing = True
         self._transport.abort()
 
-    async def log_in(self, address: Address) -> None:
+    async def log_in(self, address: PerfTarget) -> None:
         """Do the handshake up to an open channel."""
         try:
             await self._authenticate(address)
         except ConnectionLost as error:
-            raise LoginRefused(
+            raise PerfLoginRefused(
                 f"the broker at {address.place} ended the connection during the login as "
                 f"{address.user!r}; it probably refuses the user or the password"
             ) from error
         except ClosedByBroker as error:
             if error.code == _ACCESS_REFUSED:
-                raise LoginRefused(f"login as {address.user!r} refused: {error}") from error
+                raise PerfLoginRefused(f"login as {address.user!r} refused: {error}") from error
             raise
         opening = make(commands.Connection.Open, virtual_host=address.vhost)
         try:
             await self.call(opening, commands.Connection.OpenOk, channel=0)
         except ClosedByBroker as error:
-            raise LoginRefused(f"vhost {address.vhost!r} cannot be used: {error}") from error
+            raise PerfLoginRefused(f"vhost {address.vhost!r} cannot be used: {error}") from error
         await self.open_channel()
 
     # asyncio.Protocol
@@ -180,7 +180,7 @@ class Link(asyncio.Protocol):
 
     # Methods
 
-    async def _authenticate(self, address: Address) -> None:
+    async def _authenticate(self, address: PerfTarget) -> None:
         self.write(_PROTOCOL_HEADER)
         try:
             await self._receive(commands.Connection.Start)
@@ -258,17 +258,17 @@ class Link(asyncio.Protocol):
         return True
 
 
-_NEWS: dict[type[Method], Callable[[Link, Any], None]] = {
-    commands.Channel.Close: Link._channel_closed,
-    commands.Connection.Close: Link._connection_closed,
-    commands.Basic.Cancel: Link._consumer_cancelled,
-    commands.Connection.Blocked: Link._blocked,
-    commands.Connection.Unblocked: Link._unblocked,
+_NEWS: dict[type[Method], Callable[[PerfLink, Any], None]] = {
+    commands.Channel.Close: PerfLink._channel_closed,
+    commands.Connection.Close: PerfLink._connection_closed,
+    commands.Basic.Cancel: PerfLink._consumer_cancelled,
+    commands.Connection.Blocked: PerfLink._blocked,
+    commands.Connection.Unblocked: PerfLink._unblocked,
 }
 """Methods that a broker sends unasked."""
 
 
-async def connect(address: Address) -> Link:
+async def connect(address: PerfTarget) -> PerfLink:
     """Make a connection that is logged in and has its channel open."""
     try:
         async with asyncio.timeout(CONNECT_S_MAX):
@@ -289,7 +289,7 @@ async def connect(address: Address) -> Link:
     return link
 
 
-async def _reach(address: Address) -> Link:
+async def _reach(address: PerfTarget) -> PerfLink:
     """Connect to the first of the host's addresses that accepts.
 
     asyncio can try them all itself, but reports several failures as one unreadable text.
@@ -301,7 +301,7 @@ async def _reach(address: Address) -> Link:
     for *_, place in await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
         try:
             _, link = await loop.create_connection(
-                Link, str(place[0]), int(place[1]), ssl=context, server_hostname=server_hostname
+                PerfLink, str(place[0]), int(place[1]), ssl=context, server_hostname=server_hostname
             )
         except OSError as error:
             failure = error
@@ -321,11 +321,11 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _with_tls(address: Address) -> str:
+def _with_tls(address: PerfTarget) -> str:
     return "with TLS" if address.tls else "without TLS"
 
 
-def _tls_context(address: Address) -> ssl.SSLContext | None:
+def _tls_context(address: PerfTarget) -> ssl.SSLContext | None:
     if not address.tls:
         return None
     context = ssl.create_default_context(cafile=address.ca_file)

@@ -16,7 +16,7 @@ import click
 
 from warren.mgmt.perf.errors import PerfError
 from warren.mgmt.perf.report import progress_line, summary, to_json
-from warren.mgmt.perf.run import Outcome, Result, Second, run
+from warren.mgmt.perf.run import RunOutcome, RunResult, Second, run
 from warren.mgmt.perf.scenario import (
     DEFAULT_TIME_S,
     DEFAULT_URL,
@@ -212,9 +212,9 @@ def perf(
     try:
         result = run(scenario, on_second)
     except PerfError as error:
-        result = Result(scenario, outcome=Outcome.FAILED, error=str(error))
+        result = RunResult(scenario, outcome=RunOutcome.FAILED, error=str(error))
     _print_result(result, as_json, json_file)
-    if result.outcome is Outcome.FAILED:
+    if result.outcome is RunOutcome.FAILED:
         click.echo(f"error: {result.error}", err=True)
         sys.exit(FAILED)
 
@@ -263,11 +263,11 @@ def _print_nothing(second: Second) -> None:
     pass
 
 
-def _print_result(result: Result, as_json: bool, json_file: Path | None) -> None:
+def _print_result(result: RunResult, as_json: bool, json_file: Path | None) -> None:
     text = json.dumps(to_json(result))
     if as_json:
         click.echo(text)
-    elif result.outcome is not Outcome.FAILED or result.totals.sent or result.totals.received:
+    elif result.outcome is not RunOutcome.FAILED or result.totals.sent or result.totals.received:
         click.echo(summary(result))
     if json_file is not None:
         try:

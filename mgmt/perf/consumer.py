@@ -8,10 +8,10 @@ from time import monotonic_ns
 from pamqp import commands
 
 from warren.amqp.methods import make
-from warren.mgmt.perf.client import Link
+from warren.mgmt.perf.client import PerfLink
 from warren.mgmt.perf.measure import Tally
 from warren.mgmt.perf.producer import TIMER_S_MIN
-from warren.mgmt.perf.settlement import Settlement, Work
+from warren.mgmt.perf.settlement import PerfSettlement, Work
 from warren.mgmt.perf.stream import Arrivals
 
 WAITING_MAX = 1000
@@ -19,17 +19,17 @@ WAITING_MAX = 1000
 be so many."""
 
 
-class Consumer:
+class PerfConsumer:
     """A consumer. `settlement` is None for automatic acks, `work` if it takes no time."""
 
     def __init__(
         self,
-        link: Link,
+        link: PerfLink,
         queues: list[str],
         tally: Tally,
         *,
         prefetch: int,
-        settlement: Settlement | None,
+        settlement: PerfSettlement | None,
         work: Work | None,
     ) -> None:
         self._link = link

@@ -23,7 +23,7 @@ QUIET_S = 2.0
 _NS_PER_S = 1_000_000_000
 
 
-class Step(Enum):
+class CourseStep(Enum):
     """The next thing for the conductor to do."""
 
     START_CONSUMERS = auto()
@@ -39,7 +39,7 @@ class Course:
         self._scenario = scenario
         self._begun_ns = now_ns
         self._quiet_ns = int(QUIET_S * _NS_PER_S + scenario.consumer_delay_ms * NS_PER_MS)
-        self._steps: set[Step] = set()
+        self._steps: set[CourseStep] = set()
         self._consuming_ns: int | None = None
         self._published_ns: int | None = None
         self.consumers_started = not scenario.consumers
@@ -47,14 +47,14 @@ class Course:
         self.is_stopped = False
         """Ctrl-C or an error ends the run now."""
 
-    def next_steps(self, now_ns: int, totals: Tally) -> list[Step]:
+    def next_steps(self, now_ns: int, totals: Tally) -> list[CourseStep]:
         """The steps to take now. Each comes once; a stop may come without a start."""
         self._note_times(now_ns)
         wanted = [
-            (Step.START_CONSUMERS, self._may_consume(now_ns)),
-            (Step.START_PRODUCERS, self._may_publish()),
-            (Step.STOP_PRODUCERS, self._has_published(now_ns)),
-            (Step.STOP_CONSUMERS, self._has_consumed(now_ns, totals)),
+            (CourseStep.START_CONSUMERS, self._may_consume(now_ns)),
+            (CourseStep.START_PRODUCERS, self._may_publish()),
+            (CourseStep.STOP_PRODUCERS, self._has_published(now_ns)),
+            (CourseStep.STOP_CONSUMERS, self._has_consumed(now_ns, totals)),
         ]
         steps = [step for step, is_wanted in wanted if is_wanted and step not in self._steps]
         self._steps.update(steps)

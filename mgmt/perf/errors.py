@@ -21,7 +21,7 @@ class BrokerUnreachable(PerfError):
     pass
 
 
-class LoginRefused(PerfError):
+class PerfLoginRefused(PerfError):
     pass
 
 

@@ -23,7 +23,7 @@ PERCENTILES = (
 NS_PER_MS = 1_000_000
 
 
-class Histogram:
+class PerfHistogram:
     """Durations in nanoseconds."""
 
     __slots__ = ("counts", "largest", "smallest", "total")
@@ -53,7 +53,7 @@ class Histogram:
         self._widen(min(durations), max(durations))
         self.total += len(durations)
 
-    def add(self, other: Histogram) -> None:
+    def add(self, other: PerfHistogram) -> None:
         """Add the counts of another histogram."""
         if not other.total:
             return
@@ -115,8 +115,8 @@ class Tally:
     requeued: int = 0
     published_until_ns: int = 0
     received_until_ns: int = 0
-    consume_latency: Histogram = field(default_factory=Histogram)
-    confirm_latency: Histogram = field(default_factory=Histogram)
+    consume_latency: PerfHistogram = field(default_factory=PerfHistogram)
+    confirm_latency: PerfHistogram = field(default_factory=PerfHistogram)
 
     def add(self, other: Tally) -> None:
         """Add the counts of a later or a parallel part."""

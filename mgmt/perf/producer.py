@@ -8,7 +8,7 @@ from time import monotonic_ns
 from pamqp import commands
 
 from warren.amqp.methods import make
-from warren.mgmt.perf.client import Link
+from warren.mgmt.perf.client import PerfLink
 from warren.mgmt.perf.measure import Tally
 from warren.mgmt.perf.sender import Sender
 from warren.mgmt.perf.stream import Arrivals
@@ -24,7 +24,7 @@ TIMER_S_MIN = 0.001
 class Producer:
     """A producer; `has_ended` gets its result when all is sent and, with confirms, settled."""
 
-    def __init__(self, link: Link, sender: Sender, tally: Tally) -> None:
+    def __init__(self, link: PerfLink, sender: Sender, tally: Tally) -> None:
         self._link = link
         self._sender = sender
         self._tally = tally

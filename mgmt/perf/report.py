@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.mgmt.perf.measure import Histogram, Tally
-from warren.mgmt.perf.run import Outcome, Result, Second
+from warren.mgmt.perf.measure import PerfHistogram, Tally
+from warren.mgmt.perf.run import RunOutcome, RunResult, Second
 from warren.mgmt.perf.scenario import Scenario
 
 _MIB = 1024 * 1024
@@ -35,12 +35,12 @@ def progress_line(second: Second, scenario: Scenario) -> str:
     return "  ".join(parts)
 
 
-def summary(result: Result) -> str:
+def summary(result: RunResult) -> str:
     """The run in plain words, several lines."""
     totals = result.totals
     scenario = result.scenario
     lines: list[str] = []
-    if result.outcome is Outcome.INTERRUPTED:
+    if result.outcome is RunOutcome.INTERRUPTED:
         lines.append("Interrupted; this is what happened so far.")
     if scenario.producers:
         lines.append(_moved("Sent", totals.sent, totals.sent_bytes, result.publish_s))
@@ -64,7 +64,7 @@ def summary(result: Result) -> str:
     return "\n".join(lines)
 
 
-def to_json(result: Result) -> dict[str, Any]:
+def to_json(result: RunResult) -> dict[str, Any]:
     """The run as JSON: counts, rates per second, latencies in milliseconds or null."""
     totals = result.totals
     return {
@@ -120,7 +120,7 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def _latency_part(name: str, latency: Histogram) -> list[str]:
+def _latency_part(name: str, latency: PerfHistogram) -> list[str]:
     if not latency.total:
         return []
     median, high = (latency.percentile(permille) / 1e6 for permille in (500, 990))
@@ -144,7 +144,7 @@ def _per_second(count: int, seconds: float) -> float:
     return round(count / seconds, 1) if seconds > 0 else 0.0
 
 
-def _latency_object(latency: Histogram) -> dict[str, float] | None:
+def _latency_object(latency: PerfHistogram) -> dict[str, float] | None:
     values = latency.in_ms()
     if values is None:
         return None

@@ -19,22 +19,22 @@ from time import monotonic_ns
 from types import FrameType
 
 from warren.mgmt.perf.client import CLOSE_S_MAX
-from warren.mgmt.perf.course import Course, Step
+from warren.mgmt.perf.course import Course, CourseStep
 from warren.mgmt.perf.errors import PerfError, WorkerLost
 from warren.mgmt.perf.measure import Tally
 from warren.mgmt.perf.scenario import Scenario
 from warren.mgmt.perf.topology import Declared, declare, delete
 from warren.mgmt.perf.worker import (
     ENDING_S_MAX,
-    Ended,
-    Failed,
     Order,
     Ready,
     Report,
-    Role,
     Share,
     Started,
+    WorkerEnded,
+    WorkerFailed,
     WorkerReport,
+    WorkerRole,
     work,
 )
 
@@ -44,18 +44,18 @@ TICK_S = 0.05
 _NS_PER_S = 1_000_000_000
 
 
-class Outcome(Enum):
+class RunOutcome(Enum):
     COMPLETED = "completed"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
 
 
 @dataclass(slots=True)
-class Result:
+class RunResult:
     """The result of a run. The seconds are those in which messages were sent or received."""
 
     scenario: Scenario
-    outcome: Outcome = Outcome.COMPLETED
+    outcome: RunOutcome = RunOutcome.COMPLETED
     error: str | None = None
     totals: Tally = field(default_factory=Tally)
     elapsed_s: float = 0.0
@@ -73,7 +73,7 @@ class Second:
     blocked: int
 
 
-def run(scenario: Scenario, on_second: Callable[[Second], None]) -> Result:
+def run(scenario: Scenario, on_second: Callable[[Second], None]) -> RunResult:
     """Run to the end, to Ctrl-C or to an error, and delete what was declared.
 
     Raises a `PerfError` if the queues cannot be declared; a later error is in the result.
@@ -89,8 +89,8 @@ def run(scenario: Scenario, on_second: Callable[[Second], None]) -> Result:
         raise
     error = None if scenario.keep else _clean_up(scenario, declared)
     result = conductor.result
-    if error is not None and result.outcome is not Outcome.FAILED:
-        result.outcome = Outcome.FAILED
+    if error is not None and result.outcome is not RunOutcome.FAILED:
+        result.outcome = RunOutcome.FAILED
         result.error = f"the queues of this run could not be deleted: {error}"
     return result
 
@@ -99,7 +99,7 @@ def run(scenario: Scenario, on_second: Callable[[Second], None]) -> Result:
 class _Process:
     """A worker process as the conductor knows it."""
 
-    role: Role
+    role: WorkerRole
     process: SpawnProcess
     pipe: Connection
     is_ready: bool = False
@@ -112,7 +112,7 @@ class Conductor:
     """The processes of one run and what they reported."""
 
     def __init__(self, scenario: Scenario, on_second: Callable[[Second], None]) -> None:
-        self.result = Result(scenario)
+        self.result = RunResult(scenario)
         self._scenario = scenario
         self._on_second = on_second
         self._processes: list[_Process] = []
@@ -131,12 +131,12 @@ class Conductor:
                 self._wait_until_ready()
                 self._follow_course()
             except PerfError as error:
-                result.outcome = Outcome.FAILED
+                result.outcome = RunOutcome.FAILED
                 result.error = str(error)
             finally:
                 self._end_processes()
-        if self._is_interrupted and result.outcome is Outcome.COMPLETED:
-            result.outcome = Outcome.INTERRUPTED
+        if self._is_interrupted and result.outcome is RunOutcome.COMPLETED:
+            result.outcome = RunOutcome.INTERRUPTED
         self._measure_times()
 
     def _start_processes(self) -> None:
@@ -144,8 +144,8 @@ class Conductor:
         shares = [
             Share(scenario, role, members)
             for role, count in (
-                (Role.CONSUMERS, scenario.consumers),
-                (Role.PRODUCERS, scenario.producers),
+                (WorkerRole.CONSUMERS, scenario.consumers),
+                (WorkerRole.PRODUCERS, scenario.producers),
             )
             for members in split(count, scenario.processes)
         ]
@@ -171,8 +171,10 @@ class Conductor:
         self._begun_ns = self._second_began_ns = monotonic_ns()
         course = Course(self._scenario, self._begun_ns)
         while not all(each.has_ended for each in self._processes):
-            course.consumers_started = all(each.started_ns for each in self._of(Role.CONSUMERS))
-            course.producers_ended = all(each.has_ended for each in self._of(Role.PRODUCERS))
+            course.consumers_started = all(
+                each.started_ns for each in self._of(WorkerRole.CONSUMERS)
+            )
+            course.producers_ended = all(each.has_ended for each in self._of(WorkerRole.PRODUCERS))
             course.is_stopped = self._is_interrupted
             for step in course.next_steps(monotonic_ns(), self.result.totals):
                 role, order = _ORDERS[step]
@@ -226,11 +228,11 @@ class Conductor:
             case WorkerReport(tally, blocked):
                 each.blocked = blocked
                 self._add(tally)
-            case Ended(tally):
+            case WorkerEnded(tally):
                 each.has_ended = True
                 each.blocked = 0
                 self._add(tally)
-            case Failed(reason, tally):
+            case WorkerFailed(reason, tally):
                 each.has_ended = True
                 each.blocked = 0
                 self._add(tally)
@@ -258,17 +260,17 @@ class Conductor:
         result = self.result
         if self._begun_ns:
             result.elapsed_s = (monotonic_ns() - self._begun_ns) / _NS_PER_S
-        result.publish_s = self._seconds(Role.PRODUCERS, result.totals.published_until_ns)
-        result.consume_s = self._seconds(Role.CONSUMERS, result.totals.received_until_ns)
+        result.publish_s = self._seconds(WorkerRole.PRODUCERS, result.totals.published_until_ns)
+        result.consume_s = self._seconds(WorkerRole.CONSUMERS, result.totals.received_until_ns)
 
-    def _seconds(self, role: Role, until_ns: int) -> float:
+    def _seconds(self, role: WorkerRole, until_ns: int) -> float:
         """Seconds from the start of the first worker of a role until then."""
         starts = [each.started_ns for each in self._of(role) if each.started_ns is not None]
         if not starts or not until_ns:
             return 0.0
         return (until_ns - min(starts)) / _NS_PER_S
 
-    def _of(self, role: Role) -> list[_Process]:
+    def _of(self, role: WorkerRole) -> list[_Process]:
         return [each for each in self._processes if each.role is role]
 
     @contextmanager
@@ -289,10 +291,10 @@ class Conductor:
 
 
 _ORDERS = {
-    Step.START_CONSUMERS: (Role.CONSUMERS, Order.START),
-    Step.START_PRODUCERS: (Role.PRODUCERS, Order.START),
-    Step.STOP_PRODUCERS: (Role.PRODUCERS, Order.STOP),
-    Step.STOP_CONSUMERS: (Role.CONSUMERS, Order.STOP),
+    CourseStep.START_CONSUMERS: (WorkerRole.CONSUMERS, Order.START),
+    CourseStep.START_PRODUCERS: (WorkerRole.PRODUCERS, Order.START),
+    CourseStep.STOP_PRODUCERS: (WorkerRole.PRODUCERS, Order.STOP),
+    CourseStep.STOP_CONSUMERS: (WorkerRole.CONSUMERS, Order.STOP),
 }
 
 

@@ -24,7 +24,7 @@ class ScenarioError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class PerfTarget:
     """The address of the broker, and the login there."""
 
     host: str = "localhost"
@@ -43,7 +43,7 @@ class Address:
         return f"{host}:{self.port}"
 
 
-def parse_url(url: str, *, ca_file: str | None = None, insecure: bool = False) -> Address:
+def parse_url(url: str, *, ca_file: str | None = None, insecure: bool = False) -> PerfTarget:
     """The address in an `amqp://` or `amqps://` URL; missing parts have RabbitMQ's defaults."""
     try:
         parts = urlsplit(url)
@@ -57,7 +57,7 @@ def parse_url(url: str, *, ca_file: str | None = None, insecure: bool = False) -
     path = parts.path.removeprefix("/")
     if "/" in path:
         raise ScenarioError(f"a slash in the name of a vhost is written %2F, in {parts.path!r}")
-    return Address(
+    return PerfTarget(
         host=unquote(parts.hostname or "localhost"),
         port=port or _PORTS[parts.scheme],
         user="guest" if parts.username is None else unquote(parts.username),
@@ -95,7 +95,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 class Scenario:
     """One run. `confirm_window`, `prefetch`, `requeue_every` and `rate` are off at 0."""
 
-    address: Address
+    address: PerfTarget
     queue: str
     producers: int = 1
     consumers: int = 1

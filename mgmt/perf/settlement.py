@@ -29,7 +29,7 @@ def requeue_frame(tag: int) -> bytes:
     )
 
 
-class Settlement:
+class PerfSettlement:
     """Sends one basic.ack per `every` messages, and returns each `requeue_every`-th message.
 
     The broker gets one ack per `every` messages even when they arrive together: the number of acks

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pamqp import commands
 
 from warren.amqp.methods import Method, make
-from warren.mgmt.perf.client import Link, connect
+from warren.mgmt.perf.client import PerfLink, connect
 from warren.mgmt.perf.errors import ClosedByBroker
 from warren.mgmt.perf.scenario import Scenario
 
@@ -60,7 +60,7 @@ async def delete(scenario: Scenario, declared: Declared) -> None:
         await link.close()
 
 
-async def _declare_exchange(link: Link, scenario: Scenario, declared: Declared) -> None:
+async def _declare_exchange(link: PerfLink, scenario: Scenario, declared: Declared) -> None:
     passive = make(commands.Exchange.Declare, exchange=scenario.exchange, passive=True)
     exists = await _exists(link, passive, commands.Exchange.DeclareOk)
     if exists and scenario.exchange_type is None:
@@ -78,7 +78,7 @@ async def _declare_exchange(link: Link, scenario: Scenario, declared: Declared) 
         declared.exchanges.append(scenario.exchange)
 
 
-async def _declare_queue(link: Link, scenario: Scenario, name: str, declared: Declared) -> None:
+async def _declare_queue(link: PerfLink, scenario: Scenario, name: str, declared: Declared) -> None:
     exists = not scenario.fresh_names and await _exists(
         link, make(commands.Queue.Declare, queue=name, passive=True), commands.Queue.DeclareOk
     )
@@ -106,7 +106,7 @@ async def _declare_queue(link: Link, scenario: Scenario, name: str, declared: De
         )
 
 
-async def _exists(link: Link, passive: Method, answer: type[Method]) -> bool:
+async def _exists(link: PerfLink, passive: Method, answer: type[Method]) -> bool:
     try:
         await link.call(passive, answer)
     except ClosedByBroker as error:
@@ -117,7 +117,7 @@ async def _exists(link: Link, passive: Method, answer: type[Method]) -> bool:
     return True
 
 
-async def _delete(link: Link, deletion: Method, answer: type[Method]) -> None:
+async def _delete(link: PerfLink, deletion: Method, answer: type[Method]) -> None:
     try:
         await link.call(deletion, answer)
     except ClosedByBroker as error:

@@ -1,9 +1,9 @@
 """A process with producers or with consumers, which follows the conductor's orders.
 
-    worker ─Ready─▶  ◀─START─  ─Started─▶  ─WorkerReport─▶ ... ◀─STOP─  ─Ended─▶
+    worker ─Ready─▶  ◀─START─  ─Started─▶  ─WorkerReport─▶ ... ◀─STOP─  ─WorkerEnded─▶
 
-Instead of any of these reports `Failed` can come, which is the last. A worker whose producers have
-sent everything ends without `STOP`.
+Instead of any of these reports `WorkerFailed` can come, which is the last. A worker whose producers
+have sent everything ends without `STOP`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import uvloop
 from pamqp import commands
 
 from warren.amqp.methods import make
-from warren.mgmt.perf.client import Link, connect
-from warren.mgmt.perf.consumer import Consumer
+from warren.mgmt.perf.client import PerfLink, connect
+from warren.mgmt.perf.consumer import PerfConsumer
 from warren.mgmt.perf.errors import PerfError
 from warren.mgmt.perf.measure import NS_PER_MS, Tally
 from warren.mgmt.perf.producer import Producer
 from warren.mgmt.perf.publication import Publications
 from warren.mgmt.perf.scenario import Scenario
 from warren.mgmt.perf.sender import Pacer, Sender, Unconfirmed
-from warren.mgmt.perf.settlement import Settlement, Work
+from warren.mgmt.perf.settlement import PerfSettlement, Work
 
 OPENING_MAX = 32
 """Connections that a worker opens at a time; brokers keep short backlogs."""
@@ -40,7 +40,7 @@ ENDING_S_MAX = 5.0
 """Time for confirms and the last answer to arrive after the order to stop."""
 
 
-class Role(Enum):
+class WorkerRole(Enum):
     PRODUCERS = "producers"
     CONSUMERS = "consumers"
 
@@ -55,7 +55,7 @@ class Share:
     """The work of one process: producers or consumers by their numbers, from 0."""
 
     scenario: Scenario
-    role: Role
+    role: WorkerRole
     members: range
 
 
@@ -80,17 +80,17 @@ class WorkerReport:
 
 
 @dataclass(slots=True)
-class Ended:
+class WorkerEnded:
     tally: Tally
 
 
 @dataclass(slots=True)
-class Failed:
+class WorkerFailed:
     reason: str
     tally: Tally
 
 
-Report: TypeAlias = Ready | Started | WorkerReport | Ended | Failed
+Report: TypeAlias = Ready | Started | WorkerReport | WorkerEnded | WorkerFailed
 
 
 def work(share: Share, pipe: Connection) -> None:
@@ -104,7 +104,7 @@ def work(share: Share, pipe: Connection) -> None:
         pipe.close()
 
 
-class Worker:
+class PerfWorker:
     """Takes orders from the pipe, sends reports into it, and has the connections."""
 
     def __init__(self, share: Share, pipe: Connection) -> None:
@@ -113,7 +113,7 @@ class Worker:
         self._pipe = pipe
         self._loop = loop
         self._tally = Tally()
-        self._links: list[Link] = []
+        self._links: list[PerfLink] = []
         self._timer: asyncio.TimerHandle | None = None
         self._started: asyncio.Future[None] = loop.create_future()
         self._stopped: asyncio.Future[None] = loop.create_future()
@@ -122,13 +122,13 @@ class Worker:
     async def run(self) -> None:
         self._loop.add_reader(self._pipe.fileno(), self._take_order)
         try:
-            if self._share.role is Role.PRODUCERS:
+            if self._share.role is WorkerRole.PRODUCERS:
                 await self._run_producers()
             else:
                 await self._run_consumers()
-            self._pipe.send(Ended(self._tally.take()))
+            self._pipe.send(WorkerEnded(self._tally.take()))
         except PerfError as error:
-            self._pipe.send(Failed(str(error), self._tally.take()))
+            self._pipe.send(WorkerFailed(str(error), self._tally.take()))
         finally:
             self._loop.remove_reader(self._pipe.fileno())
             if self._timer is not None:
@@ -240,7 +240,7 @@ class Worker:
 
 
 async def _work(share: Share, pipe: Connection) -> None:
-    await Worker(share, pipe).run()
+    await PerfWorker(share, pipe).run()
 
 
 async def _abandon(awaited: asyncio.Future[Any]) -> None:
@@ -249,12 +249,12 @@ async def _abandon(awaited: asyncio.Future[Any]) -> None:
     await asyncio.gather(awaited, return_exceptions=True)
 
 
-async def _select_confirms(link: Link) -> None:
+async def _select_confirms(link: PerfLink) -> None:
     await link.call(make(commands.Confirm.Select), commands.Confirm.SelectOk)
 
 
 def _producer(
-    scenario: Scenario, link: Link, connection: int, tally: Tally, now_ns: int
+    scenario: Scenario, link: PerfLink, connection: int, tally: Tally, now_ns: int
 ) -> Producer:
     """`connection` is counted over all producers of the run."""
     publications = Publications(
@@ -282,15 +282,15 @@ def _producer(
     return Producer(link, sender, tally)
 
 
-def _consumer(scenario: Scenario, link: Link, number: int, tally: Tally) -> Consumer:
-    return Consumer(
+def _consumer(scenario: Scenario, link: PerfLink, number: int, tally: Tally) -> PerfConsumer:
+    return PerfConsumer(
         link,
         scenario.consumer_queues(number),
         tally,
         prefetch=scenario.prefetch,
         settlement=None
         if scenario.auto_ack
-        else Settlement(scenario.ack_every, scenario.requeue_every),
+        else PerfSettlement(scenario.ack_every, scenario.requeue_every),
         work=Work(int(scenario.consumer_delay_ms * NS_PER_MS))
         if scenario.consumer_delay_ms
         else None,

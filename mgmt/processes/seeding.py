@@ -23,7 +23,7 @@ from warren.mirror.definitions.key_store import OPERATIONS_MAX
 from warren.mirror.links.ports import PROTOCOL_VERSION
 from warren.mirror.members.directory import identity_key, member_key
 from warren.mirror.members.membership import FORMAT
-from warren.mirror.members.presence import ClusterIdentity, Member
+from warren.mirror.members.presence import ClusterIdentity, ClusterMember
 from warren.persist.definitions.metadata_replica import LmdbReplica
 from warren.persist.disk.cluster_file import KnownCluster
 from warren.persist.disk.data_directory import DataDirectory
@@ -37,7 +37,7 @@ def seed(gateway: KeyGateway, directory: DataDirectory, known: KnownCluster) -> 
     definitions = list(replicated.definitions) if replicated is not None else []
     keys = Keys(STORE_PREFIX)
     identity = ClusterIdentity(known.cluster_id, FORMAT, PROTOCOL_VERSION)
-    member = Member(directory.node_id, time.time(), machine=known.node)
+    member = ClusterMember(directory.node_id, time.time(), machine=known.node)
     operations = [
         put(identity_key(STORE_PREFIX), msgspec.json.encode(identity)),
         put(member_key(STORE_PREFIX, known.node), msgspec.json.encode(member)),

@@ -8,7 +8,7 @@ from warren.core.exchanges.exchange import Exchange
 from warren.core.messages.message_stats import MessageStats
 from warren.core.queues.local_queue import LocalQueue
 from warren.mgmt.statistics.history import Figures
-from warren.mgmt.statistics.track import Kind
+from warren.mgmt.statistics.track import SampledKind
 
 MESSAGES = len(MessageStats._fields)
 """The index of the first figure after the message stats."""
@@ -83,9 +83,9 @@ def queue_key(queue: LocalQueue) -> tuple[str, str, int]:
 
 LENGTH_SHARE = 2**-0.5
 
-QUEUES = Kind(QUEUE, queue_figures, queue_activity, LEVELS, queue_key)
-EXCHANGES = Kind(EXCHANGE, exchange_figures, lambda exchange: exchange.published_in)
-CHANNELS = Kind(MessageStats._fields, Channel.stats, lambda channel: sum(channel.stats()))
-CONNECTIONS = Kind(
+QUEUES = SampledKind(QUEUE, queue_figures, queue_activity, LEVELS, queue_key)
+EXCHANGES = SampledKind(EXCHANGE, exchange_figures, lambda exchange: exchange.published_in)
+CHANNELS = SampledKind(MessageStats._fields, Channel.stats, lambda channel: sum(channel.stats()))
+CONNECTIONS = SampledKind(
     CONNECTION, connection_figures, lambda one: one.received_octets + one.sent_octets
 )

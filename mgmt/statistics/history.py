@@ -52,7 +52,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class PastWindow:
     """The past that is asked for: `age_s` back from now, a sample every `increment_s`."""
 
     age_s: int

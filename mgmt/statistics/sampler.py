@@ -34,9 +34,9 @@ from warren.mgmt.statistics.history import (
     RETENTION_OF_ONE,
     Figures,
     History,
+    PastWindow,
     Recent,
     Sample,
-    Window,
     pack,
 )
 from warren.mgmt.statistics.kept_histories import KeptHistories, Layout, Restored
@@ -362,7 +362,7 @@ class Statistics:
     def node_samples(self, times: Sequence[float]) -> list[Sample]:
         return self._history.at(times)
 
-    def times(self, window: Window, now: float) -> list[float]:
+    def times(self, window: PastWindow, now: float) -> list[float]:
         """The times of a window at this time of the node's clock, newest first."""
         return window.times(now, self.wall_offset_s)
 

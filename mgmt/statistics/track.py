@@ -30,7 +30,7 @@ KEPT_S = max([kept_s for _, kept_s in RETENTION_OF_ONE])
 """An object without changes for so long has no history: its figures were the same all the time."""
 
 
-class Kind(NamedTuple):
+class SampledKind(NamedTuple):
     """How the objects of one kind are sampled.
 
     `figures` reads the numbers; those named in `levels` are not counters. `activity` is a number
@@ -72,7 +72,7 @@ class Track:
     """The samples of all objects of one kind."""
 
     def __init__(
-        self, kind: Kind, detail: Detail, restored: dict[Hashable, History] | None = None
+        self, kind: SampledKind, detail: Detail, restored: dict[Hashable, History] | None = None
     ) -> None:
         self._kind = kind
         self._detail = detail

@@ -44,7 +44,7 @@ from warren.mirror.definitions.etcd_messages import (
     modified_at,
     put,
 )
-from warren.mirror.definitions.shared_definitions import Piece
+from warren.mirror.definitions.shared_definitions import WritePiece
 
 WHOLE_OPERATIONS_MAX = 127
 """Limit of the comparisons, and of the writes, of a batch that is sent whole, besides those of the
@@ -91,7 +91,7 @@ class BatchWriter:
         self._head_revision = answer.header.revision
         self._etcd_cluster = answer.header.cluster_id
 
-    async def send(self, batch: Sequence[Piece]) -> Decision:
+    async def send(self, batch: Sequence[WritePiece]) -> Decision:
         """Have a batch decided. After an `EtcdError`, send the same batch again before any other.
 
         Raises `WriterSuperseded`, which is final.
@@ -109,7 +109,7 @@ class BatchWriter:
         self._head_revision = decision.revision
         return decision
 
-    async def _send_whole(self, batch: Sequence[Piece], number: int) -> Decision | None:
+    async def _send_whole(self, batch: Sequence[WritePiece], number: int) -> Decision | None:
         """Send the batch whole; None when it has to be sent in parts."""
         conditions = sum([len(piece.preconditions) for piece in batch])
         writes = sum([len(piece.writes) for piece in batch])
@@ -125,7 +125,7 @@ class BatchWriter:
             return None
         return self._earlier(batch, answer, number)
 
-    async def _send_in_parts(self, batch: Sequence[Piece], number: int) -> Decision:
+    async def _send_in_parts(self, batch: Sequence[WritePiece], number: int) -> Decision:
         token = self._token(number)
         nested = [self._nested(place, piece, token) for place, piece in enumerate(batch)]
         answer = await self._txn([], [put(self._head, token), *nested])
@@ -146,22 +146,22 @@ class BatchWriter:
         self._expect_same(answer.header)
         return answer
 
-    def _compared(self, piece: Piece) -> list[Compare]:
+    def _compared(self, piece: WritePiece) -> list[Compare]:
         return [modified_at(self._keys.key(key), version) for key, version in piece.preconditions]
 
-    def _written(self, piece: Piece) -> list[Operation]:
+    def _written(self, piece: WritePiece) -> list[Operation]:
         return [
             delete(self._keys.key(key)) if value is None else put(self._keys.key(key), value)
             for key, value in piece.writes
         ]
 
-    def _nested(self, place: int, piece: Piece, token: bytes) -> Operation:
+    def _nested(self, place: int, piece: WritePiece, token: bytes) -> Operation:
         operations = self._written(piece)
         if piece.preconditions:
             operations.append(put(self._mark(place), token))
         return Operation(request_txn=Txn(compare=self._compared(piece), success=operations))
 
-    def _earlier(self, batch: Sequence[Piece], answer: TxnAnswer, number: int) -> Decision:
+    def _earlier(self, batch: Sequence[WritePiece], answer: TxnAnswer, number: int) -> Decision:
         """The decision on a batch that was sent before, read from its head and marks."""
         head = self._found_head(answer)
         token = self._token(number)

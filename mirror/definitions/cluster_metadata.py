@@ -46,7 +46,7 @@ from warren.mirror.definitions.history import (
     Unread,
 )
 from warren.mirror.definitions.reachability import Reachability
-from warren.mirror.definitions.shared_definitions import Piece, SharedDefinitions
+from warren.mirror.definitions.shared_definitions import SharedDefinitions, WritePiece
 
 OPEN_ATTEMPTS = 5
 OPEN_PAUSE_S = 1.0
@@ -301,7 +301,7 @@ class ClusterMetadata(SharedDefinitions):
             )
             self._on_superseded()
 
-    async def _gathered(self) -> Sequence[Piece]:
+    async def _gathered(self) -> Sequence[WritePiece]:
         """The next batch. If it is smaller than the last, wait a moment for more: clients that were
         answered together write again together, and their writes can share a batch."""
         batch = self.next_batch()
@@ -313,7 +313,7 @@ class ClusterMetadata(SharedDefinitions):
         self._batch_size = len(batch)
         return batch
 
-    async def _decision(self, batch: Sequence[Piece]) -> Decision:
+    async def _decision(self, batch: Sequence[WritePiece]) -> Decision:
         """Send a batch until etcd has decided it."""
         pause_s = 0.0
         while True:

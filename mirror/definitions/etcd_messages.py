@@ -66,7 +66,7 @@ class TokenAnswer(msgspec.Struct):
     token: str
 
 
-class Event(msgspec.Struct):
+class WatchEvent(msgspec.Struct):
     kv: KeyValue
     type: Literal["PUT", "DELETE"] = "PUT"
 
@@ -77,7 +77,7 @@ class WatchAnswer(msgspec.Struct):
     canceled: bool = False
     cancel_reason: str = ""
     compact_revision: int = 0
-    events: list[Event] = []
+    events: list[WatchEvent] = []
 
 
 class Failure(msgspec.Struct):

@@ -30,11 +30,11 @@ from warren.mirror.definitions.codec import (
 )
 from warren.mirror.definitions.etcd import EtcdClient, EtcdHistoryLost, WatchStream
 from warren.mirror.definitions.etcd_messages import (
-    Event,
     Header,
     KeyValue,
     Range,
     WatchCreate,
+    WatchEvent,
     end_of,
 )
 
@@ -133,14 +133,14 @@ class DefinitionHistory:
             self._expect_same(stream.created.header, revision)
             yield HistoryStream(self, stream)
 
-    def revisions(self, events: Sequence[Event]) -> list[Revision]:
+    def revisions(self, events: Sequence[WatchEvent]) -> list[Revision]:
         """The events of a watch by revision; etcd never splits a revision over two answers."""
         return [
             self._revision(number, together)
             for number, together in groupby(events, attrgetter("kv.mod_revision"))
         ]
 
-    def _revision(self, number: int, events: Iterator[Event]) -> Revision:
+    def _revision(self, number: int, events: Iterator[WatchEvent]) -> Revision:
         changes: list[Change] = []
         unread: list[Unread] = []
         for event in events:

@@ -29,7 +29,6 @@ import msgspec
 from warren.mirror.definitions.etcd_messages import (
     Compare,
     DeleteRange,
-    Event,
     Header,
     KeyValue,
     LeaseAnswer,
@@ -40,6 +39,7 @@ from warren.mirror.definitions.etcd_messages import (
     RangeAnswer,
     Txn,
     TxnAnswer,
+    WatchEvent,
 )
 
 HISTORY_MAX = 20_000
@@ -177,7 +177,7 @@ class KeyStore:
 
     # History
 
-    def events(self, start: int, key: bytes, range_end: bytes) -> list[Event]:
+    def events(self, start: int, key: bytes, range_end: bytes) -> list[WatchEvent]:
         """The changes of a range's keys from a revision on, oldest first. Raises `Compacted`."""
         if start < self._first:
             raise Compacted(self._first)
@@ -367,10 +367,10 @@ def _fits(compare: Compare, value: KeyValue) -> bool:
             return value.mod_revision == (compare.mod_revision or 0)
 
 
-def _event(change: Replaced) -> Event:
+def _event(change: Replaced) -> WatchEvent:
     if change.after is None:
-        return Event(KeyValue(change.key, mod_revision=change.revision), "DELETE")
-    return Event(change.after)
+        return WatchEvent(KeyValue(change.key, mod_revision=change.revision), "DELETE")
+    return WatchEvent(change.after)
 
 
 # Checks of transactions

@@ -39,7 +39,7 @@ from warren.core.definitions.definition_table import (
 )
 from warren.core.definitions.record_format import encode_path
 from warren.core.log_line import log_fault
-from warren.core.ports import Commit, Key, Precondition, Unreadable, Write
+from warren.core.ports import Commit, Key, Precondition, UnreadableText, Write
 from warren.mirror.definitions.cluster_log import logger
 from warren.mirror.definitions.codec import encode_definition
 
@@ -119,7 +119,7 @@ class EncodedWrite(NamedTuple):
         return sum(map(len, self.key)) + len(self.value or b"")
 
 
-class Piece(NamedTuple):
+class WritePiece(NamedTuple):
     """Writes that the shared store decides together; it may refuse a piece with preconditions."""
 
     writes: tuple[EncodedWrite, ...]
@@ -135,13 +135,13 @@ class Piece(NamedTuple):
         return sum(write.size for write in self.writes)
 
 
-class Transaction:
+class DefinitionTransaction:
     """A call of `transact` under way. `decided_at` is 0 until all its pieces are decided;
     `everywhere` is whether it is done only when other nodes have come to that revision."""
 
     __slots__ = ("commit", "decided_at", "everywhere", "pieces", "refused")
 
-    def __init__(self, pieces: Collection[Piece], everywhere: bool) -> None:
+    def __init__(self, pieces: Collection[WritePiece], everywhere: bool) -> None:
         self.pieces = deque(pieces)
         self.everywhere = everywhere
         self.commit = SharedCommit()
@@ -166,8 +166,8 @@ class SharedDefinitions(DefinitionTable):
         # to, `on_advanced` when `revision` has changed.
         self.on_decided: Callable[[int], None] = lambda revision: None
         self.on_advanced: Callable[[], None] = lambda: None
-        self._unsent: deque[Transaction] = deque()
-        self._uncommitted: deque[Transaction] = deque()
+        self._unsent: deque[DefinitionTransaction] = deque()
+        self._uncommitted: deque[DefinitionTransaction] = deque()
         # The shared store's versions of definitions that this node never could read.
         self._unread: dict[Key, int] = {}
 
@@ -195,7 +195,7 @@ class SharedDefinitions(DefinitionTable):
         ]
         conditions = tuple(self._as_shared(one) for one in preconditions)
         everywhere = any(map(self._is_seen_by_clients, writes))
-        transaction = Transaction(_pieces(encoded, conditions), everywhere)
+        transaction = DefinitionTransaction(_pieces(encoded, conditions), everywhere)
         self._unsent.append(transaction)
         self._uncommitted.append(transaction)
         self._wake()
@@ -215,9 +215,9 @@ class SharedDefinitions(DefinitionTable):
 
         return super().watch(prefix, guarded)
 
-    def next_batch(self) -> list[Piece]:
+    def next_batch(self) -> list[WritePiece]:
         """The pieces to decide together next; they stay queued until `batch_decided`."""
-        batch: list[Piece] = []
+        batch: list[WritePiece] = []
         written: set[Key] = set()
         size = 0
         operations = 0
@@ -267,7 +267,9 @@ class SharedDefinitions(DefinitionTable):
         Call this before `advance` to its revision. The definition gets the shared store's version,
         so that it can be overwritten.
         """
-        self.unreadable[path] = Unreadable("/".join(key) if key is not None else repr(path), reason)
+        self.unreadable[path] = UnreadableText(
+            "/".join(key) if key is not None else repr(path), reason
+        )
         if key is None:
             return
         stored = self._stored.get(key)
@@ -323,13 +325,15 @@ class SharedDefinitions(DefinitionTable):
             transaction.commit.complete(transaction.refused)
 
 
-def _pieces(writes: Sequence[EncodedWrite], preconditions: tuple[Precondition, ...]) -> list[Piece]:
+def _pieces(
+    writes: Sequence[EncodedWrite], preconditions: tuple[Precondition, ...]
+) -> list[WritePiece]:
     if len(preconditions) > PRECONDITIONS_MAX:
         raise TransactionTooLarge(
             f"a transaction has {len(preconditions)} preconditions, at most {PRECONDITIONS_MAX}"
             " can be checked together"
         )
-    pieces: list[Piece] = []
+    pieces: list[WritePiece] = []
     piece: list[EncodedWrite] = []
     size = 0
     for write in writes:
@@ -339,16 +343,16 @@ def _pieces(writes: Sequence[EncodedWrite], preconditions: tuple[Precondition, .
                 f" {PIECE_BYTES_MAX}"
             )
         if len(piece) == OPERATIONS_MAX or size + write.size > PIECE_BYTES_MAX:
-            pieces.append(Piece(tuple(piece), preconditions))
+            pieces.append(WritePiece(tuple(piece), preconditions))
             preconditions = ()
             piece, size = [], 0
         piece.append(write)
         size += write.size
-    pieces.append(Piece(tuple(piece), preconditions))
+    pieces.append(WritePiece(tuple(piece), preconditions))
     return pieces
 
 
-def _touches(piece: Piece, written: set[Key]) -> bool:
+def _touches(piece: WritePiece, written: set[Key]) -> bool:
     return any(write.key in written for write in piece.writes) or any(
         condition.key in written for condition in piece.preconditions
     )

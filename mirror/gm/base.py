@@ -23,7 +23,7 @@ from warren.mirror.gm.ring_links import RingLinks
 from warren.mirror.gm.view import View
 
 
-class Phase(Enum):
+class MemberPhase(Enum):
     NEW = "new"
     JOINING = "joining"
     JOINED = "joined"
@@ -32,8 +32,8 @@ class Phase(Enum):
     STOPPED = "stopped"
 
 
-NEW, JOINING, JOINED = Phase.NEW, Phase.JOINING, Phase.JOINED
-DRAINING, STOPPED = Phase.DRAINING, Phase.STOPPED
+NEW, JOINING, JOINED = MemberPhase.NEW, MemberPhase.JOINING, MemberPhase.JOINED
+DRAINING, STOPPED = MemberPhase.DRAINING, MemberPhase.STOPPED
 
 
 class GmLimits(NamedTuple):

@@ -30,7 +30,7 @@ from typing import Any
 
 from warren.core.definitions.records import GroupRecord
 from warren.mirror.carriers.ports import MemberId, Members, StopReason
-from warren.mirror.gm.base import DRAINING, JOINED, JOINING, NEW, Phase
+from warren.mirror.gm.base import DRAINING, JOINED, JOINING, NEW, MemberPhase
 from warren.mirror.gm.effects import Confirmed, Congestion, Deliver, Effect, EpochSeen
 from warren.mirror.gm.errors import Congested, Inconsistent, Stopping
 from warren.mirror.gm.joining import JoiningMember
@@ -288,7 +288,7 @@ class Member(JoiningMember):
 
 Handler = Callable[[Member, MemberId, Any], None]
 
-HANDLERS: dict[tuple[Phase, type[Message]], Handler] = {
+HANDLERS: dict[tuple[MemberPhase, type[Message]], Handler] = {
     (JOINING, AddOnRight): Member._refuse,
     (JOINING, NotReady): Member._not_ready,
     (JOINING, Catchup): Member._first_catchup,

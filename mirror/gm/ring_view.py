@@ -31,7 +31,7 @@ class RingStanding(StrEnum):
     DEAD = "dead"
 
 
-class Shown(NamedTuple):
+class ShownMember(NamedTuple):
     """One member, in the order of the ring."""
 
     node: str
@@ -44,7 +44,7 @@ def shown_ring(
     *,
     syncing: Collection[str] = (),
     asked: Collection[str] = (),
-) -> list[Shown]:
+) -> list[ShownMember]:
     """The members of the ring, in its order.
 
     `syncing` are the nodes whose mirrors are being synchronised, `asked` those that were asked for
@@ -53,25 +53,33 @@ def shown_ring(
     members = group.members if group is not None else ()
     alive = {member.node: id_of(member) for member in members if member.alive}
     ring = [
-        Shown(member.node, _standing(id_of(member), alive, record, syncing))
+        ShownMember(member.node, _standing(id_of(member), alive, record, syncing))
         for member in members
         # If a node is back, only the present life of its member is shown.
         if alive.get(member.node, id_of(member)) == id_of(member)
     ]
     there = {shown.node for shown in ring}
-    return [*ring, *(Shown(node, RingStanding.JOINING) for node in asked if node not in there)]
+    return [
+        *ring,
+        *(ShownMember(node, RingStanding.JOINING) for node in asked if node not in there),
+    ]
 
 
 def shown_star(
     record: QueueRecord, *, syncing: Collection[str] = (), asked: Collection[str] = ()
-) -> list[Shown]:
+) -> list[ShownMember]:
     """The members of a queue on the carrier `log`, which has no ring: the leader comes first."""
-    shown = [Shown(record.leader, RingStanding.LEADER)]
+    shown = [ShownMember(record.leader, RingStanding.LEADER)]
     for node in record.mirrors:
         standing = RingStanding.SYNCING if node in syncing else RingStanding.OUT_OF_SYNC
-        shown.append(Shown(node, RingStanding.IN_SYNC if node in record.in_sync else standing))
+        shown.append(
+            ShownMember(node, RingStanding.IN_SYNC if node in record.in_sync else standing)
+        )
     there = {record.leader, *record.mirrors}
-    return [*shown, *(Shown(node, RingStanding.JOINING) for node in asked if node not in there)]
+    return [
+        *shown,
+        *(ShownMember(node, RingStanding.JOINING) for node in asked if node not in there),
+    ]
 
 
 def _standing(

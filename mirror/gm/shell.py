@@ -35,7 +35,7 @@ from warren.mirror.gm.handout import Handout
 from warren.mirror.gm.member import Member
 from warren.mirror.gm.messages import MalformedMessage, RingFrame, decode, encode
 from warren.mirror.gm.view import alive_members
-from warren.mirror.messages.post import Kind, Post, Undeliverable
+from warren.mirror.messages.post import Post, PostKind, Undeliverable
 
 _QUEUE = struct.Struct("<Q")
 _GONE = struct.Struct("<QQ")
@@ -114,7 +114,7 @@ class GroupMember:
         self.become(NoUpperLayer())
         gone = _GONE.pack(self.queue_id, self.member.me.incarnation)
         for node in self._shell.post.peers():
-            self._shell.post.send(node, Kind.MEMBER_GONE, gone)
+            self._shell.post.send(node, PostKind.MEMBER_GONE, gone)
 
     # Events
 
@@ -200,8 +200,8 @@ class GroupShell:
         self._members: dict[int, GroupMember] = {}
         # For each group: the versions of its record that members wait for, and their events.
         self._awaited: dict[int, list[tuple[int, Event]]] = {}
-        post.handle(Kind.GROUP, self._frame)
-        post.handle(Kind.MEMBER_GONE, self._gone)
+        post.handle(PostKind.GROUP, self._frame)
+        post.handle(PostKind.MEMBER_GONE, self._gone)
         post.watch(on_up=lambda node: None, on_down=self._node_down)
         metadata.watch(("group",), self._record_changed)
 
@@ -246,7 +246,7 @@ class GroupShell:
         if frame.to.node == self._node:
             self.clock.call_soon(lambda: self._hand_over(self._node, queue_id, frame))
         else:
-            self.post.send(frame.to.node, Kind.GROUP, _QUEUE.pack(queue_id), encode(frame))
+            self.post.send(frame.to.node, PostKind.GROUP, _QUEUE.pack(queue_id), encode(frame))
 
     def read(self, queue_id: int, version: int | None, then: Callable[[], None]) -> None:
         """Call back when this node knows the record in this version; or, without one, as it is now.
@@ -316,7 +316,7 @@ class GroupShell:
                 # The frame was for a member of an earlier life of this node.
                 self._gone(node, gone)
             else:
-                self.post.send(node, Kind.MEMBER_GONE, gone)
+                self.post.send(node, PostKind.MEMBER_GONE, gone)
 
     def _gone(self, node: str, payload: bytes) -> None:
         try:

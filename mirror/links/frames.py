@@ -26,7 +26,7 @@ class Control(IntEnum):
     """The sender ends the link. Payload: the reason, in UTF-8."""
 
 
-class FrameError(Exception):
+class LinkFrameError(Exception):
     """Octets that do not form a frame."""
 
 
@@ -42,8 +42,8 @@ class FrameReader:
     def read(self, data: bytes, frames: list[Frame]) -> Sequence[Frame]:
         """Append the user's frames to `frames`; returns the link's own.
 
-        The reader keeps less than one frame, and only octets that have come. Raises `FrameError`
-        after appending the frames before the error.
+        The reader keeps less than one frame, and only octets that have come. Raises
+        `LinkFrameError` after appending the frames before the error.
         """
         controls: list[Frame] = []
         at = self._complete(data, frames, controls) if self._partial else 0
@@ -92,8 +92,8 @@ class FrameReader:
                 return at
 
 
-def _no_frame(size: int, kind: int, flags: int) -> FrameError:
-    return FrameError(
+def _no_frame(size: int, kind: int, flags: int) -> LinkFrameError:
+    return LinkFrameError(
         f"a frame of {size} octets, kind 0x{kind:04X}, flags 0x{flags:04X}; "
         f"at most {FRAME_BYTES_MAX} octets and no flags are allowed"
     )

@@ -49,7 +49,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
-from warren.mirror.links.ports import EndReason, Identity, Role
+from warren.mirror.links.ports import EndReason, Identity, LinkRole
 from warren.mirror.links.records import (
     LENGTH,
     SEAL_BYTES,
@@ -58,7 +58,7 @@ from warren.mirror.links.records import (
     Record,
     Refusal,
     Sealer,
-    Unreadable,
+    UnreadableRecord,
 )
 from warren.mirror.links.tls import TLS_RECORDS
 
@@ -99,7 +99,7 @@ class Ended(NamedTuple):
 HandshakeEvent: TypeAlias = Identified | Established | Ended
 
 
-class Step(Enum):
+class HandshakeStep(Enum):
     """The step of a handshake, named after what this side waits for."""
 
     HELLO = auto()
@@ -111,19 +111,19 @@ class Step(Enum):
     DONE = auto()
 
 
-HELLO_STEP, DONE = Step.HELLO, Step.DONE
+HELLO_STEP, DONE = HandshakeStep.HELLO, HandshakeStep.DONE
 
-_FIXED_BYTES = {Step.HELLO: HELLO.size, Step.PROOF: PROOF_BYTES}
-_SEALED = frozenset({Step.INTRODUCTION, Step.ACCEPTANCE})
+_FIXED_BYTES = {HandshakeStep.HELLO: HELLO.size, HandshakeStep.PROOF: PROOF_BYTES}
+_SEALED = frozenset({HandshakeStep.INTRODUCTION, HandshakeStep.ACCEPTANCE})
 
-LEGAL: frozenset[tuple[Role, Step, type[Record]]] = frozenset(
+LEGAL: frozenset[tuple[LinkRole, HandshakeStep, type[Record]]] = frozenset(
     {
-        (Role.ACCEPTOR, Step.INTRODUCTION, Introduction),
-        (Role.ACCEPTOR, Step.INTRODUCTION, Refusal),
-        (Role.DIALLER, Step.INTRODUCTION, Introduction),
-        (Role.DIALLER, Step.INTRODUCTION, Refusal),
-        (Role.DIALLER, Step.ACCEPTANCE, Acceptance),
-        (Role.DIALLER, Step.ACCEPTANCE, Refusal),
+        (LinkRole.ACCEPTOR, HandshakeStep.INTRODUCTION, Introduction),
+        (LinkRole.ACCEPTOR, HandshakeStep.INTRODUCTION, Refusal),
+        (LinkRole.DIALLER, HandshakeStep.INTRODUCTION, Introduction),
+        (LinkRole.DIALLER, HandshakeStep.INTRODUCTION, Refusal),
+        (LinkRole.DIALLER, HandshakeStep.ACCEPTANCE, Acceptance),
+        (LinkRole.DIALLER, HandshakeStep.ACCEPTANCE, Refusal),
     }
 )
 """The records that each side may get at each step."""
@@ -137,7 +137,12 @@ class Handshake:
     """
 
     def __init__(
-        self, role: Role, secret: bytes, own: Identity, nonce: bytes, expected: str | None = None
+        self,
+        role: LinkRole,
+        secret: bytes,
+        own: Identity,
+        nonce: bytes,
+        expected: str | None = None,
     ) -> None:
         assert len(nonce) == NONCE_BYTES, len(nonce)
         if len(secret) < SECRET_BYTES_MIN:
@@ -145,7 +150,7 @@ class Handshake:
                 f"a cluster secret of {len(secret)} octets, at least {SECRET_BYTES_MIN} are needed"
             )
         self.role = role
-        self.step = Step.HELLO
+        self.step = HandshakeStep.HELLO
         self.authenticated = False
         self._secret = secret
         self._own = own
@@ -157,13 +162,13 @@ class Handshake:
         self._sealer: Sealer
         self._opener: Sealer
         self._introduced: Introduction
-        self._readers: dict[Step, Callable[[bytes], HandshakeEvent | None]] = {
-            Step.HELLO: self._read_hello,
-            Step.PROOF: self._read_proof,
-            Step.INTRODUCTION: self._read_record,
-            Step.ACCEPTANCE: self._read_record,
+        self._readers: dict[HandshakeStep, Callable[[bytes], HandshakeEvent | None]] = {
+            HandshakeStep.HELLO: self._read_hello,
+            HandshakeStep.PROOF: self._read_proof,
+            HandshakeStep.INTRODUCTION: self._read_record,
+            HandshakeStep.ACCEPTANCE: self._read_record,
         }
-        if role is Role.DIALLER:
+        if role is LinkRole.DIALLER:
             self._output.append(self._hello)
 
     def take_output(self) -> bytes:
@@ -201,10 +206,10 @@ class Handshake:
     def agree(self, stamp: int) -> Established | None:
         """Accept this link, after `Identified`. The acceptor agrees last: its Acceptance makes the
         link."""
-        assert self.step is Step.VERDICT, self.step
-        if self.role is Role.DIALLER:
+        assert self.step is HandshakeStep.VERDICT, self.step
+        if self.role is LinkRole.DIALLER:
             self._output.append(self._sealer.seal(Introduction(self._own, stamp)))
-            self.step = Step.ACCEPTANCE
+            self.step = HandshakeStep.ACCEPTANCE
             return None
         self._output.append(self._sealer.seal(Acceptance(stamp)))
         self.step = DONE
@@ -212,14 +217,14 @@ class Handshake:
 
     def refuse(self, reason: EndReason, detail: str | None = None) -> Ended:
         """Refuse this link, after `Identified`, and tell the peer why."""
-        assert self.step is Step.VERDICT, self.step
+        assert self.step is HandshakeStep.VERDICT, self.step
         self._output.append(self._sealer.seal(Refusal(reason.value, self._own.name)))
         return self._end(Ended(reason, detail))
 
     def connection_lost(self) -> Ended:
         """End the handshake; the step at which the connection was lost tells the reason."""
         step = self.step
-        if self.role is Role.DIALLER and step is Step.PROOF:
+        if self.role is LinkRole.DIALLER and step is HandshakeStep.PROOF:
             return self._end(Ended(EndReason.SECRET_NOT_ACCEPTED, "the peer closed at our proof"))
         return self._end(Ended(EndReason.CONNECTION_LOST, f"while waiting for {step.name.lower()}"))
 
@@ -247,22 +252,28 @@ class Handshake:
         """
         if self.step is DONE:
             return len(self._buffer)
-        if self.step in _FIXED_BYTES and (self.role is Role.ACCEPTOR or self.step is HELLO_STEP):
+        if self.step in _FIXED_BYTES and (
+            self.role is LinkRole.ACCEPTOR or self.step is HELLO_STEP
+        ):
             return _FIXED_BYTES[self.step]
-        return 0 if self.step is Step.VERDICT else LENGTH.size + 0xFFFF + SEAL_BYTES + PROOF_BYTES
+        return (
+            0
+            if self.step is HandshakeStep.VERDICT
+            else LENGTH.size + 0xFFFF + SEAL_BYTES + PROOF_BYTES
+        )
 
     def _read_hello(self, hello: bytes) -> Ended | None:
         _, version, _ = HELLO.unpack(hello)
         if version != HANDSHAKE_VERSION:
             detail = f"handshake version {version}, ours is {HANDSHAKE_VERSION}"
             return Ended(EndReason.HANDSHAKE_VERSION, detail)
-        if self.role is Role.ACCEPTOR:
+        if self.role is LinkRole.ACCEPTOR:
             self._transcript = hello + self._hello
             self._output.append(self._hello)
         else:
             self._transcript = self._hello + hello
             self._prove()
-        self.step = Step.PROOF
+        self.step = HandshakeStep.PROOF
         return None
 
     def _read_proof(self, proof: bytes) -> Ended | None:
@@ -270,14 +281,14 @@ class Handshake:
             return Ended(EndReason.WRONG_SECRET)
         self.authenticated = True
         self._transcript += proof
-        if self.role is Role.ACCEPTOR:
+        if self.role is LinkRole.ACCEPTOR:
             self._prove()
         session_key = hmac.digest(self._secret, b"session" + self._transcript, "sha256")
         self._sealer = Sealer(session_key, self.role)
         self._opener = Sealer(session_key, _other(self.role))
-        if self.role is Role.ACCEPTOR:
+        if self.role is LinkRole.ACCEPTOR:
             self._output.append(self._sealer.seal(Introduction(self._own)))
-        self.step = Step.INTRODUCTION
+        self.step = HandshakeStep.INTRODUCTION
         return None
 
     def _prove(self) -> None:
@@ -285,13 +296,13 @@ class Handshake:
         self._transcript += proof
         self._output.append(proof)
 
-    def _proof_of(self, role: Role) -> bytes:
+    def _proof_of(self, role: LinkRole) -> bytes:
         return hmac.digest(self._secret, role.value + self._transcript, "sha256")
 
     def _read_record(self, sealed: bytes) -> HandshakeEvent | None:
         try:
             record = self._opener.open(sealed)
-        except Unreadable as error:
+        except UnreadableRecord as error:
             return Ended(EndReason.DAMAGED, f"a record cannot be read: {error}")
         if record is None:
             return Ended(EndReason.DAMAGED, "a record was altered on its way")
@@ -307,7 +318,7 @@ class Handshake:
             self.step = DONE
             return Established(self._introduced.identity, record.stamp)
         self._introduced = record
-        self.step = Step.VERDICT
+        self.step = HandshakeStep.VERDICT
         mismatch = find_mismatch(self._own, record.identity, self._expected)
         if mismatch is not None:
             return self.refuse(*mismatch)
@@ -341,5 +352,5 @@ def _beginning_described(beginning: bytes) -> str:
     return f"it began with {beginning[:8]!r}"
 
 
-def _other(role: Role) -> Role:
-    return Role.ACCEPTOR if role is Role.DIALLER else Role.DIALLER
+def _other(role: LinkRole) -> LinkRole:
+    return LinkRole.ACCEPTOR if role is LinkRole.DIALLER else LinkRole.DIALLER

@@ -39,11 +39,11 @@ from warren.mirror.links.ports import (
     EndReason,
     Frame,
     Identity,
+    LinkRole,
     LinkSettings,
     LinkUser,
     NodeLinks,
     Part,
-    Role,
 )
 from warren.mirror.links.protocol import LinkProtocol
 from warren.mirror.links.records import check_identity
@@ -240,7 +240,7 @@ class Links(NodeLinks):
         self._sockets.add(socket)
         if self._stopping:
             socket.end(EndReason.STOPPED)
-        elif socket.link.role is Role.ACCEPTOR:
+        elif socket.link.role is LinkRole.ACCEPTOR:
             self._strangers[socket] = None
             if len(self._strangers) > self._settings.strangers_max:
                 next(iter(self._strangers)).end(EndReason.CROWDED_OUT)
@@ -251,7 +251,7 @@ class Links(NodeLinks):
         socket.node = peer.name
         other = self._up.get(peer.name)
         standing = other.standing if other is not None else None
-        if socket.link.role is Role.DIALLER:
+        if socket.link.role is LinkRole.DIALLER:
             reason = judge_acceptor(peer, standing)
         else:
             awaiting = self._is_awaiting(peer.name)
@@ -277,7 +277,7 @@ class Links(NodeLinks):
             "link_up",
             node=node,
             address=socket.address,
-            dialled_by=self.identity.name if socket.link.role is Role.DIALLER else node,
+            dialled_by=self.identity.name if socket.link.role is LinkRole.DIALLER else node,
             incarnation=event.peer.incarnation,
             software=event.peer.software or None,
         )
@@ -312,9 +312,9 @@ class Links(NodeLinks):
     # Inside
 
     def _accept(self) -> LinkSocket:
-        return self._new_socket(Role.ACCEPTOR, self._server_tls)
+        return self._new_socket(LinkRole.ACCEPTOR, self._server_tls)
 
-    def _new_socket(self, role: Role, tls: Tls | None, node: str | None = None) -> LinkSocket:
+    def _new_socket(self, role: LinkRole, tls: Tls | None, node: str | None = None) -> LinkSocket:
         link = LinkProtocol(
             role,
             self._secret,
@@ -347,7 +347,7 @@ class Links(NodeLinks):
         if node in self._up or dialling.attempt is not None:
             return
         tls = Tls(self._client_tls, dialling.host) if self._client_tls is not None else None
-        socket = dialling.attempt = self._new_socket(Role.DIALLER, tls, node)
+        socket = dialling.attempt = self._new_socket(LinkRole.DIALLER, tls, node)
         dial = self._loop.create_task(self._connect(socket, dialling.host, dialling.port))
         self._dials.add(dial)
         dial.add_done_callback(self._dials.discard)
@@ -411,7 +411,7 @@ class Links(NodeLinks):
 
     def _log_failed(self, socket: LinkSocket, event: Ended) -> None:
         reason = event.reason
-        dialled = socket.link.role is Role.DIALLER
+        dialled = socket.link.role is LinkRole.DIALLER
         quiet = reason in EXPECTED or (reason is EndReason.CONNECTION_LOST and not dialled)
         self._limited_log.event(
             logging.DEBUG if quiet else logging.WARNING,

@@ -106,7 +106,7 @@ REFUSALS = frozenset(
 """Reasons to refuse a link to a node that knows the secret."""
 
 
-class Role(Enum):
+class LinkRole(Enum):
     """The side of a connection that a node is on."""
 
     DIALLER = b"dialler"

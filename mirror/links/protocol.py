@@ -26,7 +26,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from warren.mirror.links.frames import HEADER, HEADER_BYTES, Control, FrameError, FrameReader
+from warren.mirror.links.frames import HEADER, HEADER_BYTES, Control, FrameReader, LinkFrameError
 from warren.mirror.links.handshake import (
     Ended,
     Established,
@@ -40,8 +40,8 @@ from warren.mirror.links.ports import (
     EndReason,
     Frame,
     Identity,
+    LinkRole,
     Part,
-    Role,
 )
 
 RECEIVED = struct.Struct("<Q")
@@ -86,7 +86,7 @@ class LinkProtocol:
 
     def __init__(
         self,
-        role: Role,
+        role: LinkRole,
         secret: bytes,
         own: Identity,
         nonce: bytes,
@@ -229,7 +229,7 @@ class LinkProtocol:
         ended = None
         try:
             controls = self._reader.read(data, frames)
-        except FrameError as error:
+        except LinkFrameError as error:
             ended = self._end(EndReason.DAMAGED, str(error))
         else:
             if controls:

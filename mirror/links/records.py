@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from warren.mirror.links.ports import REFUSALS, Counter, EndReason, Identity, Role
+from warren.mirror.links.ports import REFUSALS, Counter, EndReason, Identity, LinkRole
 
 SEAL_BYTES = 32
 LENGTH = struct.Struct("<H")
@@ -64,7 +64,7 @@ def check_identity(own: Identity) -> None:
     _DECODER.decode(octets)
 
 
-class Unreadable(Exception):
+class UnreadableRecord(Exception):
     """A record with a valid seal that is none of the three records."""
 
 
@@ -73,7 +73,7 @@ class Sealer:
 
     __slots__ = ("_count", "_direction", "_session_key")
 
-    def __init__(self, session_key: bytes, sender: Role) -> None:
+    def __init__(self, session_key: bytes, sender: LinkRole) -> None:
         self._session_key = session_key
         self._direction = sender.value
         self._count = 0
@@ -88,7 +88,7 @@ class Sealer:
     def open(self, sealed: bytes) -> Record | None:
         """The record in these octets, which are exactly one sealed record; None for a wrong seal.
 
-        Raises `Unreadable`.
+        Raises `UnreadableRecord`.
         """
         key = self._next_key()
         content = sealed[:-SEAL_BYTES]
@@ -97,7 +97,7 @@ class Sealer:
         try:
             record: Record = _DECODER.decode(_crypt(key, content[LENGTH.size :]))
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise Unreadable(str(error)) from error
+            raise UnreadableRecord(str(error)) from error
         return record
 
     def _next_key(self) -> bytes:

@@ -26,9 +26,9 @@ from warren.mirror.links.ports import (
     REFUSALS,
     EndReason,
     Frame,
+    LinkRole,
     LinkSettings,
     Part,
-    Role,
 )
 from warren.mirror.links.protocol import Frames, LinkEvent, LinkProtocol
 from warren.mirror.links.tls import describe
@@ -151,7 +151,7 @@ class LinkSocket(asyncio.Protocol):
             self.end(EndReason.TLS_FAILED, describe(error) if error is not None else None)
         elif isinstance(error, ssl.SSLError):
             self.end(EndReason.TLS_FAILED, describe(error))
-        elif self._tls and self.link.role is Role.DIALLER and not self.link.has_heard:
+        elif self._tls and self.link.role is LinkRole.DIALLER and not self.link.has_heard:
             # In TLS 1.3 the dialler has finished before the other side looks at its certificate,
             # and the alert may be lost with the connection.
             reason = "the peer closed; its log says whether it took our certificate"
@@ -325,7 +325,7 @@ class LinkSocket(asyncio.Protocol):
                 raw,
                 self,
                 tls.context,
-                server_side=self.link.role is Role.ACCEPTOR,
+                server_side=self.link.role is LinkRole.ACCEPTOR,
                 server_hostname=tls.hostname,
                 ssl_handshake_timeout=self._settings.handshake_s,
                 ssl_shutdown_timeout=CLOSE_GRACE_S,

@@ -18,8 +18,8 @@ from warren.mirror.carriers.ports import (
     StopReason,
     UpperLayer,
 )
-from warren.mirror.log.messages import Bye, Data, Hello, Message, Refusal, Welcome
-from warren.mirror.log.window import Window
+from warren.mirror.log.messages import Bye, CarrierRefusal, Data, Hello, Message, Welcome
+from warren.mirror.log.window import BatchWindow
 
 PATIENCE_TICKS = 10
 """Ticks that a new leader waits for the hello of a mirror that the definition names."""
@@ -76,7 +76,7 @@ class LogMember:
         self._record = record
         self._upper = upper
         self._effects = effects
-        self._window = Window(at)
+        self._window = BatchWindow(at)
         self._everywhere: Position = NOTHING
         # For a leader, by node: sessions of the mirrors that have said hello. `_presumed` has the
         # mirrors whose hello is awaited, with the ticks waited.
@@ -206,7 +206,7 @@ class LogMember:
         else:
             place = window.place_after(hello.end, epoch)
         if place is None:
-            self._effects.send(node, self.queue_id, Refusal(hello.incarnation, epoch))
+            self._effects.send(node, self.queue_id, CarrierRefusal(hello.incarnation, epoch))
             return
         self._effects.send(node, self.queue_id, Welcome(hello.incarnation))
         before = self._sessions.pop(node, None)
@@ -264,7 +264,7 @@ class LogMember:
         if not self._upper.has_begun:
             # This member has no copy to continue: it is to be sent new batches only, and not those
             # after the last batch it got.
-            self._window = Window()
+            self._window = BatchWindow()
         hello = Hello(self._me.incarnation, self.end, vote)
         self._effects.send(self._record.leader, self.queue_id, hello)
         self._effects.tick_soon(self)
@@ -307,7 +307,7 @@ class LogMember:
                     if self._is_bereaved:
                         self._is_bereaved = False
                         self._upper.members_changed((MemberId(node, PRESUMED),), ())
-            case Refusal(incarnation, epoch):
+            case CarrierRefusal(incarnation, epoch):
                 if (node, epoch) != (self._record.leader, self._record.epoch):
                     # This member says hello again until it knows the leader's own definition.
                     return

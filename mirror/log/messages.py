@@ -5,7 +5,7 @@
 | `Hello` | mirror | leader | send me the batches after this position; or: I voted for another |
 | `Welcome` | leader | mirror | this node leads, and sends |
 | `Data` | leader | mirror | a batch, and the position up to which all mirrors have everything |
-| `Refusal` | leader | mirror | I cannot go on from your position: begin anew |
+| `CarrierRefusal` | leader | mirror | I cannot go on from your position: begin anew |
 | `Bye` | both | both | this member has ended, though its node goes on |
 
 Every message begins with the octet of its kind and the id of the queue. `Data` is built and taken
@@ -57,7 +57,7 @@ class Data(NamedTuple):
     payload: bytes
 
 
-class Refusal(NamedTuple):
+class CarrierRefusal(NamedTuple):
     """`epoch` is the leader's: a mirror that knows an older definition does not know yet whether it
     is to keep its copy."""
 
@@ -69,7 +69,7 @@ class Bye(NamedTuple):
     incarnation: int
 
 
-Message: TypeAlias = Hello | Welcome | Data | Refusal | Bye
+Message: TypeAlias = Hello | Welcome | Data | CarrierRefusal | Bye
 
 _OF_ONE_NUMBER: Mapping[int, type[Welcome] | type[Bye]] = {
     Code.WELCOME: Welcome,
@@ -92,7 +92,7 @@ def encode(queue_id: int, message: Message) -> bytes:
             return _HEAD.pack(Code.WELCOME, queue_id) + _ONE.pack(incarnation)
         case Data(everywhere, payload):
             return data_head(queue_id, everywhere) + payload
-        case Refusal():
+        case CarrierRefusal():
             return _HEAD.pack(Code.REFUSAL, queue_id) + _REFUSAL.pack(*message)
         case Bye(incarnation):
             return _HEAD.pack(Code.BYE, queue_id) + _ONE.pack(incarnation)
@@ -111,7 +111,7 @@ def decode(octets: bytes) -> tuple[int, Message]:
             voted_in = (vote[0], vote[1]) if voted else None
             return queue_id, Hello(incarnation, (epoch, batch), voted_in)
         if code == Code.REFUSAL:
-            return queue_id, Refusal(*_REFUSAL.unpack(octets[start:]))
+            return queue_id, CarrierRefusal(*_REFUSAL.unpack(octets[start:]))
         (incarnation,) = _ONE.unpack(octets[start:])
     except struct.error as error:
         raise Undeliverable(f"a message of a log that cannot be read: {error}") from None

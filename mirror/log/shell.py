@@ -11,7 +11,7 @@ from warren.mirror.carriers.batch import NOTHING, Position
 from warren.mirror.carriers.ports import CarrierMember, MemberId, UpperLayer
 from warren.mirror.log.member import LogMember
 from warren.mirror.log.messages import Message, data_head, decode, encode
-from warren.mirror.messages.post import Kind, Post
+from warren.mirror.messages.post import Post, PostKind
 
 INCARNATION_BITS = 61
 
@@ -31,7 +31,7 @@ class LogShell:
         # The nodes whose links can take no more for now, and the members with more to send there.
         self._congested: dict[str, dict[LogMember, None]] = {}
         self._waiting: dict[LogMember, None] = {}
-        post.handle(Kind.LOG, self._frame)
+        post.handle(PostKind.LOG, self._frame)
         post.watch(self._node_up, self._node_down, self._set_congested)
 
     # `Carrier`
@@ -56,10 +56,10 @@ class LogShell:
     # `LogEffects`
 
     def send(self, node: str, queue_id: int, message: Message) -> bool:
-        return self._post.send(node, Kind.LOG, encode(queue_id, message))
+        return self._post.send(node, PostKind.LOG, encode(queue_id, message))
 
     def send_batch(self, node: str, queue_id: int, everywhere: Position, payload: bytes) -> bool:
-        return self._post.send(node, Kind.LOG, data_head(queue_id, everywhere), payload)
+        return self._post.send(node, PostKind.LOG, data_head(queue_id, everywhere), payload)
 
     def is_up(self, node: str) -> bool:
         return self._post.is_up(node)

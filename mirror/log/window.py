@@ -7,7 +7,7 @@ from collections import deque
 from warren.mirror.carriers.batch import NOTHING, Position
 
 
-class Window:
+class BatchWindow:
     """The batches by position and by place. A batch keeps its place: places count all batches ever
     appended.
 

@@ -9,7 +9,7 @@ import msgspec
 
 from warren.core.resources.alarms import Alarms, Resource
 from warren.core.resources.growth import Growth
-from warren.mirror.messages.post import Kind, Post, Undeliverable
+from warren.mirror.messages.post import Post, PostKind, Undeliverable
 
 SHARED = frozenset((Resource.MEMORY, Resource.DISK))
 """Resources whose alarms are told to other nodes. The alarm of a fault is not: its node is about
@@ -34,7 +34,7 @@ class AlarmNews:
         self._growth = growth
         self._post = post
         self._told = b""
-        post.handle(Kind.ALARMS, self._heard)
+        post.handle(PostKind.ALARMS, self._heard)
         post.watch(on_up=self._up, on_down=self._down)
         alarms.subscribe(self._changed)
         growth.watch(self._changed)
@@ -44,10 +44,10 @@ class AlarmNews:
         if news != self._told:
             self._told = news
             for node in self._post.peers():
-                self._post.send(node, Kind.ALARMS, news)
+                self._post.send(node, PostKind.ALARMS, news)
 
     def _up(self, node: str) -> None:
-        self._post.send(node, Kind.ALARMS, self._news())
+        self._post.send(node, PostKind.ALARMS, self._news())
 
     def _down(self, node: str) -> None:
         self._alarms.node_down(node)

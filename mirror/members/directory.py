@@ -7,7 +7,7 @@ Keys, below the prefix of the cluster; all values are JSON, except names:
 
 - `cluster/identity`: id, format and protocol of the cluster; created once.
 - `cluster/name`: the name that users gave the cluster.
-- `members/<node name>`: a `Member`, permanent.
+- `members/<node name>`: a `ClusterMember`, permanent.
 - `up/<node name>`: a `Presence`, under the node's lease.
 - `forgotten/<node id>`: the name of a member that was forgotten and may not come back.
 """
@@ -34,7 +34,7 @@ from warren.mirror.definitions.etcd_messages import (
     none_exists,
     put,
 )
-from warren.mirror.members.presence import ClusterIdentity, Member, Presence
+from warren.mirror.members.presence import ClusterIdentity, ClusterMember, Presence
 
 Record = TypeVar("Record")
 
@@ -43,11 +43,11 @@ class UnreadableMembership(Exception):
     """A value in etcd that this version of Warren does not understand; the text says why."""
 
 
-class Found(NamedTuple):
+class FoundMembers(NamedTuple):
     """Members and presences, by name, at a revision."""
 
     revision: int
-    members: Mapping[str, Member]
+    members: Mapping[str, ClusterMember]
     running: Mapping[str, Presence]
 
 
@@ -56,7 +56,7 @@ class NameState(NamedTuple):
 
     up: Presence | None
     up_revision: int
-    member: Member | None
+    member: ClusterMember | None
     member_revision: int
     forgotten: bool
 
@@ -119,14 +119,14 @@ class MemberDirectory:
     async def set_name(self, name: str) -> None:
         await self._etcd.txn(Txn(success=[put(self._name, name.encode())]))
 
-    async def look(self) -> Found:
+    async def look(self) -> FoundMembers:
         members, up = self._members, self._up
         answer = await self._etcd.txn(
             Txn(success=[get(members, end_of(members)), get(up, end_of(up))])
         )
-        return Found(
+        return FoundMembers(
             answer.header.revision,
-            {_name_in(kv, members): _read(kv, Member) for kv in _kvs(answer, 0)},
+            {_name_in(kv, members): _read(kv, ClusterMember) for kv in _kvs(answer, 0)},
             {_name_in(kv, up): _read(kv, Presence) for kv in _kvs(answer, 1)},
         )
 
@@ -142,13 +142,13 @@ class MemberDirectory:
         return NameState(
             _read(up[0], Presence) if up else None,
             up[0].mod_revision if up else 0,
-            _read(member[0], Member) if member else None,
+            _read(member[0], ClusterMember) if member else None,
             member[0].mod_revision if member else 0,
             bool(_kvs(answer, 2)),
         )
 
     async def claim(
-        self, name: str, state: NameState, member: Member, presence: Presence, lease: int
+        self, name: str, state: NameState, member: ClusterMember, presence: Presence, lease: int
     ) -> Claimed | None:
         """Write the node's member and presence; None when something has changed since `state`."""
         up, permanent = self._up + name.encode(), self._members + name.encode()

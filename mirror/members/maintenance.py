@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from warren.mirror.messages.post import Kind, Post, Undeliverable
+from warren.mirror.messages.post import Post, PostKind, Undeliverable
 
 IN_SERVICE, IN_MAINTENANCE = b"\0", b"\1"
 
@@ -19,7 +19,7 @@ class Maintenance:
         self._name = name
         self._post = post
         self._drained: set[str] = set()
-        post.handle(Kind.MAINTENANCE, self._heard)
+        post.handle(PostKind.MAINTENANCE, self._heard)
         post.watch(on_up=self._up, on_down=self._drained.discard)
 
     def may_lead(self, node: str) -> bool:
@@ -41,11 +41,11 @@ class Maintenance:
 
     def _tell(self, news: bytes) -> None:
         for node in self._post.peers():
-            self._post.send(node, Kind.MAINTENANCE, news)
+            self._post.send(node, PostKind.MAINTENANCE, news)
 
     def _up(self, node: str) -> None:
         if self._name in self._drained:
-            self._post.send(node, Kind.MAINTENANCE, IN_MAINTENANCE)
+            self._post.send(node, PostKind.MAINTENANCE, IN_MAINTENANCE)
 
     def _heard(self, node: str, payload: bytes) -> None:
         if payload == IN_MAINTENANCE:

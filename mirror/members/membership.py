@@ -24,7 +24,7 @@ from warren.mirror.definitions.cluster_log import logger
 from warren.mirror.definitions.ending import end_tasks
 from warren.mirror.definitions.etcd import EtcdClient, EtcdError, EtcdRefused, WatchStream
 from warren.mirror.members.directory import (
-    Found,
+    FoundMembers,
     MemberDirectory,
     NameState,
     UnreadableMembership,
@@ -32,8 +32,8 @@ from warren.mirror.members.directory import (
 from warren.mirror.members.presence import (
     RENEWALS_PER_TTL,
     ClusterIdentity,
+    ClusterMember,
     LeaseDeadline,
-    Member,
     Presence,
     presence_changes,
 )
@@ -70,7 +70,7 @@ class UnknownMember(MembershipRefused):
     """The cluster has no member with this name."""
 
 
-class Joined(NamedTuple):
+class JoinedCluster(NamedTuple):
     """`first`: no node was up, nor an earlier process of this one, so transient definitions are
     left over."""
 
@@ -106,7 +106,7 @@ class Membership:
         self._node_id = node_id
         self._clock = clock
         self._lease_ttl_s = lease_ttl_s
-        self._found = Found(0, {}, {})
+        self._found = FoundMembers(0, {}, {})
         self._own: Presence | None = None
         self._up_since = 0
         self._lease = 0
@@ -149,7 +149,7 @@ class Membership:
             task.add_done_callback(_raise_fault)
         return membership
 
-    def members(self) -> Mapping[str, Member]:
+    def members(self) -> Mapping[str, ClusterMember]:
         """All members by name, as last seen."""
         return self._found.members
 
@@ -170,7 +170,9 @@ class Membership:
         """Whether other nodes must still count this node as up; asks the clock at each call."""
         return self._deadline is not None and self._deadline.held(self._clock.now())
 
-    async def join(self, link_host: str, link_port: int, version: str, machine: str = "") -> Joined:
+    async def join(
+        self, link_host: str, link_port: int, version: str, machine: str = ""
+    ) -> JoinedCluster:
         """Become a member, if this node is none yet, and be up.
 
         The node takes over the presence that an earlier process of it has left. Raises
@@ -184,7 +186,7 @@ class Membership:
         for _ in range(TRIES_MAX):
             state = await self._directory.state_of(self._name, self._node_id)
             self._expect_may_join(state)
-            member = state.member or Member(self._node_id, now)
+            member = state.member or ClusterMember(self._node_id, now)
             member = msgspec.structs.replace(
                 member, incarnation=member.incarnation + 1, machine=machine
             )
@@ -196,7 +198,7 @@ class Membership:
                 self._own, self._up_since = presence, claimed.revision
                 self._begin_lease(lease.ID, LeaseDeadline(lease.TTL, sent_at))
                 self._see(await self._directory.look())
-                return Joined(presence, claimed.first)
+                return JoinedCluster(presence, claimed.first)
         raise DuplicateName(f"others keep claiming the name {self._name} of this node")
 
     async def leave(self, *, for_good: bool = False) -> None:
@@ -212,7 +214,7 @@ class Membership:
             with suppress(EtcdRefused):
                 await self._etcd.revoke_lease(lease)
 
-    async def forget(self, name: str) -> Member:
+    async def forget(self, name: str) -> ClusterMember:
         """Remove a member that is down, so that it cannot come back.
 
         Raises `MemberIsUp`, `UnknownMember`, `EtcdError`.
@@ -353,7 +355,7 @@ class Membership:
             with suppress(EtcdError, UnreadableMembership):
                 self._see(await self._directory.look())
 
-    def _see(self, found: Found) -> bool:
+    def _see(self, found: FoundMembers) -> bool:
         """Take over a newer state and report what has changed; return whether any presence has."""
         if found.revision < self._found.revision:
             return False

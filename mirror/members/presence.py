@@ -1,7 +1,7 @@
 """The rules of members, presences and leases, without I/O.
 
-- A `Member` is permanent, under the name of its node. A node is identified by its id, which is in
-  its data directory; the name belongs to that id until the member leaves or is forgotten.
+- A `ClusterMember` is permanent, under the name of its node. A node is identified by its id, which
+  is in its data directory; the name belongs to that id until the member leaves or is forgotten.
 - A `Presence` exists while its node keeps a lease alive. `incarnation` counts the times that the
   member has joined. So a node that was down and is up again differs from one that was up all the
   time, however quickly it came back.
@@ -21,7 +21,7 @@ RENEWALS_PER_TTL = 3
 """Keep-alives in the time of a lease: two may get lost before the lease is lost."""
 
 
-class Member(msgspec.Struct, frozen=True):
+class ClusterMember(msgspec.Struct, frozen=True):
     """`machine` is the same for nodes that are processes of one broker, else it is empty."""
 
     node_id: str

@@ -14,7 +14,7 @@ from warren.core.messages.stock import Stock
 from warren.core.node import Node
 from warren.core.scheduling.periodic import Periodic
 from warren.core.scheduling.waiting import run
-from warren.mirror.messages.post import Kind, Post, Undeliverable
+from warren.mirror.messages.post import Post, PostKind, Undeliverable
 
 INTERVAL_S = 1.0
 
@@ -28,7 +28,7 @@ class QuotaNews:
         self._post = post
         self._counts = False
         self._told: dict[str, Stock] = {}
-        post.handle(Kind.QUOTAS, self._heard)
+        post.handle(PostKind.QUOTAS, self._heard)
         post.watch(on_up=self._up, on_down=lambda peer: self._quotas.told(peer, {}))
         Periodic(node.clock, self._look).start()
 
@@ -51,7 +51,7 @@ class QuotaNews:
             self._tell(peer)
 
     def _tell(self, peer: str) -> None:
-        self._post.send(peer, Kind.QUOTAS, msgspec.msgpack.encode(self._told))
+        self._post.send(peer, PostKind.QUOTAS, msgspec.msgpack.encode(self._told))
 
     def _heard(self, peer: str, payload: bytes) -> None:
         try:

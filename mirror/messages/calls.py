@@ -17,7 +17,7 @@ import msgspec
 from warren.core import errors
 from warren.core.errors import BrokerError, NotFound
 from warren.core.scheduling.waiting import Awaited, Event, Waiting, run
-from warren.mirror.messages.post import Kind, Post, Undeliverable
+from warren.mirror.messages.post import Post, PostKind, Undeliverable
 
 Method: TypeAlias = Callable[..., Waiting[Any]]
 
@@ -77,8 +77,8 @@ class Calls:
         self._asked = 0
         # For each node: how often the link to it was lost.
         self._lost_links: Counter[str] = Counter()
-        post.handle(Kind.REQUEST, self._requested)
-        post.handle(Kind.ANSWER, self._answered)
+        post.handle(PostKind.REQUEST, self._requested)
+        post.handle(PostKind.ANSWER, self._answered)
         post.watch(on_up=lambda node: None, on_down=self._down)
 
     def serve(self, name: str, method: Method) -> None:
@@ -91,7 +91,7 @@ class Calls:
         call = Call()
         self._asked += 1
         question = msgspec.msgpack.encode((self._asked, name, arguments))
-        if self._post.send(node, Kind.REQUEST, question):
+        if self._post.send(node, PostKind.REQUEST, question):
             self._open.setdefault(node, {})[self._asked] = call
         else:
             call.answer(None, NodeDown(node))
@@ -128,7 +128,7 @@ class Calls:
 
     def _reply(self, node: str, number: int, value: Any, error: BrokerError | None) -> None:
         told = None if error is None else (_name(error), error.text)
-        self._post.send(node, Kind.ANSWER, msgspec.msgpack.encode((number, value, told)))
+        self._post.send(node, PostKind.ANSWER, msgspec.msgpack.encode((number, value, told)))
 
     def _answered(self, node: str, payload: bytes) -> None:
         try:

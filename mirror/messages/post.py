@@ -31,7 +31,7 @@ _KIND = struct.Struct("<H")
 Handler: TypeAlias = Callable[[str, bytes], None]
 
 
-class Kind(IntEnum):
+class PostKind(IntEnum):
     """The kinds of frames."""
 
     PIECE = 1
@@ -90,7 +90,7 @@ class Post:
 
     # Listeners
 
-    def handle(self, kind: Kind, handler: Handler) -> None:
+    def handle(self, kind: PostKind, handler: Handler) -> None:
         """Call the handler with sender and payload of each frame of this kind.
 
         The handler raises `Undeliverable` for a payload that makes no sense.
@@ -112,7 +112,7 @@ class Post:
 
     # Sending
 
-    def send(self, node: str, kind: Kind, *parts: Part) -> bool:
+    def send(self, node: str, kind: PostKind, *parts: Part) -> bool:
         """Send the parts as one payload of any length; False when the link is down."""
         links = self._links
         if links is None:
@@ -125,7 +125,7 @@ class Post:
             piece = whole[start : start + FRAME_BYTES_MAX - _KIND.size]
             last = start + len(piece) == size
             head = _KIND.pack(kind)
-            if not links.send(node, Kind.LAST_PIECE if last else Kind.PIECE, head, piece):
+            if not links.send(node, PostKind.LAST_PIECE if last else PostKind.PIECE, head, piece):
                 return False
         return True
 
@@ -154,7 +154,7 @@ class Post:
     def _frames(self, node: str, frames: list[Frame]) -> None:
         handlers = self._handlers
         for kind, payload in frames:
-            if kind == Kind.PIECE or kind == Kind.LAST_PIECE:
+            if kind == PostKind.PIECE or kind == PostKind.LAST_PIECE:
                 whole = self._piece(node, kind, payload)
                 if whole is None:
                     continue
@@ -174,7 +174,7 @@ class Post:
         pieces = self._pieces.setdefault(node, [])
         pieces.append(payload[_KIND.size :])
         self._piled[node] = piled
-        if kind == Kind.PIECE:
+        if kind == PostKind.PIECE:
             return None
         del self._pieces[node], self._piled[node]
         return _KIND.unpack_from(payload)[0], b"".join(pieces)

@@ -8,7 +8,7 @@ from warren.core.ports import Clock
 from warren.mirror.links.ports import Part
 from warren.mirror.messages.calls import Call
 from warren.mirror.messages.cargo import CarriedMessage
-from warren.mirror.messages.post import Kind
+from warren.mirror.messages.post import PostKind
 from warren.mirror.remote.publishes_under_way import AllPublishes
 
 Q_contra = TypeVar("Q_contra", contravariant=True)
@@ -22,7 +22,7 @@ class Leaders(AllPublishes, Protocol[Q_contra]):
 
     def is_up(self, node: str) -> bool: ...
 
-    def send(self, node: str, kind: Kind, *parts: Part) -> bool: ...
+    def send(self, node: str, kind: PostKind, *parts: Part) -> bool: ...
 
     def ask(self, node: str, method: str, *arguments: Any) -> Call: ...
 

@@ -22,7 +22,7 @@ from warren.core.scheduling.waiting import Event, Until
 from warren.mirror.messages.calls import Calls, NodeDown
 from warren.mirror.messages.cargo import Unpacker
 from warren.mirror.messages.origin import origin_name
-from warren.mirror.messages.post import Kind, Post, Undeliverable
+from warren.mirror.messages.post import Post, PostKind, Undeliverable
 from warren.mirror.remote.remote_client import Effects, RemoteClient
 from warren.mirror.remote.remote_queue import PUBLISH_HEAD
 from warren.mirror.remote.settling import PublishedReport, pack_report, unpack_numbers
@@ -44,7 +44,7 @@ class _Awaited:
     def __init__(self, timer: Timer) -> None:
         self.timer = timer
         # Questions and frames, in the order in which they came.
-        self.waiting: list[_Question | tuple[str, Kind, bytes]] = []
+        self.waiting: list[_Question | tuple[str, PostKind, bytes]] = []
 
 
 class _Question(Event):
@@ -96,16 +96,16 @@ class QueueHost:
 
     # Frames
 
-    def _handler(self, kind: Kind) -> Callable[[str, bytes], None]:
+    def _handler(self, kind: PostKind) -> Callable[[str, bytes], None]:
         return lambda node, payload: self._frame(node, kind, payload)
 
-    def _frame(self, node: str, kind: Kind, payload: bytes) -> None:
+    def _frame(self, node: str, kind: PostKind, payload: bytes) -> None:
         if len(payload) < _QUEUE.size:
             raise Undeliverable(f"a frame of {len(payload)} octets for a queue")
         (queue_id,) = _QUEUE.unpack_from(payload)
         awaited = self._awaited.get(queue_id)
         if awaited is None and queue_id not in self._node.local_queues:
-            if kind is not Kind.PUBLISH:
+            if kind is not PostKind.PUBLISH:
                 # Other frames are about consumers, deliveries or refusals, so the queue was here
                 # once, and is gone.
                 return
@@ -115,14 +115,14 @@ class QueueHost:
             return
         self._serve(node, self._session(node, queue_id), kind, payload)
 
-    def _serve(self, node: str, session: RemoteClient, kind: Kind, payload: bytes) -> None:
-        if kind is Kind.PUBLISH and self._is_stale(session.queue, payload):
+    def _serve(self, node: str, session: RemoteClient, kind: PostKind, payload: bytes) -> None:
+        if kind is PostKind.PUBLISH and self._is_stale(session.queue, payload):
             # The publisher's node sends it again when it hears of the present epoch, and may have
             # sent it to another leader meanwhile.
             return
-        if kind is Kind.PUBLISH and session.queue.is_held:
+        if kind is PostKind.PUBLISH and session.queue.is_held:
             self._held.setdefault(session.queue.queue_id, []).append((node, payload))
-        elif kind is Kind.PUBLISH:
+        elif kind is PostKind.PUBLISH:
             queue_id, origin = session.queue.queue_id, self._origin(node)
             if self._node.alarms.raised:
                 # If the queue has grown, the nodes that publish to it are told that it has.
@@ -130,12 +130,12 @@ class QueueHost:
             with self._mirroring.from_afar.publishing(queue_id, origin):
                 session.publish(self._unpacker.messages(payload, PUBLISH_HEAD.size))
             self._mirroring.from_afar.note_origin(queue_id, origin, session.received)
-        elif kind is Kind.SETTLE:
+        elif kind is PostKind.SETTLE:
             session.judge(*unpack_numbers(payload, _QUEUE.size))
-        elif kind is Kind.HEARD:
+        elif kind is PostKind.HEARD:
             _, upto = _unpack(_HEARD, payload)
             self._mirroring.from_afar.note_heard(session.queue.queue_id, self._origin(node), upto)
-        elif kind is Kind.CANCEL:
+        elif kind is PostKind.CANCEL:
             _, number = _unpack(_CONSUMER, payload)
             session.cancel(number)
         else:
@@ -153,7 +153,7 @@ class QueueHost:
                 # The link to the node is down, which is reported next: the node sends its publishes
                 # again.
                 continue
-            self._serve(node, self._session(node, queue.queue_id), Kind.PUBLISH, payload)
+            self._serve(node, self._session(node, queue.queue_id), PostKind.PUBLISH, payload)
 
     # Questions
 
@@ -290,11 +290,13 @@ class QueueHost:
                 waiting.happen()
                 continue
             node, kind, payload = waiting
-            if kind is Kind.PUBLISH:
+            if kind is PostKind.PUBLISH:
                 carried = self._unpacker.messages(payload, PUBLISH_HEAD.size)
                 numbers = [number for some in carried for number in some.numbers]
                 report = PublishedReport(max(numbers, default=0), numbers)
-                self._post.send(node, Kind.PUBLISHED, _QUEUE.pack(queue_id), pack_report(report))
+                self._post.send(
+                    node, PostKind.PUBLISHED, _QUEUE.pack(queue_id), pack_report(report)
+                )
 
     def _queue_gone(self, queue: LocalQueue) -> None:
         """End the sessions of a deleted queue; their nodes learn so from the definitions."""
@@ -336,10 +338,10 @@ class QueueHost:
             self._mirroring.from_afar.note_refused(queue_id, origin, number)
 
     def _deliver(self, node: str, head: bytes, parts: list[bytes]) -> None:
-        self._post.send(node, Kind.DELIVER, head, *parts)
+        self._post.send(node, PostKind.DELIVER, head, *parts)
 
     def _tell_cancelled(self, node: str, head: bytes) -> None:
-        self._post.send(node, Kind.CANCELLED, head)
+        self._post.send(node, PostKind.CANCELLED, head)
 
     def _flush_soon(self, session: RemoteClient, node: str) -> None:
         if not self._to_flush:
@@ -356,7 +358,7 @@ class QueueHost:
             report = session.report()
             if report is not None:
                 head = _QUEUE.pack(session.queue.queue_id)
-                self._post.send(node, Kind.PUBLISHED, head, pack_report(report))
+                self._post.send(node, PostKind.PUBLISHED, head, pack_report(report))
 
     def _link_congested(self, node: str, congested: bool) -> None:
         if congested:
@@ -389,7 +391,13 @@ class QueueHost:
             session.end()
 
 
-_SERVED = (Kind.PUBLISH, Kind.HEARD, Kind.SETTLE, Kind.CANCEL, Kind.CONSUMER_STATE)
+_SERVED = (
+    PostKind.PUBLISH,
+    PostKind.HEARD,
+    PostKind.SETTLE,
+    PostKind.CANCEL,
+    PostKind.CONSUMER_STATE,
+)
 
 
 def _unpack(layout: struct.Struct, payload: bytes) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ from warren.core.queues.subscriptions import cancel_all
 from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import Call, NodeDown
 from warren.mirror.messages.cargo import REDELIVERED, CarriedMessages
-from warren.mirror.messages.post import Kind
+from warren.mirror.messages.post import PostKind
 from warren.mirror.remote.leaders import Leaders
 from warren.mirror.remote.publishes_under_way import PublishesUnderWay
 from warren.mirror.remote.queue_end import QueueEnd, QueueMoved
@@ -274,7 +274,7 @@ class RemoteQueue(Queue):
         if number is None or self.deleted:
             return None
         self.flush()
-        self._leaders.send(self.leader, Kind.CANCEL, _CONSUMER.pack(self.queue_id, number))
+        self._leaders.send(self.leader, PostKind.CANCEL, _CONSUMER.pack(self.queue_id, number))
         if self._told or self._waiting or not self.auto_delete:
             return None
         return self._gone.unless_used(self._ask("leave"))
@@ -584,14 +584,14 @@ class RemoteQueue(Queue):
         gathered = self._publishes.take()
         if gathered:
             head = PUBLISH_HEAD.pack(self.queue_id, self.epoch)
-            if send(self.leader, Kind.PUBLISH, head, *gathered):
+            if send(self.leader, PostKind.PUBLISH, head, *gathered):
                 self._publishes.sent()
         if self._heard_upto:
-            send(self.leader, Kind.HEARD, _HEARD.pack(self.queue_id, self._heard_upto))
+            send(self.leader, PostKind.HEARD, _HEARD.pack(self.queue_id, self._heard_upto))
             self._heard_upto = 0
         verdicts, self._verdicts = self._verdicts, []
         for verdict, numbers in verdicts:
-            send(self.leader, Kind.SETTLE, queue, pack_numbers(verdict, numbers))
+            send(self.leader, PostKind.SETTLE, queue, pack_numbers(verdict, numbers))
         changed, self._changed = self._changed, {}
         for consumer in changed:
             number = self._numbers.get(consumer)
@@ -600,7 +600,7 @@ class RemoteQueue(Queue):
                 continue
             self._told[number] = (consumer, blocked)
             state = _CONSUMER_STATE.pack(self.queue_id, number, blocked, 0)
-            send(self.leader, Kind.CONSUMER_STATE, state)
+            send(self.leader, PostKind.CONSUMER_STATE, state)
 
     # Inside
 

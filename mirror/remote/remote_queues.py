@@ -13,7 +13,7 @@ from warren.core.queues.queue_owner import QueueOwner
 from warren.mirror.links.ports import Part
 from warren.mirror.messages.calls import Call, Calls
 from warren.mirror.messages.cargo import CarriedMessage, Unpacker
-from warren.mirror.messages.post import Kind, Post, Undeliverable
+from warren.mirror.messages.post import Post, PostKind, Undeliverable
 from warren.mirror.remote.remote_queue import RemoteQueue
 from warren.mirror.remote.settling import unpack_report
 
@@ -53,9 +53,9 @@ class RemoteQueues:
         self._owed = 0
         self._flow = False
         self._to_flush: dict[RemoteQueue, None] = {}
-        post.handle(Kind.PUBLISHED, self._published)
-        post.handle(Kind.DELIVER, self._delivered)
-        post.handle(Kind.CANCELLED, self._cancelled)
+        post.handle(PostKind.PUBLISHED, self._published)
+        post.handle(PostKind.DELIVER, self._delivered)
+        post.handle(PostKind.CANCELLED, self._cancelled)
         post.watch(on_up=self._up, on_down=self._down)
 
     def queue(
@@ -82,7 +82,7 @@ class RemoteQueues:
     def is_up(self, node: str) -> bool:
         return self._post.is_up(node)
 
-    def send(self, node: str, kind: Kind, *parts: Part) -> bool:
+    def send(self, node: str, kind: PostKind, *parts: Part) -> bool:
         return self._post.send(node, kind, *parts)
 
     def ask(self, node: str, method: str, *arguments: Any) -> Call:

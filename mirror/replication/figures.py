@@ -9,10 +9,10 @@ from typing import NamedTuple
 from warren.core.definitions.records import GroupRecord, QueueRecord
 from warren.core.ports import Key
 from warren.core.queues.queue import Queue
-from warren.mirror.gm.ring_view import Shown, shown_ring, shown_star
+from warren.mirror.gm.ring_view import ShownMember, shown_ring, shown_star
 from warren.mirror.replication.copies.copy_here import CopyHere
 from warren.mirror.replication.definition.promotion import Promotion
-from warren.mirror.replication.definition.replicas import Wanted
+from warren.mirror.replication.definition.replicas import WantedMirrors
 from warren.mirror.replication.elections.leaderless import waits_for
 from warren.mirror.replication.leading.known_copy import SyncProgress
 from warren.mirror.replication.leading.led_queue import LedQueue
@@ -52,7 +52,7 @@ class MirrorFigures:
         copies: Mapping[int, CopyHere],
         record_of: Callable[[Key, int], QueueRecord | None],
         group_record: Callable[[int], GroupRecord | None],
-        wanted_of: Callable[[Key], Wanted],
+        wanted_of: Callable[[Key], WantedMirrors],
     ) -> None:
         # How often this node was given the lead of a queue, and why.
         self.promotions = promotions
@@ -97,7 +97,7 @@ class MirrorFigures:
             return ""
         return waits_for(record, self._wanted_of(queue.key).promote_on_failure)
 
-    def ring(self, queue: Queue) -> list[Shown]:
+    def ring(self, queue: Queue) -> list[ShownMember]:
         """The members in the ring of a mirrored queue. Only its leader knows which of them are
         being synchronised or were asked to join."""
         record = self._record(queue)

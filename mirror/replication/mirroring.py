@@ -33,7 +33,7 @@ from warren.mirror.carriers.ports import Carrier, CarrierKind
 from warren.mirror.gm.shell import GroupShell
 from warren.mirror.log.shell import LogShell
 from warren.mirror.messages.calls import Calls
-from warren.mirror.messages.post import Kind, Post, Undeliverable
+from warren.mirror.messages.post import Post, PostKind, Undeliverable
 from warren.mirror.replication.carrier_switch import CarrierSwitch
 from warren.mirror.replication.copies.copies_here import MIRRORED, CopiesHere, settings_of
 from warren.mirror.replication.copies.copy_cards import CardFiles
@@ -51,7 +51,7 @@ from warren.mirror.replication.definition.replicas import (
     NO_LIMITS,
     Copies,
     SyncLimits,
-    Wanted,
+    WantedMirrors,
     next_leader,
     wanted_leader,
     wanted_mirrors,
@@ -162,7 +162,7 @@ class Mirroring:
     def attach(self, node: Node, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
         """Begin to serve this node; `new_backing` makes the backing queues of copies."""
         self._node = node
-        self._post.handle(Kind.MIRRORED, self._mirrored)
+        self._post.handle(PostKind.MIRRORED, self._mirrored)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
         self._leadership.attach(node)
         at = (self._calls, self._clock, node.turns, self._wanted_of, self._definitions.record_of)
@@ -322,22 +322,22 @@ class Mirroring:
         self._retained_sync.forget(queue.queue_id)
         self._leadership.end(queue)
 
-    def wanted(self, queue: LocalQueue) -> Wanted:
+    def wanted(self, queue: LocalQueue) -> WantedMirrors:
         return self._wanted_of(queue.key)
 
-    def _wanted_of(self, key: Key) -> Wanted:
+    def _wanted_of(self, key: Key) -> WantedMirrors:
         """The nodes that should have mirrors of a queue: its members, or else those that its policy
         names."""
         stored = self._metadata.get(key)
         if stored is None or not isinstance(stored.record, QueueRecord):
-            return Wanted()
+            return WantedMirrors()
         record = stored.record
         if record.members:
-            return Wanted.of_members(record.members, record.leader, self._sync_limits)
+            return WantedMirrors.of_members(record.members, record.leader, self._sync_limits)
         _, vhost, name = key
         kind = type_of(from_plain(record.arguments))
         applied = self._node.policies.applied(vhost, name, "queue", kind)
-        return Wanted.of(applied.definition, self._sync_limits)
+        return WantedMirrors.of(applied.definition, self._sync_limits)
 
     def reconcile(self, queue: LocalQueue) -> None:
         """Do the next step towards the mirrors that the policy of the queue wants."""
@@ -555,7 +555,7 @@ class Mirroring:
             led.leader.flush()
 
     def send_slice(self, mirror: str, payload: bytes) -> None:
-        self._post.send(mirror, Kind.SLICE, payload)
+        self._post.send(mirror, PostKind.SLICE, payload)
 
     def group_joined(self, led: LedQueue) -> None:
         self._clock.call_soon(lambda: self.reconcile(led.queue))

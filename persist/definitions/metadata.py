@@ -39,7 +39,7 @@ from warren.core.definitions.record_format import (
     unpacked,
 )
 from warren.core.log_line import log_event
-from warren.core.ports import Commit, Key, Stored, Unreadable
+from warren.core.ports import Commit, Key, Stored, UnreadableText
 from warren.persist.definitions.database import (
     MAP_BYTES_FIRST,
     DamagedMetadata,
@@ -151,7 +151,7 @@ class LmdbMetadataStore(DefinitionTable):
             try:
                 yield decode_definition(key, value)
             except DamagedMetadata as error:
-                self.unreadable[key] = Unreadable(shown_key(key), str(error))
+                self.unreadable[key] = UnreadableText(shown_key(key), str(error))
                 log_event(
                     logger,
                     logging.ERROR,

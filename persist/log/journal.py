@@ -37,7 +37,7 @@ from warren.persist.layout.format import (
     place_of,
     record_head,
 )
-from warren.persist.log.log_writer import LogWriter, Piece
+from warren.persist.log.log_writer import FilePiece, LogWriter
 from warren.persist.log.message_store import MessageStore, StoreFile
 from warren.persist.log.store_context import StoreContext
 
@@ -156,7 +156,7 @@ class Journal:
         context: StoreContext,
         store: MessageStore,
         writer: LogWriter,
-        group: GroupCommit[Piece],
+        group: GroupCommit[FilePiece],
         *,
         on_batch: Callable[[int, int], None],
         on_synced: Callable[[], None],
@@ -379,7 +379,7 @@ class Journal:
         self.unwritten_bytes -= batch.taken
         return batch
 
-    def _written(self, piece: Piece, batch: OpenBatch) -> None:
+    def _written(self, piece: FilePiece, batch: OpenBatch) -> None:
         """The batch is synced: tell the publishers that wait for it, and go on."""
         self._store.written(piece, self._writer.generation)
         self._writing = False

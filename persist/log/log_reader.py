@@ -41,7 +41,7 @@ def is_room(file: File, offset: int, size: int) -> bool:
     return size <= 0 or (size <= ROOM_BYTES and file.read(offset, size).count(0) == size)
 
 
-class Found(NamedTuple):
+class FoundRecord(NamedTuple):
     """A whole record, its place and length."""
 
     place: int
@@ -69,7 +69,7 @@ class Scan:
         self.sealed = False
         self.batches = 0
 
-    def records(self) -> Iterator[Found]:
+    def records(self) -> Iterator[FoundRecord]:
         """Every whole record, in order. May raise OSError."""
         while True:
             head = self._file.read(self.end, BATCH_HEADER_BYTES)
@@ -114,7 +114,7 @@ class Scan:
         tail = self._file.read(room_at, size - room_at)
         return room_at - self.end + len(tail.rstrip(b"\0"))
 
-    def _read_batch(self, header: BatchHeader, size: int) -> tuple[list[Found], list[Harm]]:
+    def _read_batch(self, header: BatchHeader, size: int) -> tuple[list[FoundRecord], list[Harm]]:
         data = self._file.read(self.end + BATCH_HEADER_BYTES, size - BATCH_HEADER_BYTES)
         found, harm = self._parse(header, data)
         missing = size - BATCH_HEADER_BYTES - len(data)
@@ -132,8 +132,8 @@ class Scan:
         footer = decode_footer(head[:FOOTER_BYTES])
         return footer is not None and footer.size == at
 
-    def _parse(self, header: BatchHeader, data: bytes) -> tuple[list[Found], list[Harm]]:
-        found: list[Found] = []
+    def _parse(self, header: BatchHeader, data: bytes) -> tuple[list[FoundRecord], list[Harm]]:
+        found: list[FoundRecord] = []
         harm: list[Harm] = []
         base = self.end + BATCH_HEADER_BYTES
         at = 0
@@ -143,7 +143,7 @@ class Scan:
             except Damaged as damage:
                 harm.append(Harm(base + at, length, str(damage)))
             else:
-                found.append(Found(place_of(self._file_id, base + at), length, record))
+                found.append(FoundRecord(place_of(self._file_id, base + at), length, record))
             at += aligned(length)
         return found, harm
 

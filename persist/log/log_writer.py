@@ -42,7 +42,7 @@ SMALL_IN_A_ROW = 8
 """A file is given room after this number of consecutive pieces of at most `SMALL_BYTES`."""
 
 
-class Piece(NamedTuple):
+class FilePiece(NamedTuple):
     """Octets for one file at an offset. They follow the piece before, or begin the next file.
 
     `seals`: the file is full, and its footer follows.
@@ -79,7 +79,7 @@ class LogWriter:
         """The generation of the file written last."""
         return 0 if self._header is None else self._header.generation
 
-    def write(self, pieces: Sequence[Piece]) -> None:
+    def write(self, pieces: Sequence[FilePiece]) -> None:
         """Raises OSError; the same pieces can be written again then."""
         for piece in pieces:
             self._write_piece(piece)
@@ -90,7 +90,7 @@ class LogWriter:
             self._file.close()
             self._file = None
 
-    def _write_piece(self, piece: Piece) -> None:
+    def _write_piece(self, piece: FilePiece) -> None:
         header = self._header
         if header is None or header.file_id < piece.header.file_id:
             self._create(piece.header)
@@ -179,7 +179,7 @@ class LogWriter:
                 self._doubtful = True
                 raise
 
-    def _replace(self, piece: Piece) -> None:
+    def _replace(self, piece: FilePiece) -> None:
         """Write the file anew, up to and with this piece, as its next generation."""
         assert self._file is not None and self._header is not None
         header = self._header._replace(generation=self._header.generation + 1)

@@ -33,7 +33,7 @@ from warren.persist.layout.format import (
     place_of,
 )
 from warren.persist.layout.segment import Segment
-from warren.persist.log.log_writer import Piece, file_name
+from warren.persist.log.log_writer import FilePiece, file_name
 from warren.persist.log.store_context import StoreContext
 
 
@@ -151,7 +151,7 @@ class MessageStore:
             self.current = self.files[self._last_id] = StoreFile(self._last_id)
         return self.current
 
-    def appended(self, file: StoreFile, data: bytes) -> Piece:
+    def appended(self, file: StoreFile, data: bytes) -> FilePiece:
         """Note octets for the end of the current file; return the piece for the writer."""
         offset = file.size
         file.size += len(data)
@@ -162,7 +162,7 @@ class MessageStore:
             if not file.live_count:
                 self._dead.add(file)
         header = FileHeader(self._node_id, file.file_id, 0, self._start, self._now_us())
-        return Piece(header, offset, data, file.sealed)
+        return FilePiece(header, offset, data, file.sealed)
 
     def seal(self) -> None:
         """Begin a new file with the next batch."""
@@ -172,7 +172,7 @@ class MessageStore:
             if not current.live_count:
                 self._dead.add(current)
 
-    def written(self, piece: Piece, generation: int) -> None:
+    def written(self, piece: FilePiece, generation: int) -> None:
         """Note that the piece is on disk, in this generation of its file."""
         file = self.files.get(piece.header.file_id)
         if file is None:

@@ -37,7 +37,7 @@ from warren.persist.layout.format import (
 )
 from warren.persist.layout.segment import Segment
 from warren.persist.log.log_files import find_log_files, read_survivors
-from warren.persist.log.log_reader import Found, Scan
+from warren.persist.log.log_reader import FoundRecord, Scan
 from warren.persist.log.log_writer import file_name
 from warren.persist.log.message_store import StoreFile
 from warren.persist.recovery.stored_index import StoredIndex
@@ -357,7 +357,7 @@ class Recovery:
             messages=restored,
         )
 
-    def _whole_records(self, opened: File, stored: StoreFile) -> Iterator[Found]:
+    def _whole_records(self, opened: File, stored: StoreFile) -> Iterator[FoundRecord]:
         """All whole records of a file, in the order of their places."""
         if stored.moved is None:
             yield from Scan(opened, stored.file_id, FILE_HEADER_BYTES, complete=True).records()
@@ -368,7 +368,7 @@ class Recovery:
             except Damaged:
                 # The damage is reported when the message is read.
                 continue
-            yield Found(place_of(stored.file_id, before), length, record)
+            yield FoundRecord(place_of(stored.file_id, before), length, record)
 
     def _segment_read(self) -> None:
         self._segments_done += 1
@@ -459,7 +459,7 @@ class Recovery:
         finally:
             file.close()
 
-    def _apply(self, found: Found) -> None:
+    def _apply(self, found: FoundRecord) -> None:
         self.replayed += 1
         try:
             self._index.apply(found)
@@ -552,5 +552,5 @@ class Recovery:
                 stored.live_bytes += length
 
 
-def _log_damage(found: Found, damage: Damaged) -> None:
+def _log_damage(found: FoundRecord, damage: Damaged) -> None:
     log_event(log, logging.ERROR, "journal_damaged", place=f"{found.place:x}", reason=damage)

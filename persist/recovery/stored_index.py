@@ -48,7 +48,7 @@ from warren.persist.layout.segment import (
     read_segment,
 )
 from warren.persist.log.log_files import hexadecimal
-from warren.persist.log.log_reader import Found
+from warren.persist.log.log_reader import FoundRecord
 
 log = logging.getLogger("warren.storage")
 
@@ -266,7 +266,7 @@ class StoredIndex:
         is_later = self._checkpoint_place < place <= end and place == aligned(place)
         return is_later or is_next_file
 
-    def restore(self, found: Found) -> bool:
+    def restore(self, found: FoundRecord) -> bool:
         """Enter a record of a damaged segment again, unless its message is known to be gone.
 
         Records are to come in the order of their places. Whether an entry was made. Raises
@@ -316,7 +316,7 @@ class StoredIndex:
 
     # The journal
 
-    def apply(self, found: Found) -> None:
+    def apply(self, found: FoundRecord) -> None:
         """Take a record of the journal into account. Raises `Damaged`."""
         record = found.record
         if not self._only(record.queue):

@@ -58,7 +58,7 @@ IDLE_S = 1.0
 Write: TypeAlias = tuple[Segment, Path, int, bytes]
 
 
-class Outcome:
+class JobOutcome:
     """The result of a background job; its thread sets it, the loop reads it."""
 
     __slots__ = ("error",)
@@ -338,7 +338,7 @@ class Checkpointer:
         whatever batches come meanwhile.
         """
         self._busy = True
-        outcome = Outcome()
+        outcome = JobOutcome()
 
         def finish() -> None:
             if self._closed:

@@ -44,7 +44,7 @@ from warren.persist.layout.format import (
 )
 from warren.persist.log.combine import Combiner
 from warren.persist.log.journal import CONGESTED_BYTES, RELIEVED_BYTES, Journal
-from warren.persist.log.log_writer import LogWriter, Piece
+from warren.persist.log.log_writer import FilePiece, LogWriter
 from warren.persist.log.message_store import MessageStore
 from warren.persist.log.store_context import StoreContext
 from warren.persist.recovery.recovery import (
@@ -206,7 +206,7 @@ class Storage:
 
     def _group_commit(
         self, name: str, writer: LogWriter, run: Callable[[Job], None]
-    ) -> GroupCommit[Piece]:
+    ) -> GroupCommit[FilePiece]:
         return GroupCommit(
             writer.write,
             run=run,
@@ -407,7 +407,7 @@ class Storage:
         self._watch_flow()
         return place
 
-    def _paged_out(self, piece: Piece) -> None:
+    def _paged_out(self, piece: FilePiece) -> None:
         self.transient.written(piece, 0)
         self._transient_owed -= len(piece.data)
         self._watch_flow()

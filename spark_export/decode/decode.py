@@ -42,7 +42,7 @@ from warren.spark_export.snapshot.layout import (
     sums_wrong,
 )
 from warren.spark_export.snapshot.options import BodyFormat, Include, Mode, ReadOptions
-from warren.spark_export.snapshot.pinned_log import Fetched, PinnedLog, Trouble
+from warren.spark_export.snapshot.pinned_log import FetchedRecords, PinnedLog, Trouble
 from warren.spark_export.values import arrow_columns
 from warren.spark_export.values.basic_properties import BY_NAME
 from warren.spark_export.values.variant import TIMESTAMP_END_S, parse_json
@@ -220,7 +220,7 @@ class _UnitDecoder:
     # Damage
 
     def _whole(
-        self, entries: NDArray[np.void], fetched: Fetched, troubles: dict[int, Trouble]
+        self, entries: NDArray[np.void], fetched: FetchedRecords, troubles: dict[int, Trouble]
     ) -> _Messages:
         """The undamaged records; the others are added to `troubles`."""
         rows = fetched.rows

@@ -30,7 +30,7 @@ from warren.spark_export.errors import (
 from warren.spark_export.export.export_plan import (
     LATEST,
     PLAN_FILE,
-    Plan,
+    ExportPlan,
     Wish,
     options_fields,
     options_from,
@@ -121,7 +121,9 @@ def default_export_id() -> str:
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
 
 
-def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> Plan | Manifest:
+def begin(
+    data_directory: Path, destination: Where, export: str, wish: Wish
+) -> ExportPlan | Manifest:
     """The plan of the export, new or an earlier one; or its manifest if it is finished.
 
     Raises `OptionRefused`, `QueueUnknown`, `RecordDamaged`, `SnapshotGone`, `StoreRefused`,
@@ -157,7 +159,7 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
     try:
         if base is not None:
             _check_same_node(base, snapshot)
-        plan = Plan(
+        plan = ExportPlan(
             export,
             snapshot,
             wish.snapshot is None,
@@ -180,7 +182,7 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
     return plan
 
 
-def tasks(destination: Where, plan: Plan) -> list[ExportTask]:
+def tasks(destination: Where, plan: ExportPlan) -> list[ExportTask]:
     """The tasks of a plan, the same at each call. Raises `StoreRefused`, OSError."""
     seen = {} if plan.since is None else read_manifest(destination, plan.since).high_water
     spans = [(at, Interval(seen.get(f"{at.queue_id:016x}"))) for at in _queues(plan)]
@@ -202,7 +204,7 @@ def tasks(destination: Where, plan: Plan) -> list[ExportTask]:
 
 
 def finish(
-    destination: Where, plan: Plan, files: Iterable[ExportedFile], schema: dict[str, Any]
+    destination: Where, plan: ExportPlan, files: Iterable[ExportedFile], schema: dict[str, Any]
 ) -> Manifest:
     """Append the files to the table, if there is one, write the manifest, and clean up.
 
@@ -422,7 +424,7 @@ def _check_same_table(base: Manifest, wish: Wish) -> None:
         )
 
 
-def _check_last(destination: Where, plan: Plan) -> None:
+def _check_last(destination: Where, plan: ExportPlan) -> None:
     """Refuse a base that another export to the table went on from: messages would come twice.
 
     The table refuses that too, but after all files are written. Raises `OptionRefused`,
@@ -479,7 +481,7 @@ def _check_same_node(base: Manifest, snapshot: Snapshot) -> None:
         )
 
 
-def _queues(plan: Plan) -> list[PinnedQueue]:
+def _queues(plan: ExportPlan) -> list[PinnedQueue]:
     return select_queues(plan.snapshot, plan.selector, taken_for_it=plan.owns_snapshot)
 
 

@@ -58,7 +58,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExportPlan:
     """The fixed plan of an export that has begun."""
 
     export: str
@@ -72,7 +72,7 @@ class Plan:
     table: TableChoice | None
 
 
-def plan_fields(plan: Plan) -> dict[str, Any]:
+def plan_fields(plan: ExportPlan) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "snapshot": str(plan.snapshot.directory.absolute()),
@@ -82,7 +82,7 @@ def plan_fields(plan: Plan) -> dict[str, Any]:
     }
 
 
-def options_fields(plan: Plan) -> dict[str, Any]:
+def options_fields(plan: ExportPlan) -> dict[str, Any]:
     options = {name: getattr(plan.options, name) for name in OPTIONS}
     return {
         "selector": asdict(plan.selector),
@@ -105,7 +105,7 @@ def options_from(read: dict[str, Any]) -> ReadOptions:
     )
 
 
-def read_plan(shelf: Shelf, export: str, wish: Wish) -> Plan:
+def read_plan(shelf: Shelf, export: str, wish: Wish) -> ExportPlan:
     """The plan of an unfinished export. Raises `OptionRefused`, `SnapshotGone`, `StoreRefused`."""
     staging = f"{shelf.shown}/{staging_folder(export)}"
     path = f"{staging}/{PLAN_FILE}"
@@ -117,7 +117,7 @@ def read_plan(shelf: Shelf, export: str, wish: Wish) -> Plan:
         names = selector["names"]
         table = fields.get("table")
         directory = Path(fields["snapshot"])
-        known = Plan(
+        known = ExportPlan(
             export,
             _open(directory, staging),
             fields["owns_snapshot"],

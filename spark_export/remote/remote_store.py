@@ -27,7 +27,7 @@ from warren.spark_export.errors import (
     SparkExportError,
     StoreRefused,
 )
-from warren.spark_export.node_urls import Login, NodeAddress
+from warren.spark_export.node_urls import NodeAddress, NodeLogin
 from warren.spark_export.remote.cursor_keeper import CursorKeeper, leave
 from warren.spark_export.remote.lease_keeper import release_with
 from warren.spark_export.remote.remote_files import RemoteFiles
@@ -137,7 +137,7 @@ class RemoteStore:
     snapshot_every_s = 1.0
     """A node serves its clients while it makes a snapshot, so streams ask less often."""
 
-    def __init__(self, entries: list[NodeAddress], login: Login) -> None:
+    def __init__(self, entries: list[NodeAddress], login: NodeLogin) -> None:
         self._entries = entries
         self._login = login
         self._cursors: dict[str, RemoteCursor] = {}

@@ -22,7 +22,12 @@ from typing import Final, Self
 
 from warren.spark_export.errors import PublishFailed
 from warren.spark_export.sink.encoded_rows import EncodedRows
-from warren.spark_export.sink.publisher_protocol import Login, Patience, Phase, PublisherProtocol
+from warren.spark_export.sink.publisher_protocol import (
+    Patience,
+    PublisherProtocol,
+    SinkLogin,
+    SinkPhase,
+)
 from warren.spark_export.sink.sink_options import BrokerAddress, SinkOptions
 
 WRITE_BYTES: Final = 128 << 10
@@ -51,7 +56,7 @@ class AmqpPublisher:
         self._socket = _connect(address, options.connect_timeout_s)
         self._poll = select.poll()
         self._protocol = PublisherProtocol(
-            Login(address.username, address.password, address.vhost, purpose),
+            SinkLogin(address.username, address.password, address.vhost, purpose),
             Patience(options.confirm_timeout_s, options.connect_timeout_s, options.heartbeat_s),
             confirms=options.confirms,
             now=time.monotonic(),
@@ -95,7 +100,9 @@ class AmqpPublisher:
         with self._lock:
             self._run_until(lambda: not self._protocol.unconfirmed)
             self._protocol.close(time.monotonic())
-            self._run_until(lambda: self._protocol.phase in (Phase.AWAITING_CLOSE_OK, Phase.CLOSED))
+            self._run_until(
+                lambda: self._protocol.phase in (SinkPhase.AWAITING_CLOSE_OK, SinkPhase.CLOSED)
+            )
         self.close()
 
     def close(self) -> None:
@@ -183,7 +190,7 @@ class AmqpPublisher:
                 self._protocol.sent(time.monotonic())
 
     def _read(self) -> None:
-        while self._protocol.phase is not Phase.CLOSED:
+        while self._protocol.phase is not SinkPhase.CLOSED:
             try:
                 data = self._socket.recv(READ_BYTES)
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -218,7 +225,7 @@ class AmqpPublisher:
         self._protocol.close(time.monotonic())
         # Output under way is sent to its end: the rest of a frame, and perhaps a close-ok.
         self._exchange()
-        while self._protocol.phase is not Phase.CLOSED and time.monotonic() < until:
+        while self._protocol.phase is not SinkPhase.CLOSED and time.monotonic() < until:
             self._wait(until)
             self._exchange()
 
@@ -228,7 +235,7 @@ class AmqpPublisher:
             # The thread that holds the lock exchanges octets itself.
             if self._lock.acquire(blocking=False):
                 try:
-                    if self._ended.is_set() or self._protocol.phase is Phase.CLOSED:
+                    if self._ended.is_set() or self._protocol.phase is SinkPhase.CLOSED:
                         return
                     self._exchange()
                 finally:

@@ -12,7 +12,7 @@ METHOD_FIXED_BYTES = 13
 FRAME_HEADER_BYTES = 7
 
 
-class Message(NamedTuple):
+class RowMessage(NamedTuple):
     """The description of a message in a text for people."""
 
     exchange: str
@@ -41,13 +41,13 @@ class EncodedRows:
         """The frames of the rows `first` to `end` (exclusive)."""
         return self.data[int(self.offsets[first]) : int(self.offsets[end])]
 
-    def message(self, number: int) -> Message:
+    def message(self, number: int) -> RowMessage:
         """The message that this row publishes, read from its frames."""
         octets = bytes(self.view(number, number + 1))
         exchange, at = _short_string(octets, METHOD_FIXED_BYTES)
         routing_key, at = _short_string(octets, at)
         # Skips the bits and the end of this frame, and the header of the next one.
-        return Message(exchange, routing_key, message_id(octets[at + 2 + FRAME_HEADER_BYTES :]))
+        return RowMessage(exchange, routing_key, message_id(octets[at + 2 + FRAME_HEADER_BYTES :]))
 
 
 def _short_string(octets: bytes, at: int) -> tuple[str, int]:

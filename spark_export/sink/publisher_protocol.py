@@ -27,7 +27,7 @@ from pamqp import base, commands, frame, heartbeat
 from pamqp.common import FieldTable
 from pamqp.exceptions import PAMQPException
 
-from warren.spark_export.sink.encoded_rows import EncodedRows, Message
+from warren.spark_export.sink.encoded_rows import EncodedRows, RowMessage
 from warren.spark_export.values.basic_properties import message_id
 
 CHANNEL: Final = 1
@@ -56,7 +56,7 @@ _FRAME_HEADER_BYTES = 7
 _METHOD, _CONTENT_HEADER, _CONTENT_BODY, _HEARTBEAT = 1, 2, 3, 8
 
 
-class Phase(Enum):
+class SinkPhase(Enum):
     """The method that the broker has to send next."""
 
     AWAITING_START = "connection.start"
@@ -72,17 +72,17 @@ class Phase(Enum):
 
 OPENING = frozenset(
     {
-        Phase.AWAITING_START,
-        Phase.AWAITING_TUNE,
-        Phase.AWAITING_OPEN_OK,
-        Phase.AWAITING_CHANNEL,
-        Phase.AWAITING_SELECT_OK,
+        SinkPhase.AWAITING_START,
+        SinkPhase.AWAITING_TUNE,
+        SinkPhase.AWAITING_OPEN_OK,
+        SinkPhase.AWAITING_CHANNEL,
+        SinkPhase.AWAITING_SELECT_OK,
     }
 )
-ENDING = frozenset({Phase.AWAITING_CLOSE_OK, Phase.CLOSED})
+ENDING = frozenset({SinkPhase.AWAITING_CLOSE_OK, SinkPhase.CLOSED})
 
 
-class Login(NamedTuple):
+class SinkLogin(NamedTuple):
     """The user and the virtual host to log in to; the broker shows `purpose` among its
     connections."""
 
@@ -117,8 +117,8 @@ class _Sent(NamedTuple):
 class PublisherProtocol:
     """One connection with one channel."""
 
-    def __init__(self, login: Login, patience: Patience, *, confirms: bool, now: float) -> None:
-        self.phase = Phase.AWAITING_START
+    def __init__(self, login: SinkLogin, patience: Patience, *, confirms: bool, now: float) -> None:
+        self.phase = SinkPhase.AWAITING_START
         self.failure: str | None = None
         self.blocked: str | None = None
         """Why the broker wants no publishes now; None if it takes them."""
@@ -139,7 +139,7 @@ class PublisherProtocol:
     @property
     def ready(self) -> bool:
         """Whether publishes may be sent, unless `blocked`."""
-        return self.phase is Phase.READY
+        return self.phase is SinkPhase.READY
 
     @property
     def unconfirmed(self) -> int:
@@ -171,27 +171,27 @@ class PublisherProtocol:
         """Close the channel, then the connection. The broker answers the first close when it has
         dealt with everything published on the channel, so returned messages have come by then."""
         self._last_progress = now
-        if self.phase is Phase.READY and self.failure is None:
-            self.phase = Phase.AWAITING_CHANNEL_CLOSE_OK
+        if self.phase is SinkPhase.READY and self.failure is None:
+            self.phase = SinkPhase.AWAITING_CHANNEL_CLOSE_OK
             self._send(commands.Channel.Close(REPLY_SUCCESS, "done", 0, 0), CHANNEL)
-        elif self.phase in (Phase.AWAITING_START, Phase.AWAITING_TUNE):
+        elif self.phase in (SinkPhase.AWAITING_START, SinkPhase.AWAITING_TUNE):
             # Before connection.open there is nothing to close (4.2.2).
-            self.phase = Phase.CLOSED
+            self.phase = SinkPhase.CLOSED
         elif self.phase not in ENDING:
             self._close_connection()
 
     def receive_eof(self, reason: str) -> None:
         """Note that the socket has ended."""
-        if self.phase is Phase.AWAITING_TUNE:
+        if self.phase is SinkPhase.AWAITING_TUNE:
             reason += ", as some do who refuse a login"
         if self.phase not in ENDING:
             self._fail(f"the connection was lost: {reason}{self._at_stake()}")
-        self.phase = Phase.CLOSED
+        self.phase = SinkPhase.CLOSED
 
     def deadline(self) -> float | None:
         """The time at which `tick` has to be called next; None if nothing is waited for."""
         times = []
-        if self.heartbeat_s and self.phase is not Phase.CLOSED:
+        if self.heartbeat_s and self.phase is not SinkPhase.CLOSED:
             times.append(self._last_sent + self.heartbeat_s / 2)
             times.append(self._last_received + SILENCES_MAX * self.heartbeat_s)
         patience_s = self._patience_now()
@@ -224,7 +224,7 @@ class PublisherProtocol:
         self._last_received = now
         received = self._received + data if self._received else data
         at, end = 0, len(received)
-        while end - at >= FRAME_OVERHEAD and self.phase is not Phase.CLOSED:
+        while end - at >= FRAME_OVERHEAD and self.phase is not SinkPhase.CLOSED:
             kind, channel, size = _FRAME_HEADER.unpack_from(received, at)
             if kind == PROTOCOL_HEADER[0]:
                 self._break_off(f"the broker speaks another protocol: {received[at : at + 8]!r}")
@@ -255,7 +255,7 @@ class PublisherProtocol:
                 # The body of a returned message is not needed.
                 self._break_off(f"a frame of type {kind}")
             at = stop
-        self._received = received[at:] if self.phase is not Phase.CLOSED else b""
+        self._received = received[at:] if self.phase is not SinkPhase.CLOSED else b""
 
     # Opening
 
@@ -272,7 +272,7 @@ class PublisherProtocol:
         }
         response = f"\0{self._login.username}\0{self._login.password}"
         self._send(commands.Connection.StartOk(properties, "PLAIN", response, "en_US"), 0)
-        self.phase = Phase.AWAITING_TUNE
+        self.phase = SinkPhase.AWAITING_TUNE
 
     def _receive_tune(self, method: commands.Connection.Tune, now: float) -> None:
         # 0 means no limit, or no heartbeats.
@@ -281,21 +281,21 @@ class PublisherProtocol:
         self.heartbeat_s = min(asked, method.heartbeat or asked)
         self._send(commands.Connection.TuneOk(CHANNEL, self.frame_max, self.heartbeat_s), 0)
         self._send(commands.Connection.Open(self._login.vhost), 0)
-        self.phase = Phase.AWAITING_OPEN_OK
+        self.phase = SinkPhase.AWAITING_OPEN_OK
 
     def _receive_open_ok(self, method: commands.Connection.OpenOk, now: float) -> None:
         self._send(commands.Channel.Open(), CHANNEL)
-        self.phase = Phase.AWAITING_CHANNEL
+        self.phase = SinkPhase.AWAITING_CHANNEL
 
     def _receive_channel_open_ok(self, method: commands.Channel.OpenOk, now: float) -> None:
         if self._confirms:
             self._send(commands.Confirm.Select(), CHANNEL)
-            self.phase = Phase.AWAITING_SELECT_OK
+            self.phase = SinkPhase.AWAITING_SELECT_OK
         else:
-            self.phase = Phase.READY
+            self.phase = SinkPhase.READY
 
     def _receive_select_ok(self, method: commands.Confirm.SelectOk, now: float) -> None:
-        self.phase = Phase.READY
+        self.phase = SinkPhase.READY
 
     # Confirms, nacks and returns
 
@@ -344,7 +344,7 @@ class PublisherProtocol:
         except ValueError as error:
             self._break_off(str(error))
             return
-        message = Message(str(returned.exchange), str(returned.routing_key or ""), identity)
+        message = RowMessage(str(returned.exchange), str(returned.routing_key or ""), identity)
         self._fail(
             f"{self._row_of(message)} was returned:"
             f" {returned.reply_code} {returned.reply_text} ({message})"
@@ -364,7 +364,7 @@ class PublisherProtocol:
                 return f"row {sent.rows.first_row + number} ({sent.rows.message(number)})"
         return f"the message with delivery tag {tag}"
 
-    def _row_of(self, message: Message) -> str:
+    def _row_of(self, message: RowMessage) -> str:
         """The first unconfirmed row that publishes such a message; basic.return does not name a
         tag, and comes before the ack."""
         for sent in self._sent:
@@ -423,13 +423,13 @@ class PublisherProtocol:
             f"{self._refused(method)}"
         )
         self._send(commands.Connection.CloseOk(), 0)
-        self.phase = Phase.CLOSED
+        self.phase = SinkPhase.CLOSED
 
     def _receive_connection_close_ok(self, method: commands.Connection.CloseOk, now: float) -> None:
-        self.phase = Phase.CLOSED
+        self.phase = SinkPhase.CLOSED
 
     def _close_connection(self) -> None:
-        self.phase = Phase.AWAITING_CLOSE_OK
+        self.phase = SinkPhase.AWAITING_CLOSE_OK
         self._send(commands.Connection.Close(REPLY_SUCCESS, "done", 0, 0), 0)
 
     # Methods of all kinds, and failures
@@ -450,7 +450,7 @@ class PublisherProtocol:
         elif move.phase is self.phase:
             self._last_progress = now
             move.receive(self, method, now)
-        elif self.phase is not Phase.AWAITING_CLOSE_OK:
+        elif self.phase is not SinkPhase.AWAITING_CLOSE_OK:
             self._break_off(f"{move.phase.value}, when {self.phase.value} was waited for")
 
     def _patience_now(self) -> float | None:
@@ -460,7 +460,7 @@ class PublisherProtocol:
             return self._patience.connect_s
         if self.blocked is not None or self.phase in ENDING:
             return None
-        if self.unconfirmed or self.phase is Phase.AWAITING_CHANNEL_CLOSE_OK:
+        if self.unconfirmed or self.phase is SinkPhase.AWAITING_CHANNEL_CLOSE_OK:
             return self._patience.confirm_s
         return None
 
@@ -471,7 +471,7 @@ class PublisherProtocol:
     def _break_off(self, text: str) -> None:
         """Fail and end: the broker's octets make no sense, so those after them cannot either."""
         self._fail(f"the broker sent what was not to be expected: {text}{self._at_stake()}")
-        self.phase = Phase.CLOSED
+        self.phase = SinkPhase.CLOSED
 
     def _send(self, method: base.Frame, channel: int) -> None:
         self._to_send.append(frame.marshal(method, channel))
@@ -482,27 +482,27 @@ class _Move(NamedTuple):
     and its handler."""
 
     channel: int
-    phase: Phase | None
+    phase: SinkPhase | None
     receive: Callable[[PublisherProtocol, Any, float], None]
 
 
 _MOVES: Final[Mapping[type[Any], _Move]] = {
-    commands.Connection.Start: _Move(0, Phase.AWAITING_START, PublisherProtocol._receive_start),
-    commands.Connection.Tune: _Move(0, Phase.AWAITING_TUNE, PublisherProtocol._receive_tune),
+    commands.Connection.Start: _Move(0, SinkPhase.AWAITING_START, PublisherProtocol._receive_start),
+    commands.Connection.Tune: _Move(0, SinkPhase.AWAITING_TUNE, PublisherProtocol._receive_tune),
     commands.Connection.OpenOk: _Move(
-        0, Phase.AWAITING_OPEN_OK, PublisherProtocol._receive_open_ok
+        0, SinkPhase.AWAITING_OPEN_OK, PublisherProtocol._receive_open_ok
     ),
     commands.Channel.OpenOk: _Move(
-        CHANNEL, Phase.AWAITING_CHANNEL, PublisherProtocol._receive_channel_open_ok
+        CHANNEL, SinkPhase.AWAITING_CHANNEL, PublisherProtocol._receive_channel_open_ok
     ),
     commands.Confirm.SelectOk: _Move(
-        CHANNEL, Phase.AWAITING_SELECT_OK, PublisherProtocol._receive_select_ok
+        CHANNEL, SinkPhase.AWAITING_SELECT_OK, PublisherProtocol._receive_select_ok
     ),
     commands.Channel.CloseOk: _Move(
-        CHANNEL, Phase.AWAITING_CHANNEL_CLOSE_OK, PublisherProtocol._receive_channel_close_ok
+        CHANNEL, SinkPhase.AWAITING_CHANNEL_CLOSE_OK, PublisherProtocol._receive_channel_close_ok
     ),
     commands.Connection.CloseOk: _Move(
-        0, Phase.AWAITING_CLOSE_OK, PublisherProtocol._receive_connection_close_ok
+        0, SinkPhase.AWAITING_CLOSE_OK, PublisherProtocol._receive_connection_close_ok
     ),
     commands.Basic.Nack: _Move(CHANNEL, None, PublisherProtocol._receive_nack),
     commands.Basic.Return: _Move(CHANNEL, None, PublisherProtocol._receive_return),

@@ -63,7 +63,7 @@ def stream_writer(
 
 
 @dataclass
-class Published(WriterCommitMessage):
+class PublishedRows(WriterCommitMessage):
     """The report of a task: how many rows it has published."""
 
     rows: int
@@ -76,7 +76,7 @@ class MessageWriter(DataSourceArrowWriter):
     options: SinkOptions
     columns: SinkColumns
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishedRows:
         return publish(iterator, self.options, self.columns)
 
 
@@ -87,13 +87,13 @@ class MessageStreamWriter(DataSourceStreamArrowWriter):
     options: SinkOptions
     columns: SinkColumns
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishedRows:
         return publish(iterator, self.options, self.columns)
 
 
 def publish(
     batches: Iterator[pa.RecordBatch], options: SinkOptions, columns: SinkColumns
-) -> Published:
+) -> PublishedRows:
     """Publish the rows of a task; on return all are confirmed. Raises `PublishFailed`."""
     context = TaskContext.get()
     assert context is not None, "Spark calls this in a task"
@@ -111,7 +111,7 @@ def publish(
         )
     except PublishFailed as error:
         raise PublishFailed(f"partition {partition}, {error}") from error
-    return Published(rows)
+    return PublishedRows(rows)
 
 
 def publish_batches(

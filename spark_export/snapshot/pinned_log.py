@@ -83,7 +83,7 @@ class Trouble(NamedTuple):
     lost: bool = False
 
 
-class Fetched(NamedTuple):
+class FetchedRecords(NamedTuple):
     """Records side by side. `rows` are the rows that were found, `at` their offsets in `data`.
 
     `trusted` says of each whether its octets were verified. `files` and `offsets` are their places
@@ -243,7 +243,7 @@ class PinnedLog:
     def generation(self, file_id: int) -> int | None:
         return self._newest.get(file_id)
 
-    def fetch(self, entries: NDArray[np.void]) -> Fetched:
+    def fetch(self, entries: NDArray[np.void]) -> FetchedRecords:
         """The records of these entries. The arrays of an earlier call may be overwritten. Raises
         OSError."""
         places = entries["place"]
@@ -414,7 +414,7 @@ def _join(
     files: NDArray[np.int64],
     offsets: NDArray[np.int64],
     troubles: dict[int, Trouble],
-) -> Fetched:
+) -> FetchedRecords:
     if len(pieces) == 1:
         rows, (data, at, sound) = parts[0], pieces[0]
         trusted = np.full(len(rows), sound)
@@ -425,7 +425,7 @@ def _join(
         trusted = np.empty(0, np.bool_)
     if (at[1:] < (at + lengths[rows])[:-1]).any():
         data, at = _in_order(data, at, lengths[rows])
-    return Fetched(data, rows, at, trusted, files[rows], offsets[rows], troubles)
+    return FetchedRecords(data, rows, at, trusted, files[rows], offsets[rows], troubles)
 
 
 def _side_by_side(

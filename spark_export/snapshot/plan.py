@@ -153,7 +153,7 @@ def check_named(option: str, offsets: Offsets, queues: Iterable[PinnedQueue]) ->
 
 
 @dataclass(frozen=True)
-class Rows:
+class PinnedRows:
     """Rows [`first`, `end`) of the entries of a pinned queue."""
 
     queue: PinnedQueue
@@ -161,17 +161,17 @@ class Rows:
     end: int
 
 
-def find_rows(files: SnapshotFiles, queue: PinnedQueue, span: Interval) -> Rows:
+def find_rows(files: SnapshotFiles, queue: PinnedQueue, span: Interval) -> PinnedRows:
     """The rows of a queue whose positions are in the span. Raises `SnapshotGone`, OSError."""
     if not queue.rows or span == Interval():
-        return Rows(queue, 0, queue.rows)
+        return PinnedRows(queue, 0, queue.rows)
     positions = files.load_entries(queue.queue_id)["position"]
     first, end = 0, queue.rows
     if span.start is not None:
         first = int(np.searchsorted(positions, np.uint64(max(span.start, 0))))
     if span.end is not None:
         end = int(np.searchsorted(positions, np.uint64(max(span.end, 0))))
-    return Rows(queue, first, max(first, end))
+    return PinnedRows(queue, first, max(first, end))
 
 
 def plan_units(

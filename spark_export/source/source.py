@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from warren.spark_export.snapshot.plan import QueueSelector
     from warren.spark_export.snapshot.snapshot_file import PinnedQueue, PinnedStore
     from warren.spark_export.snapshot.unit import Unit
-    from warren.spark_export.source.stores import Place
+    from warren.spark_export.source.stores import SnapshotPlace
     from warren.spark_export.source.stream import StreamReader
 
 
@@ -58,7 +58,7 @@ class MessageStoreSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._place: Place | None = None
+        self._place: SnapshotPlace | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -108,7 +108,9 @@ class MessageStoreSource(DataSource):
 class BatchReader(DataSourceReader):
     """Reads the snapshot at this place."""
 
-    def __init__(self, options: ReadOptions, chosen: Iterable[Column], place: Place) -> None:
+    def __init__(
+        self, options: ReadOptions, chosen: Iterable[Column], place: SnapshotPlace
+    ) -> None:
         self._options = options
         self._schema: pa.Schema = arrow_schema(chosen)
         self._place = place
@@ -138,7 +140,7 @@ class PushdownBatchReader(BatchReader):
         return filters
 
 
-def find_place(options: ReadOptions) -> Place:
+def find_place(options: ReadOptions) -> SnapshotPlace:
     """The place of the snapshot that the options name, or of a new one of the selected queues.
 
     Raises `OptionRefused`, `QueueUnknown`, `SnapshotGone`, `StoreRefused`, OSError.

@@ -28,7 +28,7 @@ from warren.spark_export.snapshot.snapshot import (
 from warren.spark_export.snapshot.snapshot_file import PinnedStore
 
 
-class Place(Protocol):
+class SnapshotPlace(Protocol):
     """The place of one snapshot; can be pickled."""
 
     def open(self) -> PinnedStore:
@@ -73,7 +73,7 @@ class Store(Protocol):
         """
         ...
 
-    def place_of(self, snapshot: PinnedStore) -> Place:
+    def place_of(self, snapshot: PinnedStore) -> SnapshotPlace:
         """The place of a snapshot, for opening it in another process and without a login."""
         ...
 
@@ -142,7 +142,7 @@ class LocalStore:
             owner=owner,
         )
 
-    def place_of(self, snapshot: PinnedStore) -> Place:
+    def place_of(self, snapshot: PinnedStore) -> SnapshotPlace:
         return LocalPlace(Path(snapshot.name))
 
     def named(self, snapshot: str) -> PinnedStore:

@@ -7,7 +7,7 @@ from typing import cast
 from pipe import Broker
 
 from warren.amqp.connection import READ_US
-from warren.amqp.server import AmqpProtocol, Listener
+from warren.amqp.server import AmqpListener, AmqpProtocol
 from warren.core.scheduling.turns import TURN_US
 
 
@@ -37,7 +37,7 @@ def test_connections_that_are_lost_together_end_in_turns(broker: Broker) -> None
     count = 20
     broker.node.turns.left_us = TURN_US
     for _ in range(count):
-        protocol = AmqpProtocol(cast(Listener, listener), False)
+        protocol = AmqpProtocol(cast(AmqpListener, listener), False)
         protocol._connection = broker.connects().connection
         listener.left.add(protocol)
     broker.node.turns.left_us = TURN_US

@@ -15,20 +15,20 @@ from pamqp import commands
 
 from warren import Broker
 from warren.client.connection import (
+    BrokerTarget,
     ChannelFailed,
-    Connection,
+    ClientConnection,
     ConnectionFailed,
-    Target,
     network,
     open_any,
 )
 from warren.client.events import (
     ChannelClosed,
-    Confirmed,
     ConnectionEnded,
     Delivered,
     Event,
-    Refused,
+    PublishesConfirmed,
+    PublishRefused,
 )
 from warren.client.protocol import Login, Tuning
 from warren.config import Listener, SslOptions
@@ -51,11 +51,11 @@ class Recorder:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
-    def received(self, connection: Connection, events: Sequence[Event]) -> None:
+    def received(self, connection: ClientConnection, events: Sequence[Event]) -> None:
         self.events += events
         self._changed.set()
 
-    def writable(self, connection: Connection) -> None:
+    def writable(self, connection: ClientConnection) -> None:
         self._changed.set()
 
     async def until(self, kind: type[Any], count: int = 1) -> list[Any]:
@@ -65,8 +65,8 @@ class Recorder:
         return found
 
 
-def target(broker: Broker, password: str = "guest", port: int | None = None) -> Target:
-    return Target(
+def target(broker: Broker, password: str = "guest", port: int | None = None) -> BrokerTarget:
+    return BrokerTarget(
         "amqp://there",
         network("127.0.0.1", broker.port if port is None else port, None, None),
         Login("guest", password, "/", "Shovel s"),
@@ -86,16 +86,16 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 def test_messages_go_out_are_confirmed_and_come_back(broker: Broker) -> None:
     async def work() -> None:
         user = Recorder()
-        connection = await Connection.open(target(broker), user)
+        connection = await ClientConnection.open(target(broker), user)
         await connection.open_channel(1, confirms=True)
         declared = await connection.ask(1, commands.Queue.Declare, queue="", exclusive=True)
         for _ in range(3):
             connection.publish(1, b"", declared.queue.encode(), HEADER, b"hi", mandatory=True)
         connection.publish(1, b"", b"no such queue", HEADER, b"hi", mandatory=True)
-        (refused,) = await user.until(Refused)
+        (refused,) = await user.until(PublishRefused)
         assert (refused.tag, refused.reason) == (4, "312 NO_ROUTE")
-        while sum(len(one.tags) for one in await user.until(Confirmed)) < 3:
-            await user.until(Confirmed, len(user.events))
+        while sum(len(one.tags) for one in await user.until(PublishesConfirmed)) < 3:
+            await user.until(PublishesConfirmed, len(user.events))
         await connection.ask(1, commands.Basic.Consume, queue=declared.queue)
         delivered = await user.until(Delivered, 3)
         assert [one.body for one in delivered] == [b"hi"] * 3
@@ -110,7 +110,7 @@ def test_question_that_is_refused_raises_and_the_channel_can_be_opened_again(
 ) -> None:
     async def work() -> None:
         user = Recorder()
-        connection = await Connection.open(target(broker), user)
+        connection = await ClientConnection.open(target(broker), user)
         await connection.open_channel(1)
         with pytest.raises(ChannelFailed) as failure:
             await connection.ask(1, commands.Queue.Declare, queue="not there", passive=True)
@@ -125,10 +125,10 @@ def test_question_that_is_refused_raises_and_the_channel_can_be_opened_again(
 def test_wrong_password_and_closed_port_are_told_apart(broker: Broker) -> None:
     async def work() -> None:
         with pytest.raises(ConnectionFailed) as failure:
-            await Connection.open(target(broker, "wrong"), Recorder())
+            await ClientConnection.open(target(broker, "wrong"), Recorder())
         assert failure.value.code == 403
         with pytest.raises(ConnectionFailed) as failure:
-            await Connection.open(target(broker, port=1), Recorder())
+            await ClientConnection.open(target(broker, port=1), Recorder())
         assert failure.value.code == 0
 
     run(work())
@@ -158,7 +158,9 @@ def test_broker_that_says_nothing_is_given_up(broker: Broker) -> None:
         silent = await asyncio.start_server(keep_quiet, "127.0.0.1", 0)
         port = silent.sockets[0].getsockname()[1]
         with pytest.raises(ConnectionFailed, match="not connected within"):
-            await Connection.open(target(broker, port=port)._replace(timeout_s=0.05), Recorder())
+            await ClientConnection.open(
+                target(broker, port=port)._replace(timeout_s=0.05), Recorder()
+            )
         for writer in writers:
             writer.close()
             await writer.wait_closed()
@@ -172,7 +174,7 @@ def test_close_of_the_broker_ends_questions_and_is_told() -> None:
     async def work() -> None:
         broker = await asyncio.to_thread(Broker().start)
         user = Recorder()
-        connection = await Connection.open(target(broker), user)
+        connection = await ClientConnection.open(target(broker), user)
         await connection.open_channel(1)
         await asyncio.to_thread(broker.stop)
         (ended,) = await user.until(ConnectionEnded)
@@ -192,19 +194,21 @@ def test_the_socket_is_closed_when_close_returns(
     files = SslOptions(certfile=tmp_path / "both.pem", keyfile=tmp_path / "both.pem")
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
-    lost: list[Connection] = []
-    connection_lost = Connection.connection_lost
+    lost: list[ClientConnection] = []
+    connection_lost = ClientConnection.connection_lost
 
-    def told(connection: Connection, error: Exception | None) -> None:
+    def told(connection: ClientConnection, error: Exception | None) -> None:
         connection_lost(connection, error)
         lost.append(connection)
 
-    monkeypatch.setattr(Connection, "connection_lost", told)
+    monkeypatch.setattr(ClientConnection, "connection_lost", told)
 
     async def work(port: int) -> None:
         encrypted = network("127.0.0.1", port, trusting, "127.0.0.1")
-        there = Target("amqps://there", encrypted, Login("guest", "guest", "/", "s"), Tuning())
-        connection = await Connection.open(there, Recorder())
+        there = BrokerTarget(
+            "amqps://there", encrypted, Login("guest", "guest", "/", "s"), Tuning()
+        )
+        connection = await ClientConnection.open(there, Recorder())
         await connection.close()
         assert lost == [connection]
 
@@ -216,15 +220,15 @@ def test_the_socket_is_closed_when_close_returns(
 def test_reading_pauses_and_goes_on(broker: Broker) -> None:
     async def work() -> None:
         user = Recorder()
-        connection = await Connection.open(target(broker), user)
+        connection = await ClientConnection.open(target(broker), user)
         await connection.open_channel(1, confirms=True)
         connection.pause_reading()
         connection.publish(1, b"", b"nowhere", HEADER, b"hi", mandatory=True)
-        other = await Connection.open(target(broker), Recorder())
+        other = await ClientConnection.open(target(broker), Recorder())
         await other.close()
         assert user.events == []
         connection.resume_reading()
-        await user.until(Refused)
+        await user.until(PublishRefused)
         await connection.close()
 
     run(work())
@@ -233,7 +237,7 @@ def test_reading_pauses_and_goes_on(broker: Broker) -> None:
 def test_socket_that_takes_no_more_says_so_and_later_that_it_does(broker: Broker) -> None:
     async def work() -> None:
         user = Recorder()
-        connection = await Connection.open(target(broker), user)
+        connection = await ClientConnection.open(target(broker), user)
         await connection.open_channel(1)
         header = HEADER[:4] + (1 << 20).to_bytes(8, "big") + HEADER[12:]
         while connection.may_publish:

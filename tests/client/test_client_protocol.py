@@ -12,15 +12,15 @@ from pamqp import base, commands, frame, header
 
 from warren.client.events import (
     Answered,
-    Blocked,
     Cancelled,
     ChannelClosed,
-    Confirmed,
     ConnectionEnded,
     Delivered,
     Event,
     Opened,
-    Refused,
+    PublishesConfirmed,
+    PublishingBlocked,
+    PublishRefused,
 )
 from warren.client.frames import HEARTBEAT_FRAME, method_frame
 from warren.client.protocol import (
@@ -306,9 +306,9 @@ def test_acks_and_nacks_say_multiple_and_requeue() -> None:
 def test_confirms_in_any_order_end_each_publish_once() -> None:
     protocol = with_channel()
     assert [publish(protocol, "q") for _ in range(5)] == [1, 2, 3, 4, 5]
-    assert protocol.receive_data(ack(4), 0) == [Confirmed(1, [4])]
-    assert protocol.receive_data(ack(3, multiple=True), 0) == [Confirmed(1, [1, 2, 3])]
-    assert protocol.receive_data(ack(0, multiple=True), 0) == [Confirmed(1, [5])]
+    assert protocol.receive_data(ack(4), 0) == [PublishesConfirmed(1, [4])]
+    assert protocol.receive_data(ack(3, multiple=True), 0) == [PublishesConfirmed(1, [1, 2, 3])]
+    assert protocol.receive_data(ack(0, multiple=True), 0) == [PublishesConfirmed(1, [5])]
     assert protocol.unconfirmed(1) == 0
 
 
@@ -316,7 +316,7 @@ def test_confirms_that_come_together_are_one_event() -> None:
     protocol = with_channel()
     for _ in range(3):
         publish(protocol, "q")
-    assert protocol.receive_data(ack(1) + ack(3) + ack(2), 0) == [Confirmed(1, [1, 3, 2])]
+    assert protocol.receive_data(ack(1) + ack(3) + ack(2), 0) == [PublishesConfirmed(1, [1, 3, 2])]
 
 
 def test_nacked_publishes_are_refused() -> None:
@@ -324,8 +324,8 @@ def test_nacked_publishes_are_refused() -> None:
     for _ in range(3):
         publish(protocol, "q")
     events = protocol.receive_data(ack(2) + nack(3, multiple=True), 0)
-    assert events[0] == Confirmed(1, [2])
-    assert [event.tag for event in events[1:] if isinstance(event, Refused)] == [1, 3]
+    assert events[0] == PublishesConfirmed(1, [2])
+    assert [event.tag for event in events[1:] if isinstance(event, PublishRefused)] == [1, 3]
 
 
 def test_returned_publish_is_refused_when_its_confirm_comes() -> None:
@@ -334,7 +334,7 @@ def test_returned_publish_is_refused_when_its_confirm_comes() -> None:
         publish(protocol, key)
     assert protocol.receive_data(returned("gone"), 0) == []
     events = protocol.receive_data(ack(3, multiple=True), 0)
-    assert events == [Refused(1, 2, "312 NO_ROUTE"), Confirmed(1, [1, 3])]
+    assert events == [PublishRefused(1, 2, "312 NO_ROUTE"), PublishesConfirmed(1, [1, 3])]
 
 
 def test_equal_publishes_that_were_returned_are_refused_one_by_one() -> None:
@@ -343,8 +343,8 @@ def test_equal_publishes_that_were_returned_are_refused_one_by_one() -> None:
         publish(protocol, "gone")
     protocol.receive_data(returned("gone") + returned("gone"), 0)
     events = protocol.receive_data(ack(3, multiple=True), 0)
-    assert [event.tag for event in events if isinstance(event, Refused)] == [1, 2]
-    assert events[-1] == Confirmed(1, [3])
+    assert [event.tag for event in events if isinstance(event, PublishRefused)] == [1, 2]
+    assert events[-1] == PublishesConfirmed(1, [3])
 
 
 def test_return_of_another_message_ends_the_connection() -> None:
@@ -374,9 +374,11 @@ def test_channel_without_confirms_has_no_tags() -> None:
 def test_blocking_and_its_end_are_reported() -> None:
     protocol = opened()
     events = protocol.receive_data(octets((commands.Connection.Blocked("low on memory"), 0)), 0)
-    assert events == [Blocked("low on memory")]
+    assert events == [PublishingBlocked("low on memory")]
     assert protocol.blocked == "low on memory"
-    assert protocol.receive_data(octets((commands.Connection.Unblocked(), 0)), 0) == [Blocked(None)]
+    assert protocol.receive_data(octets((commands.Connection.Unblocked(), 0)), 0) == [
+        PublishingBlocked(None)
+    ]
     assert protocol.blocked is None
 
 

@@ -14,10 +14,10 @@ from warren.amqp.field_table import encode_table
 from warren.client.connection import ChannelFailed, ConnectionFailed
 from warren.core.exchanges.binding import Binding
 from warren.core.exchanges.exchange import Exchange, make_exchange
-from warren.core.exchanges.federation_hops import Broker
+from warren.core.exchanges.federation_hops import HopBroker
 from warren.federation.exchange_session import HELPER_TYPE, ExchangeSession
 from warren.federation.marking import Marker
-from warren.federation.status import Wanted
+from warren.federation.status import WantedLink
 from warren.federation.upstream import parse
 from warren.shovel.flow import FlowProgress
 
@@ -102,7 +102,7 @@ def exchange(*keys: str) -> Exchange:
 
 def set_up(upstream: Upstream, here: Exchange, ends_at: int = 0) -> bool:
     """One session's beginning; whether it got to its end."""
-    wanted = Wanted("/", "exchange", "x", parse("u", {"uri": []}, "/"), "fed", "", "down")
+    wanted = WantedLink("/", "exchange", "x", parse("u", {"uri": []}, "/"), "fed", "", "down")
 
     async def work() -> None:
         session = ExchangeSession(
@@ -113,7 +113,7 @@ def set_up(upstream: Upstream, here: Exchange, ends_at: int = 0) -> bool:
             helper_type=HELPER_TYPE,
         )
         session._source = upstream  # type: ignore[assignment]
-        session._there = Broker("up", "/")
+        session._there = HopBroker("up", "/")
         await session._set_up()
 
     upstream.asked, upstream.ends_at = 0, ends_at

@@ -12,16 +12,20 @@ from warren.client.events import Delivered
 from warren.core.errors import PreconditionFailed
 from warren.core.exchanges.binding import Binding
 from warren.core.exchanges.exchange import make_exchange
-from warren.core.exchanges.federation_hops import Broker, HopRule, hop_rule
+from warren.core.exchanges.federation_hops import HopBroker, HopRule, hop_rule
 from warren.core.field import Field, Table, from_json, long, longstr, to_json
 from warren.federation.bindings import Way, carried
 from warren.federation.marking import Marker
 
 CODEC = AmqpContentCodec()
-HERE, THERE, ELSEWHERE = Broker("here", "/"), Broker("there", "/"), Broker("elsewhere", "v")
+HERE, THERE, ELSEWHERE = (
+    HopBroker("here", "/"),
+    HopBroker("there", "/"),
+    HopBroker("elsewhere", "v"),
+)
 
 
-def passed(*brokers: Broker, name: str = "x-received-from", **more: Any) -> Table:
+def passed(*brokers: HopBroker, name: str = "x-received-from", **more: Any) -> Table:
     tables: list[Table] = [
         {"cluster-name": longstr(one.cluster), "vhost": longstr(one.vhost), **more}
         for one in brokers
@@ -38,7 +42,7 @@ def passed(*brokers: Broker, name: str = "x-received-from", **more: Any) -> Tabl
         (passed(ELSEWHERE), 1, False),
         (passed(ELSEWHERE), 2, True),
         (passed(HERE), 2, False),
-        (passed(Broker("here", "other")), 2, True),
+        (passed(HopBroker("here", "other")), 2, True),
         (passed(ELSEWHERE, HERE, THERE), 9, False),
     ],
 )
@@ -106,7 +110,7 @@ def test_bindings_of_one_key_and_arguments_are_one_upstream() -> None:
     ],
 )
 def test_hops_of_a_binding_run_out(
-    earlier: tuple[Broker, ...], hops_before: int, hops_max: int, hops: int | None
+    earlier: tuple[HopBroker, ...], hops_before: int, hops_max: int, hops: int | None
 ) -> None:
     before = passed(*earlier, name="x-bound-from", hops=Field("s", hops_before)) if earlier else {}
     found = list(carried([bound("a", before)], way(hops_max)).values())

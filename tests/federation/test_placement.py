@@ -21,7 +21,7 @@ from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.node import Node, default_server_properties
 from warren.core.ports import Write
 from warren.core.resources.alarms import Alarms
-from warren.federation.links import Links
+from warren.federation.links import FederationLinks
 
 KEY = ("parameter", "federation-upstream", "/", "u")
 VALUE: dict[str, Any] = {"uri": [], "reconnect-delay": 0.05}
@@ -51,10 +51,10 @@ class World:
         self.store = VolatileMetadataStore()
         create_defaults(self.store, random_bytes=os.urandom)
         self.places: dict[str, Place] = {}
-        self.links: dict[str, Links] = {}
+        self.links: dict[str, FederationLinks] = {}
         self.node: Node
 
-    def start(self, name: str, *alive: str) -> Links:
+    def start(self, name: str, *alive: str) -> FederationLinks:
         clock = LoopClock(asyncio.get_running_loop())
         self.node = Node(
             name,
@@ -69,7 +69,7 @@ class World:
             server_properties=default_server_properties("0", "test"),
         )
         place = self.places[name] = Place(*alive)
-        links = self.links[name] = Links(
+        links = self.links[name] = FederationLinks(
             self.node,
             place=place,
             connect_within=_refuse,

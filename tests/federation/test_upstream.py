@@ -9,7 +9,7 @@ import pytest
 
 from warren.core.definitions.validation import ValidationFailed
 from warren.federation import sets, upstream
-from warren.federation.sets import Member, members
+from warren.federation.sets import SetMember, members
 from warren.federation.upstream import parse
 from warren.shovel.transfer import AckMode
 
@@ -179,4 +179,6 @@ def test_upstreams_that_a_policy_asks_for(definition: dict[str, Any], names: lis
 
 def test_set_has_the_last_word() -> None:
     definition = {"federation-upstream-set": "few"}
-    assert members(definition, UPSTREAMS, SETS) == [Member("b", {"uri": "amqp://b", "max-hops": 5})]
+    assert members(definition, UPSTREAMS, SETS) == [
+        SetMember("b", {"uri": "amqp://b", "max-hops": 5})
+    ]

@@ -27,7 +27,7 @@ from warren.mgmt.api.deliveries import (
     Positions,
 )
 from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
-from warren.mgmt.ctl.errors import Refused
+from warren.mgmt.ctl.errors import RequestRefused
 from warren.mgmt.http import slices
 
 CHANNELS = 10
@@ -202,5 +202,5 @@ def test_the_answer_says_which_queues_are_not_led_here(tmp_path: Path) -> None:
         assert answer == {"levels": [], "elsewhere": ["000000000000ff00"]}
         assert client.post("control", "deliveries") == {"levels": [], "elsewhere": []}
         for wrong in (5, "text", [5], ["g"], [None]):
-            with pytest.raises(Refused, match="hexadecimal"):
+            with pytest.raises(RequestRefused, match="hexadecimal"):
                 client.post("control", "deliveries", body={"queue_ids": wrong})

@@ -11,8 +11,8 @@ from warren.mgmt.statistics.history import (
     RETENTION_OF_ONE,
     SAMPLE_OCTETS,
     History,
+    PastWindow,
     Recent,
-    Window,
     pack,
     room_for,
 )
@@ -45,19 +45,19 @@ def test_it_is_known_when_something_last_moved() -> None:
 
 
 def test_a_window_is_newest_first_and_bounded() -> None:
-    times = Window(60, 5).times(1003.0)
+    times = PastWindow(60, 5).times(1003.0)
     assert times[0] == 1000.0 and times[-1] == 940.0
     assert all(later - earlier == 5 for later, earlier in pairwise(times))
-    assert len(Window(10**9, 1).times(5.0)) == 500
+    assert len(PastWindow(10**9, 1).times(5.0)) == 500
 
 
 def test_the_recent_past_is_in_detail_and_the_rest_in_outline() -> None:
     history = History(((5.0, 600.0), (60.0, 3600.0)))
     for second in range(0, 7200, 5):
         history.add(float(second), pack((float(second),)))
-    recent = history.at(Window(300, 5).times(7195.0))
+    recent = history.at(PastWindow(300, 5).times(7195.0))
     assert [sample.figures[0] for sample in recent] == [s.at for s in recent]
-    old = history.at(Window(3000, 60).times(7195.0))
+    old = history.at(PastWindow(3000, 60).times(7195.0))
     assert len(old) == 51
     # A minute's sample is of its end.
     assert all(0 <= sample.at - sample.figures[0] <= 5 for sample in old)
@@ -71,7 +71,7 @@ def test_before_anything_was_known_there_are_no_samples() -> None:
 
 
 def test_times_are_whole_increments_of_the_day_so_that_nodes_agree() -> None:
-    times = Window(60, 10).times(1003.0, wall_offset_s=4.0)
+    times = PastWindow(60, 10).times(1003.0, wall_offset_s=4.0)
     assert [(at + 4.0) % 10 for at in times] == [0.0] * 7
     assert 993.0 < times[0] <= 1003.0
 
@@ -81,7 +81,7 @@ def test_memory_is_bounded() -> None:
     for second in range(0, 200_000, 5):
         history.add(float(second), pack((second * 1000,) * 12))
     assert history.octets <= room_for(RETENTION)
-    assert history.at(Window(600, 5).times(199_995.0))[-1].at == 199_395.0
+    assert history.at(PastWindow(600, 5).times(199_995.0))[-1].at == 199_395.0
 
 
 def test_a_coarse_history_takes_its_share_and_still_goes_as_far_back() -> None:
@@ -89,7 +89,7 @@ def test_a_coarse_history_takes_its_share_and_still_goes_as_far_back() -> None:
     for second in range(0, 7200, 5):
         history.add(float(second), pack((second, 7)), 10)
     assert history.octets <= room_for(RETENTION_OF_ONE) / 10
-    samples = history.at(Window(600, 50).times(7195.0))
+    samples = history.at(PastWindow(600, 50).times(7195.0))
     assert samples[-1].at == 6550.0
     assert all(0 <= at - figures[0] <= 50 for at, figures in samples)
 
@@ -122,7 +122,7 @@ def test_a_history_is_the_same_after_it_was_stored() -> None:
         history.add(float(second), pack((second, 0.5)))
     # The clock of the next start is behind by 7,000 seconds.
     restored = History.restored(history.stored(), RETENTION_OF_ONE, 2, -7000.0, 195.0)
-    for window in (Window(600, 5), Window(3500, 60)):
+    for window in (PastWindow(600, 5), PastWindow(3500, 60)):
         before = history.at(window.times(7195.0, 5.0))
         after = restored.at([at - 7000.0 for at, _ in before])
         assert [sample.figures for sample in after] == [sample.figures for sample in before]

@@ -28,7 +28,7 @@ from warren import Broker
 from warren.config import Listener, SslOptions
 from warren.mgmt.migrate.command import migrate
 from warren.mgmt.migrate.run import (
-    Options,
+    MoveOptions,
     list_queues,
 )
 from warren.mgmt.migrate.side import AmqpAddress, side
@@ -161,7 +161,7 @@ def test_messages_that_clients_hold_are_told(pair: tuple[Broker, Broker]) -> Non
         held, _, _ = channel.basic_get("q")
         assert held is not None
 
-        (listed,) = list_queues(sides(source, target)[0], Options())
+        (listed,) = list_queues(sides(source, target)[0], MoveOptions())
         assert (listed.ready, listed.unacked) == (2, 1)
         result = run(management(source), management(target), "--dry-run", "--messages-only")
         assert result.exit_code == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from definitions_node import binding_item, exchange_item, policy_item, queue_item
 
-from warren.mgmt.ctl.errors import Refused
+from warren.mgmt.ctl.errors import RequestRefused
 from warren.mgmt.migrate.definitions import (
     Fate,
     TargetFacts,
@@ -147,7 +147,7 @@ class FakeSide(Side):
             for item in items if isinstance(items, list) else ():
                 reason = self._refusals(section, item)
                 if reason is not None:
-                    raise Refused(400, {"reason": ["atom", reason]}, "")
+                    raise RequestRefused(400, {"reason": ["atom", reason]}, "")
                 if item["name" if "name" in item else "routing_key"] not in self._passed_over:
                     self.definitions.setdefault(section, []).append(item)
 
@@ -192,7 +192,7 @@ def test_limits_are_taken_without_those_that_rabbitmq_does_not_know() -> None:
 
     def fails(section: str, item: dict[str, Any]) -> str | None:
         if section == "users" and {"max-messages", "max-bytes"} & item["limits"].keys():
-            raise Refused(500, {}, "")
+            raise RequestRefused(500, {}, "")
         if section == "parameters" and "max-bytes" in item["value"]:
             return "not recognised limits"
         return None

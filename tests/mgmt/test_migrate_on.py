@@ -29,11 +29,11 @@ from migrating import (
 from server_process import ServerProcess
 
 from warren import Broker
-from warren.client.connection import Connection
+from warren.client.connection import ClientConnection
 from warren.mgmt.migrate import queue_move
 from warren.mgmt.migrate.run import (
-    Audience,
     MigrationProgress,
+    MoveAudience,
 )
 from warren.mgmt.migrate.side import CONNECTION_NAME, side
 from warren.mgmt.pace import BURST_S
@@ -46,7 +46,7 @@ def test_following_takes_what_arrives_and_tells_of_silence(pair: tuple[Broker, B
 
     here, there = sides(source, target)
 
-    class Following(Audience):
+    class Following(MoveAudience):
         quiets = 0
         connections: ClassVar[list[list[str]]] = []
 
@@ -94,7 +94,7 @@ def test_queue_that_is_deleted_meanwhile_leaves_nothing_behind(
     for queue in ("only here", "q"):
         publish(source.url, queue, *numbered(1))
 
-    class Deleting(Audience):
+    class Deleting(MoveAudience):
         def progress(self, progress: MigrationProgress) -> None:
             with channel_at(source.url) as channel:
                 channel.queue_delete("only here")
@@ -122,7 +122,7 @@ def test_the_only_queue_that_matches_may_be_deleted_meanwhile(
     here, there = sides(source, target)
     ask = here.get
 
-    class Deleting(Audience):
+    class Deleting(MoveAudience):
         def quiet(self, delayed: int) -> None:
             with channel_at(source.url) as channel:
                 channel.queue_delete("q")
@@ -159,7 +159,7 @@ def test_following_moves_delayed_messages_when_they_are_due_and_says_how_many_wa
     declare(source, target, queue="q")
     declare_delayed(source, "q", 3_600_000)
 
-    class Following(Audience):
+    class Following(MoveAudience):
         def __init__(self) -> None:
             self.told: list[int] = []
 
@@ -216,13 +216,13 @@ def test_more_than_there_is_room_for_is_left_in_the_socket(
     declare(source, target, queue="q")
     publish(source.url, "q", *numbered(200))
     pauses = []
-    pause = Connection.pause_reading
+    pause = ClientConnection.pause_reading
 
-    def noted(connection: Connection) -> None:
+    def noted(connection: ClientConnection) -> None:
         pauses.append(connection)
         pause(connection)
 
-    monkeypatch.setattr(Connection, "pause_reading", noted)
+    monkeypatch.setattr(ClientConnection, "pause_reading", noted)
     monkeypatch.setattr(queue_move, "OCTETS_MAX", 10)
     assert move(*sides(source, target))["q"].all_moved
     assert pauses
@@ -308,7 +308,7 @@ def test_following_goes_on_when_the_target_is_back(
         channel.queue_declare("q", durable=True)
     publish(source.url, "q", *numbered(5))
 
-    class Following(Audience):
+    class Following(MoveAudience):
         troubles: ClassVar[list[str]] = []
         targets: ClassVar[list[ServerProcess]] = [target]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.mgmt.migrate.definitions import Fate, Outcome
+from warren.mgmt.migrate.definitions import Fate, ItemOutcome
 from warren.mgmt.migrate.report import (
     all_taken,
     as_json,
@@ -13,10 +13,10 @@ from warren.mgmt.migrate.report import (
 from warren.mgmt.migrate.run import MigrationProgress, QueueResult
 
 OUTCOMES = [
-    Outcome("queues", ("/", "a"), Fate.TAKEN),
-    Outcome("queues", ("/", "b"), Fate.SAME),
-    Outcome("queues", ("/", "s"), Fate.REFUSED, "a stream"),
-    Outcome("global_parameters", ("cluster_name",), Fate.LEFT, "the target stays itself"),
+    ItemOutcome("queues", ("/", "a"), Fate.TAKEN),
+    ItemOutcome("queues", ("/", "b"), Fate.SAME),
+    ItemOutcome("queues", ("/", "s"), Fate.REFUSED, "a stream"),
+    ItemOutcome("global_parameters", ("cluster_name",), Fate.LEFT, "the target stays itself"),
 ]
 
 

@@ -31,7 +31,7 @@ from warren.client.content_header import long_value
 from warren.client.events import Delivered
 from warren.mgmt.migrate import stream_copy
 from warren.mgmt.migrate.pair import LOOKS, Heard, Inbox, Pair
-from warren.mgmt.migrate.run import Audience, MigrationProgress, QueueResult
+from warren.mgmt.migrate.run import MigrationProgress, MoveAudience, QueueResult
 from warren.mgmt.migrate.side import CONNECTION_NAME
 from warren.mgmt.migrate.stream_copy import claim_on
 
@@ -250,7 +250,7 @@ def test_a_dry_run_says_that_a_stream_is_copied(pair: tuple[Broker, Broker]) -> 
     assert read_bodies(target) == []
 
 
-class AtQuiet(Audience):
+class AtQuiet(MoveAudience):
     """Does something when all queues were empty first, and stops when they are the next time."""
 
     def __init__(self, do: Callable[[], None]) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from warren.mgmt.migrate.window import Ack, Published, Window
+from warren.mgmt.migrate.window import MovedAck, MovedPublish, MoveWindow
 
 
-def window(*delivery_tags: int) -> Window:
+def window(*delivery_tags: int) -> MoveWindow:
     """Published with tags 1, 2, ..."""
-    made = Window()
+    made = MoveWindow()
     for publish_tag, delivery_tag in enumerate(delivery_tags, 1):
-        made.published(publish_tag, Published(delivery_tag, b"", 10))
+        made.published(publish_tag, MovedPublish(delivery_tag, b"", 10))
     return made
 
 
-def doubtful(found: Window) -> list[int]:
+def doubtful(found: MoveWindow) -> list[int]:
     return [message.delivery_tag for message in found.doubtful()]
 
 
@@ -22,9 +22,9 @@ def test_one_acknowledgement_is_for_all_up_to_the_first_that_is_not_confirmed() 
     found.confirmed([2, 4])
     assert found.take_acks() == []
     found.confirmed([1])
-    assert found.take_acks() == [Ack(2, True)]
+    assert found.take_acks() == [MovedAck(2, True)]
     found.confirmed([3])
-    assert found.take_acks() == [Ack(4, True)]
+    assert found.take_acks() == [MovedAck(4, True)]
     assert not found.awaits_confirms
 
 
@@ -32,9 +32,9 @@ def test_after_a_refusal_each_is_acknowledged_by_itself() -> None:
     found = window(1, 2, 3)
     found.refused(2)
     found.confirmed([3])
-    assert found.take_acks() == [Ack(3, False)]
+    assert found.take_acks() == [MovedAck(3, False)]
     found.confirmed([1])
-    assert found.take_acks() == [Ack(1, False)]
+    assert found.take_acks() == [MovedAck(1, False)]
     assert doubtful(found) == [3, 1]
 
 

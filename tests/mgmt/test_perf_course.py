@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.mgmt.perf.course import QUIET_S, Course, Step
+from warren.mgmt.perf.course import QUIET_S, Course, CourseStep
 from warren.mgmt.perf.measure import Tally
 from warren.mgmt.perf.report import progress_line, summary, to_json
-from warren.mgmt.perf.run import Outcome, Result, Second, split
-from warren.mgmt.perf.scenario import Address, Scenario
+from warren.mgmt.perf.run import RunOutcome, RunResult, Second, split
+from warren.mgmt.perf.scenario import PerfTarget, Scenario
 
 SECOND = 1_000_000_000
-STOP_BOTH = [Step.STOP_PRODUCERS, Step.STOP_CONSUMERS]
+STOP_BOTH = [CourseStep.STOP_PRODUCERS, CourseStep.STOP_CONSUMERS]
 
 
 def scenario(**options: Any) -> Scenario:
-    return Scenario(address=Address(password="secret"), queue="q", **options)
+    return Scenario(address=PerfTarget(password="secret"), queue="q", **options)
 
 
 def running(**options: Any) -> Course:
@@ -29,10 +29,10 @@ def running(**options: Any) -> Course:
 
 def test_consumers_start_before_producers() -> None:
     course = Course(scenario(messages=10), 0)
-    assert course.next_steps(0, Tally()) == [Step.START_CONSUMERS]
+    assert course.next_steps(0, Tally()) == [CourseStep.START_CONSUMERS]
     assert course.next_steps(1, Tally()) == []
     course.consumers_started = True
-    assert course.next_steps(2, Tally()) == [Step.START_PRODUCERS]
+    assert course.next_steps(2, Tally()) == [CourseStep.START_PRODUCERS]
     assert course.next_steps(3, Tally()) == []
 
 
@@ -48,14 +48,14 @@ def test_consumers_end_when_all_that_was_sent_is_received() -> None:
     totals = Tally(sent=10, received=10, requeued=1)
     assert course.next_steps(SECOND, totals) == []
     totals.received = 11
-    assert course.next_steps(SECOND, totals) == [Step.STOP_CONSUMERS]
+    assert course.next_steps(SECOND, totals) == [CourseStep.STOP_CONSUMERS]
 
 
 def test_what_was_returned_or_refused_is_not_waited_for() -> None:
     course = running(messages=10)
     course.producers_ended = True
     totals = Tally(sent=10, returned=3, nacked=2, received=5)
-    assert course.next_steps(SECOND, totals) == [Step.STOP_CONSUMERS]
+    assert course.next_steps(SECOND, totals) == [CourseStep.STOP_CONSUMERS]
 
 
 def test_behind_an_exchange_quiet_ends_the_run() -> None:
@@ -63,30 +63,30 @@ def test_behind_an_exchange_quiet_ends_the_run() -> None:
     course.producers_ended = True
     totals = Tally(sent=10, received=30, received_until_ns=3 * SECOND)
     assert course.next_steps(3 * SECOND, totals) == []
-    assert course.next_steps(int((3 + QUIET_S) * SECOND), totals) == [Step.STOP_CONSUMERS]
+    assert course.next_steps(int((3 + QUIET_S) * SECOND), totals) == [CourseStep.STOP_CONSUMERS]
 
 
 def test_consumers_alone_wait_for_their_number_however_quiet_it_is() -> None:
     course = running(messages=10, producers=0)
     assert course.next_steps(1000 * SECOND, Tally(received=9)) == []
-    assert course.next_steps(1000 * SECOND, Tally(received=10)) == [Step.STOP_CONSUMERS]
+    assert course.next_steps(1000 * SECOND, Tally(received=10)) == [CourseStep.STOP_CONSUMERS]
 
 
 def test_consumers_start_later_without_holding_producers() -> None:
     course = Course(scenario(time_s=10, consume_after_s=4), 0)
-    assert course.next_steps(0, Tally()) == [Step.START_PRODUCERS]
-    assert course.next_steps(4 * SECOND, Tally()) == [Step.START_CONSUMERS]
+    assert course.next_steps(0, Tally()) == [CourseStep.START_PRODUCERS]
+    assert course.next_steps(4 * SECOND, Tally()) == [CourseStep.START_CONSUMERS]
 
 
 def test_consumers_that_wait_for_publishing_outlive_the_time() -> None:
     course = Course(scenario(time_s=10, consume_after_publishing=True), 0)
-    assert course.next_steps(0, Tally()) == [Step.START_PRODUCERS]
-    assert course.next_steps(10 * SECOND, Tally(sent=9)) == [Step.STOP_PRODUCERS]
+    assert course.next_steps(0, Tally()) == [CourseStep.START_PRODUCERS]
+    assert course.next_steps(10 * SECOND, Tally(sent=9)) == [CourseStep.STOP_PRODUCERS]
     course.producers_ended = True
-    assert course.next_steps(11 * SECOND, Tally(sent=9)) == [Step.START_CONSUMERS]
+    assert course.next_steps(11 * SECOND, Tally(sent=9)) == [CourseStep.START_CONSUMERS]
     course.consumers_started = True
     assert course.next_steps(12 * SECOND, Tally(sent=9)) == []
-    assert course.next_steps(12 * SECOND, Tally(sent=9, received=9)) == [Step.STOP_CONSUMERS]
+    assert course.next_steps(12 * SECOND, Tally(sent=9, received=9)) == [CourseStep.STOP_CONSUMERS]
 
 
 def test_an_interrupt_ends_what_runs_and_starts_nothing() -> None:
@@ -107,10 +107,12 @@ def test_members_are_split_evenly_and_no_process_is_idle() -> None:
 # Reports
 
 
-def finished(outcome: Outcome = Outcome.COMPLETED, **options: Any) -> Result:
+def finished(outcome: RunOutcome = RunOutcome.COMPLETED, **options: Any) -> RunResult:
     totals = Tally(sent=2000, sent_bytes=2_097_152, received=1000, received_bytes=1_048_576)
     totals.consume_latency.record_since([0], 1_500_000)
-    return Result(scenario(**options), outcome=outcome, totals=totals, publish_s=2.0, consume_s=4.0)
+    return RunResult(
+        scenario(**options), outcome=outcome, totals=totals, publish_s=2.0, consume_s=4.0
+    )
 
 
 def test_the_summary_has_rates_over_each_sides_own_time() -> None:
@@ -121,7 +123,7 @@ def test_the_summary_has_rates_over_each_sides_own_time() -> None:
 
 
 def test_the_summary_of_an_interrupted_run_says_so() -> None:
-    assert summary(finished(Outcome.INTERRUPTED)).startswith("Interrupted;")
+    assert summary(finished(RunOutcome.INTERRUPTED)).startswith("Interrupted;")
 
 
 def test_unanswered_messages_are_told_apart_from_refused_ones() -> None:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.mgmt.perf.measure import PERCENTILES, Histogram, Tally
+from warren.mgmt.perf.measure import PERCENTILES, PerfHistogram, Tally
 
 DURATIONS = st.lists(st.integers(0, 10**11), min_size=1, max_size=300)
 
 
-def histogram_of(durations: list[int]) -> Histogram:
-    histogram = Histogram()
+def histogram_of(durations: list[int]) -> PerfHistogram:
+    histogram = PerfHistogram()
     now_ns = 10**12
     histogram.record_since([now_ns - duration for duration in durations], now_ns)
     return histogram
@@ -51,12 +51,12 @@ def test_the_report_names_seven_values_in_order() -> None:
 
 
 def test_nothing_recorded_is_no_latency() -> None:
-    assert Histogram().in_ms() is None
-    assert Histogram().percentile(500) == 0
+    assert PerfHistogram().in_ms() is None
+    assert PerfHistogram().percentile(500) == 0
 
 
 def test_a_stamp_of_another_clock_is_left_out() -> None:
-    histogram = Histogram()
+    histogram = PerfHistogram()
     histogram.record_since([2_000, 400], 1_000)
     assert (histogram.total, histogram.smallest, histogram.largest) == (1, 600, 600)
 

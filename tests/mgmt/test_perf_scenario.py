@@ -8,7 +8,7 @@ import pytest
 
 from warren.core.field import Field, long, longstr
 from warren.mgmt.perf.scenario import (
-    Address,
+    PerfTarget,
     Scenario,
     ScenarioError,
     parse_pairs,
@@ -18,22 +18,22 @@ from warren.mgmt.perf.scenario import (
 
 
 def scenario(**options: Any) -> Scenario:
-    return Scenario(address=Address(), queue="q", **options)
+    return Scenario(address=PerfTarget(), queue="q", **options)
 
 
 @pytest.mark.parametrize(
     ("url", "address"),
     [
-        ("amqp://guest:guest@localhost:5672/%2F", Address()),
-        ("amqp://localhost", Address()),
-        ("amqp://localhost/", Address()),
-        ("amqp://ann:s%40fe@broker:1234/shop", Address("broker", 1234, "ann", "s@fe", "shop")),
-        ("amqp://broker/a%2Fb", Address("broker", vhost="a/b")),
-        ("amqps://broker", Address("broker", 5671, tls=True)),
-        ("amqp://[::1]:5673", Address("::1", 5673)),
+        ("amqp://guest:guest@localhost:5672/%2F", PerfTarget()),
+        ("amqp://localhost", PerfTarget()),
+        ("amqp://localhost/", PerfTarget()),
+        ("amqp://ann:s%40fe@broker:1234/shop", PerfTarget("broker", 1234, "ann", "s@fe", "shop")),
+        ("amqp://broker/a%2Fb", PerfTarget("broker", vhost="a/b")),
+        ("amqps://broker", PerfTarget("broker", 5671, tls=True)),
+        ("amqp://[::1]:5673", PerfTarget("::1", 5673)),
     ],
 )
-def test_a_url_is_an_address_with_rabbitmqs_defaults(url: str, address: Address) -> None:
+def test_a_url_is_an_address_with_rabbitmqs_defaults(url: str, address: PerfTarget) -> None:
     assert parse_url(url) == address
 
 

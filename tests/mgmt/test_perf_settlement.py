@@ -7,7 +7,7 @@ from pamqp import commands
 
 from warren.amqp.frames import HEAD
 from warren.amqp.methods import decode_method
-from warren.mgmt.perf.settlement import Settlement, Work
+from warren.mgmt.perf.settlement import PerfSettlement, Work
 
 MS = 1_000_000
 
@@ -29,11 +29,11 @@ def answers(octets: bytes) -> list[tuple[str, int, bool]]:
 
 
 def test_each_message_has_its_ack() -> None:
-    assert answers(Settlement(1).settle(3)) == [("Basic.Ack", tag, False) for tag in (1, 2, 3)]
+    assert answers(PerfSettlement(1).settle(3)) == [("Basic.Ack", tag, False) for tag in (1, 2, 3)]
 
 
 def test_one_ack_for_every_n_however_they_arrive() -> None:
-    settlement = Settlement(4)
+    settlement = PerfSettlement(4)
     assert answers(settlement.settle(3)) == []
     assert answers(settlement.settle(13)) == [("Basic.Ack", tag, True) for tag in (4, 8, 12)]
     assert answers(settlement.settle(15)) == []
@@ -42,7 +42,7 @@ def test_one_ack_for_every_n_however_they_arrive() -> None:
 
 
 def test_the_rest_is_acked_at_the_end() -> None:
-    settlement = Settlement(10)
+    settlement = PerfSettlement(10)
     settlement.settle(7)
     assert answers(settlement.settle_rest()) == [("Basic.Ack", 7, True)]
     assert settlement.settle_rest() == b""
@@ -51,7 +51,7 @@ def test_the_rest_is_acked_at_the_end() -> None:
 @pytest.mark.parametrize("every", [1, 3, 100])
 @pytest.mark.parametrize("step", [1, 4, 20])
 def test_each_nth_message_is_given_back_and_all_others_are_acked(every: int, step: int) -> None:
-    settlement = Settlement(every, requeue_every=5)
+    settlement = PerfSettlement(every, requeue_every=5)
     octets = b"".join(settlement.settle(last) for last in range(step, 21, step))
     octets += settlement.settle_rest()
     acked: set[int] = set()

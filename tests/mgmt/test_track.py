@@ -7,7 +7,7 @@ import tracemalloc
 
 from warren.mgmt.statistics.detail import HISTORY_OCTETS_MAX, Detail
 from warren.mgmt.statistics.history import Figures
-from warren.mgmt.statistics.track import Kind, Track
+from warren.mgmt.statistics.track import SampledKind, Track
 
 MANY = 100_000
 
@@ -27,7 +27,7 @@ def figures(thing: Thing) -> Figures:
     return (thing.passed, thing.length) + (1_000_000 + thing.passed,) * 9 + (0,) * 12
 
 
-KIND = Kind(
+KIND = SampledKind(
     names=["passed", "length", *[f"more {at}" for at in range(21)]],
     figures=figures,
     activity=lambda thing: float(thing.passed),

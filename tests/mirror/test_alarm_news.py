@@ -9,7 +9,7 @@ from pamqp import commands
 from warren.core.resources.alarms import Alarm, Resource
 from warren.core.resources.growth import ALWAYS
 from warren.mirror.members.alarm_news import AlarmNews
-from warren.mirror.messages.post import Kind, Undeliverable
+from warren.mirror.messages.post import PostKind, Undeliverable
 
 
 @pytest.fixture
@@ -84,5 +84,5 @@ def test_publishers_at_every_node_wait_for_a_queue_that_grows(cluster: Cluster) 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91\xa5quill", b"\x01"])
 def test_what_is_no_list_of_resources_is_refused(cluster: Cluster, payload: bytes) -> None:
     with pytest.raises(Undeliverable):
-        cluster["a"].links.user.on_frames("b", [(Kind.ALARMS, payload)])
+        cluster["a"].links.user.on_frames("b", [(PostKind.ALARMS, payload)])
     assert cluster["a"].alarms.in_effect() == []

@@ -23,7 +23,6 @@ from warren.mirror.definitions.etcd import (
 )
 from warren.mirror.definitions.etcd_messages import (
     Compare,
-    Event,
     Operation,
     Put,
     Range,
@@ -31,6 +30,7 @@ from warren.mirror.definitions.etcd_messages import (
     Txn,
     TxnAnswer,
     WatchCreate,
+    WatchEvent,
     delete,
     get,
     modified_at,
@@ -189,9 +189,9 @@ def branch(answer: TxnAnswer) -> object:
     ]
 
 
-async def events_until(client: EtcdClient, wanted: WatchCreate, revision: int) -> list[Event]:
+async def events_until(client: EtcdClient, wanted: WatchCreate, revision: int) -> list[WatchEvent]:
     """What a watch sends up to a revision that changed something it watches."""
-    events: list[Event] = []
+    events: list[WatchEvent] = []
     async with await client.watch(wanted) as stream:
         while not events or events[-1].kv.mod_revision < revision:
             events += (await stream.next_answer()).events

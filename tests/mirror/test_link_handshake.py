@@ -13,10 +13,10 @@ from warren.mirror.links.handshake import (
     PROOF_BYTES,
     SECRET_BYTES_MIN,
     Ended,
+    HandshakeStep,
     Identified,
-    Step,
 )
-from warren.mirror.links.ports import EndReason, Role
+from warren.mirror.links.ports import EndReason, LinkRole
 from warren.mirror.links.records import (
     RECORD_BYTES_MAX,
     Acceptance,
@@ -293,9 +293,9 @@ def test_a_record_in_the_wrong_place_ends_the_handshake() -> None:
 
 def test_every_record_that_may_come_is_one_that_is_sent() -> None:
     assert {(role, step) for role, step, _ in LEGAL} == {
-        (Role.ACCEPTOR, Step.INTRODUCTION),
-        (Role.DIALLER, Step.INTRODUCTION),
-        (Role.DIALLER, Step.ACCEPTANCE),
+        (LinkRole.ACCEPTOR, HandshakeStep.INTRODUCTION),
+        (LinkRole.DIALLER, HandshakeStep.INTRODUCTION),
+        (LinkRole.DIALLER, HandshakeStep.ACCEPTANCE),
     }
 
 
@@ -322,11 +322,11 @@ def test_an_identity_that_no_peer_would_take_is_refused_where_it_is_made(
 
 
 def test_a_record_does_not_open_twice_nor_in_the_other_direction() -> None:
-    sealed = Sealer(b"k" * 32, Role.ACCEPTOR).seal(Acceptance(3))
-    opener = Sealer(b"k" * 32, Role.ACCEPTOR)
+    sealed = Sealer(b"k" * 32, LinkRole.ACCEPTOR).seal(Acceptance(3))
+    opener = Sealer(b"k" * 32, LinkRole.ACCEPTOR)
     assert opener.open(sealed) == Acceptance(3)
     assert opener.open(sealed) is None
-    assert Sealer(b"k" * 32, Role.DIALLER).open(sealed) is None
+    assert Sealer(b"k" * 32, LinkRole.DIALLER).open(sealed) is None
 
 
 @pytest.mark.parametrize("reason", ["out_of_apples", "silent", ""])

@@ -10,7 +10,7 @@ from warren.core.definitions.records import QueueRecord
 from warren.mirror.carriers.batch import HEAD, NOTHING
 from warren.mirror.carriers.ports import MemberId, StopReason
 from warren.mirror.log.member import LogMember
-from warren.mirror.log.messages import Data, Hello, Message, Refusal, Welcome
+from warren.mirror.log.messages import CarrierRefusal, Data, Hello, Message, Welcome
 
 RECORD = QueueRecord(
     False, {}, 7, leader="a", mirrors=["b"], in_sync=["b"], carrier="log", ballot=3
@@ -108,11 +108,11 @@ def test_a_refusal_counts_when_the_definition_is_known_by_which_the_leader_refus
     effects, upper = Effects(), Upper()
     member = LogMember(MemberId("b", 5), RECORD, upper, effects, (0, 4))  # type: ignore[arg-type]
     member.start()
-    member.received("a", Refusal(5, epoch=2))
+    member.received("a", CarrierRefusal(5, epoch=2))
     assert not upper.reasons and member.tick()
     member.follow(structs.replace(RECORD, epoch=2, ballot=4))
-    member.received("a", Refusal(5, epoch=1))
-    member.received("a", Refusal(4, epoch=2))
+    member.received("a", CarrierRefusal(5, epoch=1))
+    member.received("a", CarrierRefusal(4, epoch=2))
     assert not upper.reasons and member.tick()
-    member.received("a", Refusal(5, epoch=2))
+    member.received("a", CarrierRefusal(5, epoch=2))
     assert upper.reasons == [StopReason.INCONSISTENT] and member.is_stopped

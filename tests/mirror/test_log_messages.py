@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from warren.mirror.carriers.batch import HEAD
 from warren.mirror.log.messages import (
     Bye,
+    CarrierRefusal,
     Data,
     Hello,
     Message,
-    Refusal,
     Welcome,
     data_head,
     decode,
     encode,
 )
-from warren.mirror.log.window import Window
+from warren.mirror.log.window import BatchWindow
 from warren.mirror.messages.post import Undeliverable
 
 numbers = st.integers(0, 2**64 - 1)
@@ -27,7 +27,7 @@ messages = st.one_of(
     st.builds(Hello, numbers, positions, st.none() | positions),
     st.builds(Welcome, numbers),
     st.builds(Data, positions, st.binary(max_size=50)),
-    st.builds(Refusal, numbers, numbers),
+    st.builds(CarrierRefusal, numbers, numbers),
     st.builds(Bye, numbers),
 )
 
@@ -66,7 +66,7 @@ def test_the_head_of_a_batch_is_what_goes_before_it() -> None:
 def test_a_mirror_is_sent_what_comes_after_what_it_has(
     position: tuple[int, int], place: int | None
 ) -> None:
-    window = Window()
+    window = BatchWindow()
     for at in ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1)):
         window.append(at, b"%d %d" % at)
     window.trim((1, 2))
@@ -76,14 +76,14 @@ def test_a_mirror_is_sent_what_comes_after_what_it_has(
 
 
 def test_a_window_begins_where_another_carrier_ended() -> None:
-    window = Window((4, 20))
+    window = BatchWindow((4, 20))
     assert window.last == (4, 20)
     assert window.place_after((4, 20), 4) == window.end_place == 0
     assert window.place_after((4, 19), 4) is None
 
 
 def test_a_window_that_begins_with_a_later_batch_is_for_those_who_have_the_ones_before() -> None:
-    window = Window()
+    window = BatchWindow()
     window.append((1, 3), b"three")
     assert window.place_after((1, 2), 1) == 0
     assert window.place_after((1, 1), 1) is None
@@ -93,6 +93,6 @@ def test_a_window_that_begins_with_a_later_batch_is_for_those_who_have_the_ones_
 
 def test_who_has_more_of_an_earlier_epoch_waits_for_the_present_one() -> None:
     """A new leader says nothing before its node knows that it leads."""
-    window = Window((1, 6))
+    window = BatchWindow((1, 6))
     assert window.place_after((1, 7), 2) == 0
     assert window.place_after((1, 7), 1) is None

@@ -15,9 +15,9 @@ from warren.core.definitions.records import QueueRecord
 from warren.core.definitions.validation import ValidationFailed
 from warren.core.policies.policy_definition import check_definition
 from warren.mirror.carriers.ports import StopReason
-from warren.mirror.gm.ring_view import RingStanding, Shown
+from warren.mirror.gm.ring_view import RingStanding, ShownMember
 from warren.mirror.replication.copies.lost_and_found import LOST_AND_FOUND
-from warren.mirror.replication.definition.replicas import Wanted
+from warren.mirror.replication.definition.replicas import WantedMirrors
 
 LOG = {"ha-mode": "all", "ha-replication": "log"}
 
@@ -370,8 +370,11 @@ def test_what_is_lacked_by_who_leads_without_votes_is_found_when_the_leader_is_b
 def test_the_leader_is_shown_first_and_then_its_mirrors(cluster: LoggedCluster) -> None:
     queue = cluster["a"].queue("q")
     ring = cluster["a"].mirroring.figures.ring(queue)
-    assert ring[0] == Shown("a", RingStanding.LEADER)
-    assert sorted(ring[1:]) == [Shown("b", RingStanding.IN_SYNC), Shown("c", RingStanding.IN_SYNC)]
+    assert ring[0] == ShownMember("a", RingStanding.LEADER)
+    assert sorted(ring[1:]) == [
+        ShownMember("b", RingStanding.IN_SYNC),
+        ShownMember("c", RingStanding.IN_SYNC),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -402,7 +405,7 @@ def test_a_policy_says_what_is_wrong_with_it(more: dict[str, Any], refusal: str)
     ("acks", "copies"), [("async", 1), ("one", 2), ("majority", 3), ("all-in-sync", 0), (4, 4)]
 )
 def test_acknowledgements_by_name_are_a_number_of_copies(acks: str | int, copies: int) -> None:
-    assert Wanted.of({**LOG, "log-acks": acks}).acks_of(5) == copies
+    assert WantedMirrors.of({**LOG, "log-acks": acks}).acks_of(5) == copies
 
 
 @pytest.mark.parametrize("carrier", ["gm", "log"])

@@ -22,7 +22,7 @@ from warren.mirror.replication.copies import lost_and_found
 from warren.mirror.replication.copies.former_copy import FormerCopy, Tail
 from warren.mirror.replication.copies.lost_and_found import HEADER, LOST_AND_FOUND
 from warren.mirror.replication.leading.unasked import Unasked
-from warren.mirror.replication.levels.renumbering import NO_LIMIT, Step
+from warren.mirror.replication.levels.renumbering import NO_LIMIT, LeaderChange
 
 
 @pytest.fixture
@@ -455,7 +455,7 @@ def test_what_the_next_leader_never_got(
     level.skip_to(30)
     tail = None if unasked is None else Tail([unasked], has_confirmed)
     former = FormerCopy(1, 0, [level], [0], safe_only=False, led=True, tail=tail)
-    assert former.only_here(Step(1, [0], [20], firsts), 0) == only_here
+    assert former.only_here(LeaderChange(1, [0], [20], firsts), 0) == only_here
 
 
 @pytest.mark.parametrize(
@@ -470,7 +470,7 @@ def test_what_a_leader_never_got_that_was_not_in_sync(
     former = FormerCopy(1, 0, [level], [0], safe_only=True)
     for position in range(30):
         level.publish(Envelope("", "q", b"", True, 0, None), b"", None, None, position)
-    step = Step(1, [0], [20], [8])
+    step = LeaderChange(1, [0], [20], [8])
     assert former.only_here(step, 0, found_upto=found_upto) == only_here
     assert former.end_at(step, 0, moved=0, upto=NO_LIMIT) == 30
     assert former.end_at(step, 0, moved=0, upto=20) == 20
@@ -491,7 +491,7 @@ def test_positions_of_the_next_leader_may_be_less_than_none(
     level = MemoryQueue()
     level.skip_to(40)
     former = FormerCopy(1, 3, [level], [10], safe_only=False, led=False)
-    step = Step(7, [-25], [-10], [-20])
+    step = LeaderChange(7, [-25], [-10], [-20])
     runs = former.only_here(step, 0, moved=5, found_upto=found_upto, upto=-10)
     assert runs == only_here
 

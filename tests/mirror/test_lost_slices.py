@@ -12,7 +12,7 @@ from pamqp import commands
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import Envelope
-from warren.mirror.messages.post import Kind
+from warren.mirror.messages.post import PostKind
 from warren.mirror.replication.copies.mirror import Mirror
 from warren.mirror.replication.levels.instructions import NEVER, Op, Script
 from warren.mirror.replication.levels.mirror_level import NOWHERE
@@ -54,7 +54,7 @@ def lose_slice(cluster: Cluster, chosen: str, lose: Callable[[], None]) -> list[
     lost: list[str] = []
 
     def carrying(node: str, peer: str, frame: tuple[int, bytes]) -> None:
-        if frame[0] == Kind.SLICE and peer == chosen and not lost:
+        if frame[0] == PostKind.SLICE and peer == chosen and not lost:
             lost.append(peer)
             lose()
         else:

@@ -18,7 +18,7 @@ from warren.core.messages.message import Envelope
 from warren.core.queues.consumers import Consumer
 from warren.core.scheduling.waiting import run
 from warren.mirror.members import abreast
-from warren.mirror.replication.definition.replicas import SyncLimits, Wanted
+from warren.mirror.replication.definition.replicas import SyncLimits, WantedMirrors
 from warren.mirror.replication.leading.flush_times import WAIT_S
 from warren.mirror.replication.leading.leader import BATCH_BYTES_MAX
 
@@ -188,10 +188,10 @@ def test_a_mirror_that_dies_is_replaced_where_there_are_to_be_so_many(cluster: C
 def test_the_configuration_says_it_where_no_policy_does() -> None:
     limits = SyncLimits(50, 1000)
     for definition in ({}, {"ha-sync-batch-size": 1}):
-        wanted = Wanted.of(definition, limits)
+        wanted = WantedMirrors.of(definition, limits)
         assert (wanted.sync_batch, wanted.catch_up_rate) == limits
-    assert Wanted.of({"ha-sync-batch-size": 20}, limits).sync_batch == 20
-    assert Wanted.of({"log-catchup-rate": 0}, limits).catch_up_rate == 0
+    assert WantedMirrors.of({"ha-sync-batch-size": 20}, limits).sync_batch == 20
+    assert WantedMirrors.of({"log-catchup-rate": 0}, limits).catch_up_rate == 0
 
 
 def test_automatic_sync_needs_nobody(cluster: Cluster) -> None:

@@ -12,8 +12,8 @@ from warren.amqp.settling import SETTLED_AT_ONCE
 from warren.core.field import long, longstr
 from warren.core.messages.message import Message
 from warren.mgmt.messages.job import Job, JobState
-from warren.mgmt.messages.plan import Action, Plan
-from warren.mgmt.messages.targets import Target
+from warren.mgmt.messages.plan import Action, JobPlan
+from warren.mgmt.messages.targets import MessageTarget
 
 
 @pytest.mark.parametrize("limited", [True, False])
@@ -129,8 +129,10 @@ def test_message_is_moved_to_a_queue_that_gets_another_leader_meanwhile(
     a.publishes("source", b"precious", delivery_mode=2)
     vhost = cluster["a"].vhost
     looked_up = vhost.queues["target"]
-    job = Job(cluster["a"].node, vhost.queues["source"], Plan(Action.MOVE, to_queue="target"), None)
-    job._find = lambda message: Target((looked_up,), message.envelope)
+    job = Job(
+        cluster["a"].node, vhost.queues["source"], JobPlan(Action.MOVE, to_queue="target"), None
+    )
+    job._find = lambda message: MessageTarget((looked_up,), message.envelope)
     policy = {"ha-mode": "nodes", "ha-params": [next_one], "ha-sync-mode": "automatic"}
     cluster["a"].node.policies.set("/", "t", "^target$", policy, 0, "queues")
     cluster.clock.advance(15)
@@ -151,8 +153,10 @@ def test_message_stays_where_it_is_when_the_queue_it_goes_to_is_gone_meanwhile()
     a.publishes("source", b"precious", delivery_mode=2)
     vhost = cluster["a"].vhost
     gone = vhost.queues["target"]
-    job = Job(cluster["a"].node, vhost.queues["source"], Plan(Action.MOVE, to_queue="target"), None)
-    job._find = lambda message: Target((gone,), message.envelope)
+    job = Job(
+        cluster["a"].node, vhost.queues["source"], JobPlan(Action.MOVE, to_queue="target"), None
+    )
+    job._find = lambda message: MessageTarget((gone,), message.envelope)
     b.sends(commands.Queue.Delete, queue="target")
     cluster.settle()
     task = ClockLoop(cluster["a"].clock).create_task(job.run())
@@ -189,7 +193,9 @@ def test_what_is_moved_is_not_in_both_places_as_new_when_its_leader_dies(kind: s
     assert vhost.queues["source"].is_here
     for mirror in "bc":
         cluster.stall("a", mirror)
-    job = Job(cluster["a"].node, vhost.queues["source"], Plan(Action.MOVE, to_queue="target"), None)
+    job = Job(
+        cluster["a"].node, vhost.queues["source"], JobPlan(Action.MOVE, to_queue="target"), None
+    )
     ClockLoop(cluster["a"].clock).create_task(job.run())
     cluster.clock.advance(1)
     cluster.kill("a")
@@ -218,10 +224,10 @@ def test_job_ends_with_its_mirrored_queue() -> None:
     cluster.clock.advance(1)
     vhost = cluster["a"].vhost
     source = vhost.queues["source"]
-    job = Job(cluster["a"].node, source, Plan(Action.MOVE, to_queue="target"), None)
+    job = Job(cluster["a"].node, source, JobPlan(Action.MOVE, to_queue="target"), None)
     find = job._find
 
-    def find_and_delete(message: Message) -> Target:
+    def find_and_delete(message: Message) -> MessageTarget:
         client.sends(commands.Queue.Delete, queue="source")
         cluster.settle()
         return find(message)

@@ -10,7 +10,7 @@ from cluster import Cluster, ClusterNode
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field
-from warren.mirror.replication.definition.replicas import Copies, Wanted, wanted_mirrors
+from warren.mirror.replication.definition.replicas import Copies, WantedMirrors, wanted_mirrors
 
 
 def leaders(
@@ -109,7 +109,7 @@ class TestMachines:
     def test_mirrors_are_on_machines_of_their_own(
         self, mode: str, params: object, mirrors: tuple[str, ...], chosen: set[tuple[str, ...]]
     ) -> None:
-        wanted = Wanted(mode, params)
+        wanted = WantedMirrors(mode, params)
         now = Copies("a1", mirrors, mirrors)
         nodes = ["a1", "a2", "b1", "b2", "c1", "c2"]
         found = {wanted_mirrors(wanted, now, nodes, Random(seed), machine_of) for seed in range(50)}
@@ -122,14 +122,14 @@ class TestMachines:
         self, params: int, chosen: set[tuple[str, ...]]
     ) -> None:
         now = Copies("a1", (), (), ("b2",))
-        nodes, wanted = ["a1", "a2", "b1", "b2", "c1", "c2"], Wanted("exactly", params)
+        nodes, wanted = ["a1", "a2", "b1", "b2", "c1", "c2"], WantedMirrors("exactly", params)
         found = {wanted_mirrors(wanted, now, nodes, Random(seed), machine_of) for seed in range(50)}
         assert found == chosen
 
 
 def test_nodes_that_were_chosen_by_chance_are_not_chosen_anew() -> None:
     """They have been asked to have a mirror, and a declaration waits for them."""
-    wanted, nodes = Wanted("exactly", 3), [f"n{number}" for number in range(10)]
+    wanted, nodes = WantedMirrors("exactly", 3), [f"n{number}" for number in range(10)]
     chosen = wanted_mirrors(wanted, Copies("n0", [], [], ["n1", "n2"]), nodes[3:], Random(0))
     assert len(chosen) == 2
     for seed in range(20):
@@ -141,5 +141,7 @@ def test_of_a_machine_the_node_is_chosen_that_was_chosen_before_or_had_a_copy() 
     nodes = ["a1", *[f"b{number}" for number in range(9)]]
     for now in (Copies("a1", [], [], ["b2", "b5"], ["b5"]), Copies("a1", [], [], ["b5"])):
         for seed in range(20):
-            of_all = wanted_mirrors(Wanted("all"), now, nodes, Random(seed), lambda node: node[0])
+            of_all = wanted_mirrors(
+                WantedMirrors("all"), now, nodes, Random(seed), lambda node: node[0]
+            )
             assert of_all == ("b5",)

@@ -14,12 +14,14 @@ from warren.core.definitions.records import QueueRecord
 from warren.core.field import long, longstr
 from warren.core.scheduling.waiting import run
 from warren.mgmt.definitions.importer import Importer
-from warren.mirror.replication.definition.replicas import SyncLimits, Wanted
+from warren.mirror.replication.definition.replicas import SyncLimits, WantedMirrors
 
-ORDINARY = Wanted.of_members
+ORDINARY = WantedMirrors.of_members
 
 
-def of_members(members: list[str], leader: str, limits: SyncLimits, gap_bytes_max: int) -> Wanted:
+def of_members(
+    members: list[str], leader: str, limits: SyncLimits, gap_bytes_max: int
+) -> WantedMirrors:
     return ORDINARY(members, leader, limits)._replace(gap_bytes_max=gap_bytes_max)
 
 
@@ -81,7 +83,7 @@ def test_without_a_majority_nothing_is_confirmed_or_lost(cluster: QuorumCluster)
 def test_without_a_majority_publishes_are_refused_when_too_many_wait(
     cluster: QuorumCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Wanted, "of_members", partial(of_members, gap_bytes_max=10_000))
+    monkeypatch.setattr(WantedMirrors, "of_members", partial(of_members, gap_bytes_max=10_000))
     cluster.loses("b")
     cluster.loses("c")
     publisher = cluster.publisher()

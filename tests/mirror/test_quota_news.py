@@ -6,7 +6,7 @@ import pytest
 from cluster import Cluster
 
 from warren.mirror.members.quota_news import QuotaNews
-from warren.mirror.messages.post import Kind, Undeliverable
+from warren.mirror.messages.post import PostKind, Undeliverable
 
 
 @pytest.fixture
@@ -47,4 +47,4 @@ def test_a_publisher_at_another_node_is_refused(cluster: Cluster, limit: str, wh
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x90", b"\x81\xa1q\x01"])
 def test_what_is_no_table_of_stocks_is_refused(cluster: Cluster, payload: bytes) -> None:
     with pytest.raises(Undeliverable):
-        cluster["a"].links.user.on_frames("b", [(Kind.QUOTAS, payload)])
+        cluster["a"].links.user.on_frames("b", [(PostKind.QUOTAS, payload)])

@@ -10,7 +10,7 @@ from stored_queues import OTHER, Node
 
 from warren.core.backing.variable_queue import LAZY_MODE
 from warren.core.messages.message import Envelope
-from warren.persist.log.log_writer import LogWriter, Piece
+from warren.persist.log.log_writer import FilePiece, LogWriter
 from warren.persist.storage import checkpoint
 from warren.persist.storage.disk_trouble import CALM_S
 
@@ -53,7 +53,7 @@ def test_a_disk_that_fails_is_not_taken_for_whole_because_the_transient_log_is_w
     write = LogWriter.write
     failing = {True, False}
 
-    def fail(self: LogWriter, pieces: Sequence[Piece]) -> None:
+    def fail(self: LogWriter, pieces: Sequence[FilePiece]) -> None:
         if self._durable in failing:
             raise OSError(errno.EIO, "the disk fails")
         write(self, pieces)

@@ -15,7 +15,7 @@ from manual_clock import ManualClock
 
 from warren.core.definitions.definition_table import CompletedCommit, DefinitionTable
 from warren.core.definitions.records import QueueRecord, VirtualHostRecord
-from warren.core.ports import Commit, Key, Unreadable, Write
+from warren.core.ports import Commit, Key, UnreadableText, Write
 from warren.persist.definitions.database import DamagedMetadata
 from warren.persist.definitions.metadata import LmdbMetadataStore, decode_definition
 from warren.persist.definitions.repair import repair
@@ -163,7 +163,7 @@ def test_a_failing_disk_is_tried_again(tmp_path: Path, caplog: pytest.LogCapture
 
 def test_while_definitions_cannot_be_read_the_copy_stays_as_it_is() -> None:
     copied = Copied()
-    copied.table.unreadable[b"key"] = Unreadable("key", "damaged")
+    copied.table.unreadable[b"key"] = UnreadableText("key", "damaged")
     copied.declare("a")
     copied.wait()
     copied.copy.close()

@@ -11,10 +11,10 @@ from pamqp import encode
 
 from warren import Broker
 from warren.client.content_header import MalformedContent, header_fields
-from warren.shovel.redrive import Back, Death, LeftBehind, back
+from warren.shovel.redrive import Back, DecidingDeath, LeftBehind, back
 
 QUEUE, EXCHANGE = Back.QUEUE, Back.EXCHANGE
-LAST, FIRST = Death.LAST, Death.FIRST
+LAST, FIRST = DecidingDeath.LAST, DecidingDeath.FIRST
 
 
 def header(headers: dict[str, Any] | None) -> bytes:
@@ -39,7 +39,9 @@ DIED_TWICE = {"x-death": [died("second", "", "second"), died("first", "orders", 
         (EXCHANGE, FIRST, (b"orders", b"eu")),
     ],
 )
-def test_x_death_says_where_it_goes(to: Back, death: Death, address: tuple[bytes, bytes]) -> None:
+def test_x_death_says_where_it_goes(
+    to: Back, death: DecidingDeath, address: tuple[bytes, bytes]
+) -> None:
     found, octets = back(header(DIED_TWICE), to, death)
     assert found == address
     if (to, death) != (EXCHANGE, FIRST):

@@ -24,8 +24,8 @@ from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.messages_in_hand import MessagesInHand
 from warren.mgmt.http import slices
 from warren.mgmt.messages.job import Job, JobState
-from warren.mgmt.messages.plan import Action, Plan
-from warren.mgmt.messages.targets import Target
+from warren.mgmt.messages.plan import Action, JobPlan
+from warren.mgmt.messages.targets import MessageTarget
 
 if TYPE_CHECKING:
     from cluster_history import History
@@ -41,12 +41,12 @@ RATES = (None, None, None, 20.0)
 class WatchedJob(Job):
     """A job that tells the operator what it does with each message."""
 
-    def __init__(self, operator: Operator, node: Any, queue: LocalQueue, plan: Plan) -> None:
+    def __init__(self, operator: Operator, node: Any, queue: LocalQueue, plan: JobPlan) -> None:
         self._operator = operator
         self.sent: dict[Message, Publish] = {}
         super().__init__(node, queue, plan, None)
 
-    def _report(self, message: Message, target: Target | None) -> None:
+    def _report(self, message: Message, target: MessageTarget | None) -> None:
         super()._report(message, target)
         if target is not None:
             self.sent[message] = self._operator.sends(self, message, target)
@@ -90,7 +90,7 @@ class Operator:
 
     # What jobs do
 
-    def sends(self, job: Job, message: Message, target: Target) -> Publish:
+    def sends(self, job: Job, message: Message, target: MessageTarget) -> Publish:
         (queue,) = target.queues
         number, persistent = int(message.body), message.envelope.persistent
         publish = Publish(number, queue.name, "operator", persistent, self._history.now)
@@ -139,7 +139,7 @@ class Operator:
         node, at = random.choice(leading)
         action = random.choice(ACTIONS)
         to = {Action.MOVE: MOVED, Action.COPY: COPIED, Action.REPLAY: COPIED}.get(action)
-        plan = Plan(action, to_queue=to, limit=random.choice(LIMITS), rate=random.choice(RATES))
+        plan = JobPlan(action, to_queue=to, limit=random.choice(LIMITS), rate=random.choice(RATES))
         stops_after_s = random.choice((None, None, 0.05, 1.0))
         kills_after_s = random.choice((None, None, None, 0.01, 0.1, 0.5))
         running = self._start(node, at, plan)
@@ -158,7 +158,7 @@ class Operator:
             if at is not None and at.is_here:
                 yield cluster[name], at
 
-    def _start(self, node: Any, queue: LocalQueue, plan: Plan) -> Running | None:
+    def _start(self, node: Any, queue: LocalQueue, plan: JobPlan) -> Running | None:
         try:
             job = WatchedJob(self, node.node, queue, plan)
         except PreconditionFailed:
@@ -210,7 +210,7 @@ class Operator:
             return None
         node = self._history.cluster[record.leader]
         to = MOVED if action is Action.MOVE else COPIED
-        running = self._start(node, node.queue(queue), Plan(action, to_queue=to))
+        running = self._start(node, node.queue(queue), JobPlan(action, to_queue=to))
         if running is None:
             return None
         self.is_peace = True

@@ -20,7 +20,7 @@ from warren.core.definitions.definition_table import Change
 from warren.core.definitions.record_format import encode_path
 from warren.core.ports import Key
 from warren.mirror.definitions.codec import decode_definition
-from warren.mirror.definitions.shared_definitions import Piece, SharedDefinitions
+from warren.mirror.definitions.shared_definitions import SharedDefinitions, WritePiece
 
 Step: TypeAlias = Callable[[], None]
 Schedule: TypeAlias = Callable[[str, Step], None]
@@ -88,7 +88,7 @@ class SharedHistory:
         if self._stores.get(node) is store:
             store.hear_nothing_more()
 
-    def decide(self, batch: Sequence[Piece]) -> list[bool]:
+    def decide(self, batch: Sequence[WritePiece]) -> list[bool]:
         """Take, at a new revision, those whose preconditions held before it."""
         taken = [
             all(self._version(key) == version for key, version in piece.preconditions)
@@ -103,7 +103,7 @@ class SharedHistory:
             store.hear(self.revision, changes)
         return taken
 
-    def _take(self, piece: Piece) -> list[Change]:
+    def _take(self, piece: WritePiece) -> list[Change]:
         self._sorted = None
         changes = []
         for key, value in piece.writes:
@@ -161,7 +161,7 @@ class SimulatedMetadataStore(SharedDefinitions):
         if batch:
             self._requests.send(lambda: self._decide(batch))
 
-    def _decide(self, batch: Sequence[Piece]) -> None:
+    def _decide(self, batch: Sequence[WritePiece]) -> None:
         taken = self._history.decide(batch)
         revision = self._history.revision
         self._answers.send(lambda: self._answered(taken, revision))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from warren.mgmt.command_line import warren
-from warren.persist.log.log_writer import LogWriter, Piece
+from warren.persist.log.log_writer import FilePiece, LogWriter
 
 FAULT = "nobody expected this"
 
@@ -19,7 +19,7 @@ def main() -> None:
     trigger = Path(sys.argv.pop(1))
     write = LogWriter.write
 
-    def failing(self: LogWriter, pieces: Sequence[Piece]) -> None:
+    def failing(self: LogWriter, pieces: Sequence[FilePiece]) -> None:
         if trigger.exists():
             raise ValueError(FAULT)
         write(self, pieces)

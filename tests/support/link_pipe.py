@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from warren.mirror.links.handshake import Ended, Established, Identified
-from warren.mirror.links.ports import Frame, Identity, Role
+from warren.mirror.links.ports import Frame, Identity, LinkRole
 from warren.mirror.links.protocol import Frames, LinkEvent, LinkProtocol
 
 SECRET = b"the secret of this cluster"
@@ -33,7 +33,7 @@ class End:
 
     def __init__(
         self,
-        role: Role,
+        role: LinkRole,
         name: str,
         *,
         secret: bytes = SECRET,
@@ -86,11 +86,11 @@ class End:
 
 
 def dialler(name: str = "ann", **options: Any) -> End:
-    return End(Role.DIALLER, name, **options)
+    return End(LinkRole.DIALLER, name, **options)
 
 
 def acceptor(name: str = "bob", **options: Any) -> End:
-    return End(Role.ACCEPTOR, name, **options)
+    return End(LinkRole.ACCEPTOR, name, **options)
 
 
 def same(octets: bytes) -> bytes:

@@ -15,9 +15,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 from warren import Broker
 from warren.mgmt.migrate.command import migrate
 from warren.mgmt.migrate.run import (
-    Audience,
     MigrationProgress,
-    Options,
+    MoveAudience,
+    MoveOptions,
     QueueResult,
     move_messages,
 )
@@ -88,7 +88,7 @@ def move(source: Side, target: Side, **options: Any) -> dict[str, QueueResult]:
         if stop_when is not None:
             stop_when(stop)
         async with asyncio.timeout(60):
-            return await move_messages(source, target, Options(**options), stop, audience)
+            return await move_messages(source, target, MoveOptions(**options), stop, audience)
 
     return {result.name: result for result in uvloop.run(work())}
 
@@ -97,7 +97,7 @@ def sides(source: Broker, target: Broker) -> tuple[Side, Side]:
     return side("source", management(source)), side("target", management(target))
 
 
-class AfterMessages(Audience):
+class AfterMessages(MoveAudience):
     """Does something once when so many messages were moved."""
 
     def __init__(self, count: int, do: Callable[[], None]) -> None:

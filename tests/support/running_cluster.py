@@ -30,7 +30,7 @@ from server_process import PATIENCE_S
 from warren_command import run_warren
 
 from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
-from warren.mgmt.ctl.errors import CtlError, Refused
+from warren.mgmt.ctl.errors import CtlError, RequestRefused
 
 SECRET = "a secret of the tests"
 LEASE_TTL_S = 2
@@ -210,7 +210,7 @@ class ClusterProcess:
         """What it shows of a queue of the virtual host "/"; nothing before it has heard of it."""
         try:
             row: dict[str, Any] = self.asks("queues", "/", name)
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.status != NOT_FOUND:
                 raise
             return {}
@@ -333,7 +333,7 @@ class RunningCluster:
         for row in rows:
             # Those of connections that were closed just now go by themselves, and others are
             # with a node that has only just come back: the next look tells.
-            with suppress(Refused):
+            with suppress(RequestRefused):
                 node.does("DELETE", "queues", row["vhost"], row["name"])
         return not rows
 

@@ -6,7 +6,7 @@ import pika
 import pytest
 from running_cluster import RunningCluster, take, wait_until
 
-from warren.mgmt.ctl.errors import Refused
+from warren.mgmt.ctl.errors import RequestRefused
 
 FAR_MS = 3_600_000
 QUEUE = "amq.delayed.dx"
@@ -56,7 +56,7 @@ def test_any_node_delays_lists_and_cancels_and_a_mirror_goes_on(
     again = cluster["c"].asks(*DELAYED, order="published")["items"]
     assert [row["id"] for row in again] == [row["id"] for row in later[::-1]]
     # Positions may be others now, so what was listed before means nothing any more.
-    with pytest.raises(Refused, match="no such delayed message"):
+    with pytest.raises(RequestRefused, match="no such delayed message"):
         cluster["b"].does("DELETE", *DELAYED, found["items"][0]["id"])
     for row in later:
         cluster["c"].does("POST", *DELAYED, row["id"], "send")

@@ -7,7 +7,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
 
-from warren.mgmt.ctl.errors import Refused
+from warren.mgmt.ctl.errors import RequestRefused
 
 QUORUM = {"x-queue-type": "quorum"}
 COUNT = "x-delivery-count"
@@ -88,7 +88,7 @@ def test_every_node_shows_the_members(running_cluster: RunningCluster) -> None:
         assert sorted(row["members"]) == sorted(row["online"]) == nodes
         assert "slave_nodes" not in row
     declare(a.connect(), "alone", x_quorum_initial_group_size=1)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         a.asks("health", "checks", "node-is-quorum-critical")
     assert refused.value.status == 503
     assert [one["name"] for one in refused.value.answer["queues"]] == ["alone"]

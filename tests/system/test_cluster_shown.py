@@ -11,7 +11,7 @@ from proxied_node import proxied
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
 from scrape_node import scrape
 
-from warren.mgmt.ctl.errors import Refused
+from warren.mgmt.ctl.errors import RequestRefused
 
 LEASES_END = True
 """Tests wait until the lease of a node ends."""
@@ -134,7 +134,7 @@ def test_queues_that_a_node_alone_has_whole_make_it_critical(cluster: RunningClu
     policy = {"pattern": "^later", "definition": {"ha-mode": "all"}, "apply-to": "queues"}
     a.changes("policies", "/", "later", body=policy)
     a.until_queue("later", lambda shown: len(shown.get("slave_nodes", ())) == 2)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         a.asks("health", "checks", names[0])
     assert refused.value.status == 503
     assert [one["name"] for one in refused.value.answer["queues"]] == ["later"]

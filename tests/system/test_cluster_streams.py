@@ -11,7 +11,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ConnectionClosedByBroker
 from running_cluster import PATIENCE_S, ClusterProcess, RunningCluster, publish, wait_until
 
-from warren.mgmt.ctl.errors import Refused
+from warren.mgmt.ctl.errors import RequestRefused
 
 COUNT = 30
 STREAM = {"x-queue-type": "stream"}
@@ -188,7 +188,7 @@ def test_a_stream_without_a_majority_but_for_this_node_makes_it_critical(
     wait_until(lambda: sorted(roles(a).values()) == ["replica", "replica", "writer"])
     assert a.asks("health", "checks", "node-is-quorum-critical") == {"status": "ok"}
     declare(a, "alone", x_initial_cluster_size=1)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         a.asks("health", "checks", "node-is-quorum-critical")
     assert refused.value.status == 503
     (found,) = refused.value.answer["queues"]

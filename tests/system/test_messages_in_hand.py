@@ -18,7 +18,7 @@ from server_process import ServerProcess
 
 from warren.compat_tests.raw_client import RawChannel
 from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
-from warren.mgmt.ctl.errors import CtlError, Refused
+from warren.mgmt.ctl.errors import CtlError, RequestRefused
 
 COUNT = 2000
 BODIES = [b"%d" % number for number in range(COUNT)]
@@ -149,7 +149,7 @@ def test_any_node_looks_and_moves_and_a_failover_loses_nothing(
     newest = asked(of(b), "GET", "queues", "/", "old", "messages", order="newest", limit="2")
     assert [row["payload"] for row in newest["messages"]] == ["1999", "1998"]
     for query in ({"filter": "siz"}, {"order": "up"}, {"from": "x"}):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             asked(of(c), "GET", "queues", "/", "old", "messages", **query)
         assert refused.value.status == 400
     dry = begin(of(c), "old", action="move", to_queue="new", filter="body < '2'", dry_run=True)

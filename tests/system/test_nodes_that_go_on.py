@@ -14,7 +14,7 @@ from reserved_port import reserve_port
 from running_cluster import LEASE_TTL_S, ClusterProcess, RunningCluster, wait_until
 
 from warren.cluster import FOUND_S
-from warren.mgmt.ctl.errors import Refused
+from warren.mgmt.ctl.errors import RequestRefused
 
 NODES = "abc"
 KINDS = {
@@ -217,7 +217,7 @@ def test_a_node_without_a_lease_is_tidied_up_after_when_its_link_breaks(
         owner.has_all()
         for other in NODES.replace(name, ""):
             is_usable_from(owner, cluster[other], connect)
-    with pytest.raises(Refused, match="is running"):
+    with pytest.raises(RequestRefused, match="is running"):
         cluster["a"].does("DELETE", "control", "members", cluster["b"].name)
     goes_with_its_node(cluster, owners, "b")
 

@@ -17,7 +17,7 @@ from pika.exceptions import ConnectionClosedByBroker
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
 from warren_command import run_warren
 
-from warren.mgmt.ctl.errors import CtlError, Refused
+from warren.mgmt.ctl.errors import CtlError, RequestRefused
 
 GUEST = {"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
 
@@ -47,8 +47,8 @@ def fill(cluster: RunningCluster) -> None:
         publish(channel, f"of.{name}", [b"x"] * 3)
 
 
-def fails(request: Callable[[], object]) -> Refused:
-    with pytest.raises(Refused) as refused:
+def fails(request: Callable[[], object]) -> RequestRefused:
+    with pytest.raises(RequestRefused) as refused:
         request()
     return refused.value
 
@@ -119,7 +119,7 @@ def test_every_page_of_the_api_is_answered(cluster: RunningCluster) -> None:
         try:
             a.asks(*(names.get(part, part) for part in path.split("/")[1:]))
             answered.add(path)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             assert refusal.status in (400, 404, 503), (path, refusal.text)
             if refusal.status == 503:
                 refused.add(path)

@@ -12,7 +12,7 @@ from warren.core.definitions.records import QueueRecord, VirtualHostRecord
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.ports import Stored, Write
 from warren.first_definitions import FirstDefinitions
-from warren.mirror.members.presence import ClusterIdentity, Member
+from warren.mirror.members.presence import ClusterIdentity, ClusterMember
 from warren.node_refused import ClusterRefused
 from warren.persist.disk.cluster_file import (
     KnownCluster,
@@ -30,12 +30,12 @@ QUEUE = Stored(("queue", "/", "q"), QueueRecord(False, {}, 7), 1)
 class FakeMembership:
     """A cluster with these members."""
 
-    def __init__(self, **members: Member) -> None:
+    def __init__(self, **members: ClusterMember) -> None:
         self.identity = ClusterIdentity("c1", 1, 1)
         self._members = {f"warren@{name}": member for name, member in members.items()}
         self.left = False
 
-    def members(self) -> Mapping[str, Member]:
+    def members(self) -> Mapping[str, ClusterMember]:
         return self._members
 
     async def leave(self, *, for_good: bool) -> None:
@@ -53,7 +53,7 @@ def test_who_begins_a_cluster_may_go_on_after_a_crash(tmp_path: Path) -> None:
         first = begin(directory, FakeMembership())
         asyncio.run(first.joined(FakeMembership(), first=True))  # type: ignore[arg-type]
         # It ends here. Another node, which had nothing, has joined when it is started again.
-        now = FakeMembership(a=Member(directory.node_id, 0.0), b=Member("other", 0.0))
+        now = FakeMembership(a=ClusterMember(directory.node_id, 0.0), b=ClusterMember("other", 0.0))
         again = begin(directory, now)
         asyncio.run(again.joined(now, first=False))  # type: ignore[arg-type]
         assert not now.left
@@ -71,12 +71,12 @@ def test_who_begins_a_cluster_may_go_on_after_a_crash(tmp_path: Path) -> None:
 def test_a_cluster_that_others_have_begun_is_refused(tmp_path: Path) -> None:
     with DataDirectory.open(tmp_path / "data") as directory:
         with pytest.raises(ClusterRefused, match="has definitions of its own"):
-            begin(directory, FakeMembership(b=Member("other", 0.0)))
+            begin(directory, FakeMembership(b=ClusterMember("other", 0.0)))
         assert read_beginning(directory.path) is None
         begin(directory, FakeMembership())
         for members in (
-            FakeMembership(a=Member("another of this name", 0.0)),
-            FakeMembership(b=Member(directory.node_id, 0.0)),
+            FakeMembership(a=ClusterMember("another of this name", 0.0)),
+            FakeMembership(b=ClusterMember(directory.node_id, 0.0)),
         ):
             with pytest.raises(ClusterRefused, match="has definitions of its own"):
                 begin(directory, members)
@@ -85,7 +85,7 @@ def test_a_cluster_that_others_have_begun_is_refused(tmp_path: Path) -> None:
 def test_of_two_that_begin_a_cluster_at_once_the_second_leaves(tmp_path: Path) -> None:
     with DataDirectory.open(tmp_path / "data") as directory:
         first = begin(directory, FakeMembership())
-        now = FakeMembership(b=Member("other", 0.0))
+        now = FakeMembership(b=ClusterMember("other", 0.0))
         with pytest.raises(ClusterRefused, match="has definitions of its own"):
             asyncio.run(first.joined(now, first=False))  # type: ignore[arg-type]
         assert now.left

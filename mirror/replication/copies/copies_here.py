@@ -34,7 +34,7 @@ from warren.core.vhosts.following import QUEUE_ID_BITS
 from warren.mirror.carriers.ports import Carrier, CarrierKind
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.origin import SOME_ORIGINS
-from warren.mirror.messages.post import Kind, Post
+from warren.mirror.messages.post import Post, PostKind
 from warren.mirror.replication.copies.copy_cards import COPY_BIT
 from warren.mirror.replication.copies.copy_here import CopyHere
 from warren.mirror.replication.copies.copy_questions import CopyQuestions
@@ -46,7 +46,7 @@ from warren.mirror.replication.copies.retained_sync import RetainedSync
 from warren.mirror.replication.definition.nodes import Nodes
 from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
 from warren.mirror.replication.definition.queue_members import INVITE_AGAIN_S, invitation_to
-from warren.mirror.replication.definition.replicas import Wanted
+from warren.mirror.replication.definition.replicas import WantedMirrors
 from warren.mirror.replication.elections.election_calls import ElectionCalls
 from warren.mirror.replication.levels.slices import unpack_slice
 
@@ -92,7 +92,7 @@ class CopiesHere:
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
         self._retained_sync: RetainedSync
-        self._wanted_of: Callable[[Key], Wanted]
+        self._wanted_of: Callable[[Key], WantedMirrors]
         self._come_over: Callable[[CopyHere, QueueRecord], None]
 
     def attach(
@@ -100,7 +100,7 @@ class CopiesHere:
         node: Node,
         new_backing: Callable[[BackingSpec], BackingQueue],
         retained_sync: RetainedSync,
-        wanted_of: Callable[[Key], Wanted],
+        wanted_of: Callable[[Key], WantedMirrors],
         come_over: Callable[[CopyHere, QueueRecord], None],
     ) -> None:
         """Begin to have copies. `wanted_of` returns what the policy of a queue wants; `come_over`
@@ -110,7 +110,7 @@ class CopiesHere:
         self._retained_sync = retained_sync
         self._wanted_of = wanted_of
         self._come_over = come_over
-        self._post.handle(Kind.SLICE, self._slice)
+        self._post.handle(PostKind.SLICE, self._slice)
         for name in ("mirror.invite", "mirror.invite_to_stream"):
             self._calls.serve(name, partial(self._invited, name))
         of_copies = (self.by_queue, self._note_whole, self._definitions)
@@ -382,7 +382,7 @@ class CopiesHere:
         record = self._definitions.record_of(copy.key, copy.queue_id)
         if record is not None:
             payload = MIRRORED.pack(copy.queue_id, copy.mirror.epoch, batch)
-            self._post.send(record.leader, Kind.MIRRORED, payload)
+            self._post.send(record.leader, PostKind.MIRRORED, payload)
 
     def _slice(self, node: str, payload: bytes) -> None:
         queue_id, epoch, number, content = unpack_slice(payload)

@@ -18,7 +18,7 @@ from warren.core.backing.variable_queue import VariableQueue
 from warren.core.messages.message import Message
 from warren.core.queues.quorum_level import QuorumLevel
 from warren.mirror.replication.levels.mirror_level import CopyLost
-from warren.mirror.replication.levels.renumbering import NO_LIMIT, Renumbering, Step
+from warren.mirror.replication.levels.renumbering import NO_LIMIT, LeaderChange, Renumbering
 
 TAKE_BYTES = 1 << 20
 """Octets that are read at once."""
@@ -176,7 +176,7 @@ class FormerCopy:
 
     def only_here(
         self,
-        step: Step,
+        step: LeaderChange,
         level: int,
         *,
         moved: int = 0,
@@ -209,7 +209,7 @@ class FormerCopy:
             runs += [(max(start + delta, tail), end + delta) for start, end in known.unasked[level]]
         return _joined(runs)
 
-    def end_at(self, step: Step, level: int, *, moved: int, upto: int) -> int:
+    def end_at(self, step: LeaderChange, level: int, *, moved: int, upto: int) -> int:
         """The end behind the last message that `only_here` looks at, in that leader's positions."""
         there = self._deltas[level] + moved - step.shifts[level]
         end = _extent(self.levels[level])[1] - there

@@ -39,7 +39,7 @@ from warren.mirror.replication.definition.former_nodes import nodes_with_former_
 from warren.mirror.replication.definition.nodes import Nodes
 from warren.mirror.replication.definition.promotion import leader_is_lost
 from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
-from warren.mirror.replication.levels.renumbering import NO_LIMIT, Renumbering, Step
+from warren.mirror.replication.levels.renumbering import NO_LIMIT, LeaderChange, Renumbering
 
 if TYPE_CHECKING:
     from warren.core.node import Node
@@ -77,7 +77,7 @@ class Lacking(NamedTuple):
     `reached` is that of the `Gap`.
     """
 
-    step: Step
+    step: LeaderChange
     found_upto: Sequence[int]
     is_next: bool
     wait: bool
@@ -274,7 +274,7 @@ class LostAndFound:
                 lacking = self._lacking_here(self._nodes.name, *question)
             else:
                 told = await self._calls.ask(leader, WHAT_IS_LACKING, *question)
-                lacking = None if told is None else Lacking(Step(*told[0]), *told[1:])
+                lacking = None if told is None else Lacking(LeaderChange(*told[0]), *told[1:])
             if lacking is not None and len(lacking.step.tails) == len(former.levels):
                 return lacking, moved
         return None, ()

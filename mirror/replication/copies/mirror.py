@@ -24,7 +24,7 @@ from warren.mirror.replication.levels.instructions import Op, perform
 from warren.mirror.replication.levels.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
 from warren.mirror.replication.levels.numbered_groups import NumberedGroups
 from warren.mirror.replication.levels.queue_levels import mirror_level
-from warren.mirror.replication.levels.renumbering import NO_LIMIT, Renumbering, Step
+from warren.mirror.replication.levels.renumbering import NO_LIMIT, LeaderChange, Renumbering
 
 IN_SLICE = -1
 """In place of a batch, for messages that came in slices."""
@@ -307,7 +307,7 @@ class Mirror(PublishConfirms):
                 # Keep the copy as it is: it may be the only one with those batches.
                 self.epoch, self._batch = self._carried_out
                 raise BeginAnew("it has done more than who leads now")
-            self.renumbering.step(Step(self.epoch, deltas, tails, firsts, *retained))
+            self.renumbering.step(LeaderChange(self.epoch, deltas, tails, firsts, *retained))
             self.retains.superseded(self.renumbering.retained)
             if self.started:
                 for level, delta in zip(self.levels, deltas, strict=True):
@@ -452,7 +452,7 @@ class Mirror(PublishConfirms):
         if epoch <= self.epoch:
             return
         tails = [level.backing.next_position - level.delta for level in self.levels]
-        self.renumbering.step(Step(epoch, [0] * len(tails), tails))
+        self.renumbering.step(LeaderChange(epoch, [0] * len(tails), tails))
         self._carried_out = self.carried_out
         self.epoch = epoch
         self._reported = 0

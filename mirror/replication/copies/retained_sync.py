@@ -29,7 +29,7 @@ from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import Calls, NodeDown
 from warren.mirror.messages.cargo import Packer, Unpacker
 from warren.mirror.replication.copies.retained_copies import RetainedCopies
-from warren.mirror.replication.definition.replicas import Wanted
+from warren.mirror.replication.definition.replicas import WantedMirrors
 from warren.mirror.replication.levels.mirror_level import NOWHERE
 from warren.mirror.replication.levels.slice_pauses import BUSY_PAUSE_S, LOOK_AGAIN_S
 from warren.mirror.replication.levels.slices import SLICE_BYTES, SLICE_COUNT
@@ -81,7 +81,7 @@ class RetainedSync:
         calls: Calls,
         clock: Clock,
         turns: Turns,
-        wanted_of: Callable[[Key], Wanted],
+        wanted_of: Callable[[Key], WantedMirrors],
         record_of: Callable[[Key, int], QueueRecord | None],
     ) -> None:
         """`wanted_of`: what the policy of a queue says of its mirrors. `record_of`: the definition

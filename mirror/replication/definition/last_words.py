@@ -8,11 +8,11 @@ import msgspec
 
 from warren.core.definitions.records import QueueRecord
 from warren.mirror.replication.definition.former_nodes import former_without
-from warren.mirror.replication.definition.replicas import WHEN_SYNCED, Wanted
+from warren.mirror.replication.definition.replicas import WHEN_SYNCED, WantedMirrors
 
 
 def at_stop(
-    wanted: Wanted, epoch: int, have_all: Sequence[str], record: QueueRecord
+    wanted: WantedMirrors, epoch: int, have_all: Sequence[str], record: QueueRecord
 ) -> QueueRecord | None:
     """The definition that a leader which stops in order leaves; None if it needs no change.
 

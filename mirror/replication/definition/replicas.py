@@ -38,7 +38,7 @@ class SyncLimits(NamedTuple):
 NO_LIMITS = SyncLimits()
 
 
-class Wanted(NamedTuple):
+class WantedMirrors(NamedTuple):
     """What the ha-* keys of a policy say. `mode` is None for a queue without mirrors.
 
     `sync_batch` is how many messages a mirror is sent at a time at most while it is synchronised,
@@ -71,7 +71,7 @@ class Wanted(NamedTuple):
         return len(self.params) if self.mode == "nodes" else None
 
     @classmethod
-    def of(cls, definition: Mapping[str, Any], limits: SyncLimits = NO_LIMITS) -> Wanted:
+    def of(cls, definition: Mapping[str, Any], limits: SyncLimits = NO_LIMITS) -> WantedMirrors:
         """Read the definition of the effective policy; `limits` count where it says nothing."""
         batch = definition.get("ha-sync-batch-size", 1)
         return cls(
@@ -89,7 +89,7 @@ class Wanted(NamedTuple):
     @classmethod
     def of_members(
         cls, members: Sequence[str], leader: str, limits: SyncLimits = NO_LIMITS
-    ) -> Wanted:
+    ) -> WantedMirrors:
         """Return what a quorum queue with these members wants: a majority of them has each publish
         on disk, and only a member that has everything confirmed leads. A single member wants no
         mirrors."""
@@ -145,7 +145,7 @@ class Copies(NamedTuple):
 
 
 def wanted_mirrors(
-    wanted: Wanted,
+    wanted: WantedMirrors,
     now: Copies,
     running: Collection[str],
     rng: Random,
@@ -209,7 +209,7 @@ def stand_ins(wanted: Sequence[str], in_sync: Sequence[str]) -> Sequence[str]:
     return others[: max(min(len(in_sync), len(wanted)) - whole, 0)]
 
 
-def wanted_leader(wanted: Wanted, now: Copies, running: Collection[str]) -> str:
+def wanted_leader(wanted: WantedMirrors, now: Copies, running: Collection[str]) -> str:
     """The node that is to lead: mode `nodes` may want the queue away from where it is.
 
     The queue stays there until a listed node has a whole copy.

@@ -68,7 +68,7 @@ class Electorate(IntEnum):
     handed out: the winner may not have heard of that."""
 
 
-class Result(NamedTuple):
+class ElectionResult(NamedTuple):
     """`winner` is to lead; None if no node may lead, for the reason in `why_not`."""
 
     winner: str | None
@@ -98,27 +98,29 @@ def with_void_votes(earlier: QueueRecord, changed: QueueRecord) -> QueueRecord:
     return msgspec.structs.replace(changed, ballot=earlier.ballot + 1)
 
 
-def decide(record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int = 0) -> Result:
+def decide(
+    record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int = 0
+) -> ElectionResult:
     """The result of an election with these answers, the asking node's own among them.
 
     `given_up` whole copies are known to be dead, and the policy allows going on without them.
     """
     if Vote.LEADER_LIVES in answers.values():
-        return Result(None, "the leader lives")
+        return ElectionResult(None, "the leader lives")
     votes = {node: answer for node, answer in answers.items() if isinstance(answer, CandidateCopy)}
     following = {node: vote for node, vote in votes.items() if not vote.from_disk}
     needed = votes_wanted(record)
     if len(votes) + given_up < needed:
-        return Result(None, f"{len(votes)} of {needed} votes")
+        return ElectionResult(None, f"{len(votes)} of {needed} votes")
     electorate = _electorate(record, len(votes), len(following))
     if following and len(following) + given_up >= needed:
         # The oldest mirror among those that have the most.
         winner = max(following, key=lambda node: (following[node].end, -record.in_sync.index(node)))
-        return Result(winner, electorate=electorate)
+        return ElectionResult(winner, electorate=electorate)
     fullest = _fullest(record, votes)
     if fullest is None:
-        return Result(None, "copies on disk that cannot be compared")
-    return Result(fullest, electorate=electorate)
+        return ElectionResult(None, "copies on disk that cannot be compared")
+    return ElectionResult(fullest, electorate=electorate)
 
 
 def _electorate(record: QueueRecord, votes: int, following: int) -> Electorate:

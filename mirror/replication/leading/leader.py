@@ -37,7 +37,7 @@ from warren.mirror.replication.leading.unreported import Unreported
 from warren.mirror.replication.levels.instructions import Op, Script, lives_s
 from warren.mirror.replication.levels.leader_level import LeaderLevel
 from warren.mirror.replication.levels.mirror_level import NOWHERE
-from warren.mirror.replication.levels.renumbering import Renumbering, Step
+from warren.mirror.replication.levels.renumbering import LeaderChange, Renumbering
 from warren.mirror.replication.levels.slice_pauses import SlicePauses
 from warren.mirror.replication.levels.slices import SLICE_COUNT, pack_slice
 
@@ -101,7 +101,7 @@ class Leader:
             self.epoch = epoch
             self._left_with_all.clear()
             tails = [level.next_position for level in self.levels]
-            self.renumbering.step(Step(epoch, [0] * len(tails), tails))
+            self.renumbering.step(LeaderChange(epoch, [0] * len(tails), tails))
 
     # Writing down
 
@@ -622,7 +622,7 @@ class Leader:
         if copy is not None and copy.slice and not self.fenced:
             self._effects.send_slice(mirror, copy.slice)
 
-    def begin_epoch(self, step: Step, carried_out: tuple[int, int]) -> None:
+    def begin_epoch(self, step: LeaderChange, carried_out: tuple[int, int]) -> None:
         """After promotion: mirrors change to the positions of this leader, and put pending messages
         back.
 

@@ -55,14 +55,14 @@ from warren.mirror.replication.definition.promotion import (
     promotion,
 )
 from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
-from warren.mirror.replication.definition.replicas import Wanted
+from warren.mirror.replication.definition.replicas import WantedMirrors
 from warren.mirror.replication.elections.election import can_be_elected
 from warren.mirror.replication.elections.returned_leader import ReturnedLeader
 from warren.mirror.replication.leading.hand_over import HandOvers
 from warren.mirror.replication.leading.led_queue import LedEffects, LedQueue
 from warren.mirror.replication.leading.publishes_from_afar import PublishesFromAfar
 from warren.mirror.replication.levels.queue_levels import leader_level
-from warren.mirror.replication.levels.renumbering import Renumbering, Step
+from warren.mirror.replication.levels.renumbering import LeaderChange, Renumbering
 
 log = logging.getLogger("warren.queue")
 
@@ -70,7 +70,7 @@ log = logging.getLogger("warren.queue")
 class LeadershipEffects(LedEffects, Protocol):
     """The calls of `Leadership` to `Mirroring`."""
 
-    def wanted(self, queue: LocalQueue) -> Wanted:
+    def wanted(self, queue: LocalQueue) -> WantedMirrors:
         """The nodes that should have mirrors of a queue."""
         ...
 
@@ -217,7 +217,7 @@ class Leadership:
         for level, ours in zip(led.leader.levels, own.levels, strict=True):
             level.again = {position + ours.delta for position in ours.again | ours.taken}
         firsts = own.firsts() if lacks else ()
-        step = Step(record.epoch, own.deltas(), own.tails(), firsts, retained_since)
+        step = LeaderChange(record.epoch, own.deltas(), own.tails(), firsts, retained_since)
         led.leader.begin_epoch(step, own.carried_out)
 
     def _hold_until_noted(self, led: LedQueue) -> None:

@@ -31,7 +31,7 @@ from warren.mirror.replication.definition.former_nodes import former_without
 from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
 from warren.mirror.replication.definition.queue_members import INVITE_AGAIN_S, is_needed
 from warren.mirror.replication.definition.record_changes import ChangeOfRecord, RecordChanges
-from warren.mirror.replication.definition.replicas import Wanted, stand_ins
+from warren.mirror.replication.definition.replicas import WantedMirrors, stand_ins
 from warren.mirror.replication.elections.election import with_void_votes
 from warren.mirror.replication.elections.returned_leader import ReturnedLeader
 from warren.mirror.replication.leading.awaited_cards import AwaitedCards
@@ -110,7 +110,7 @@ class LedQueue:
         self.member: CarrierMember
         # The id under which the storage of this node knows the queue.
         self.storage_id = queue.queue_id
-        self.wanted = Wanted()
+        self.wanted = WantedMirrors()
         self.wanted_mirrors: tuple[str, ...] = ()
         # The ids under which the storages of mirrors know the queue, by life of their members.
         self._storages: dict[MemberId, int] = {}
@@ -150,7 +150,7 @@ class LedQueue:
         # Named mirrors without a live copy, and for how many ticks their nodes have been up.
         self._kept_ticks: dict[str, int] = {}
 
-    def want(self, wanted: Wanted) -> None:
+    def want(self, wanted: WantedMirrors) -> None:
         """Follow the policy as it is now."""
         self.wanted = wanted
         self.leader.limit_slices(wanted.sync_batch, wanted.catch_up_rate)

@@ -15,7 +15,7 @@ STEPS_MAX = 32
 """How many steps are remembered: copies that were away for longer begin anew."""
 
 
-class Step(NamedTuple):
+class LeaderChange(NamedTuple):
     """A change of leader. Per level: how far positions moved, and where the new leader went on.
 
     The new leader never got what the former one had from `tails` on, in the new positions. If it
@@ -37,7 +37,7 @@ class Gap(NamedTuple):
     the step, of what is in that copy; empty if it led in the very epoch of the copy.
     """
 
-    step: Step
+    step: LeaderChange
     reached: Sequence[int]
 
 
@@ -67,13 +67,13 @@ class Renumbering:
 
     def __init__(self, first_epoch: int) -> None:
         self.first_epoch = first_epoch
-        self.steps: list[Step] = []
+        self.steps: list[LeaderChange] = []
 
     @classmethod
     def told(cls, first_epoch: int, steps: Sequence[Sequence[object]]) -> Renumbering:
         """The renumbering that another node has told, as its `plain` returned it."""
         renumbering = cls(first_epoch)
-        renumbering.steps = [Step(*step) for step in steps]  # type: ignore[arg-type]
+        renumbering.steps = [LeaderChange(*step) for step in steps]  # type: ignore[arg-type]
         return renumbering
 
     def plain(self) -> tuple[int, list[PlainStep]]:
@@ -85,7 +85,7 @@ class Renumbering:
             steps.append((epoch, *map(list, known)))
         return self.first_epoch, steps
 
-    def step(self, step: Step) -> None:
+    def step(self, step: LeaderChange) -> None:
         self.steps.append(step)
         while len(self.steps) > STEPS_MAX:
             self.first_epoch = self.steps.pop(0).epoch
@@ -129,7 +129,7 @@ class Renumbering:
         for step in steps[1:]:
             moved = [tail + shift for tail, shift in zip(merged.tails, step.shifts, strict=True)]
             reached = moved
-            merged = Step(
+            merged = LeaderChange(
                 step.epoch,
                 [one + other for one, other in zip(merged.shifts, step.shifts, strict=True)],
                 [min(one, other) for one, other in zip(moved, step.tails, strict=True)],

@@ -19,7 +19,7 @@ from lake_tables import choice_of, configure_catalog, copies, read_table
 from warren.spark_export.decode.schema import arrow_schema, columns
 from warren.spark_export.errors import BatchRefused, ExportRunning
 from warren.spark_export.export.export import begin, finish, tasks
-from warren.spark_export.export.export_plan import PLAN_FILE, Plan
+from warren.spark_export.export.export_plan import PLAN_FILE, ExportPlan
 from warren.spark_export.export.lake_table import (
     DELTA,
     ICEBERG,
@@ -160,7 +160,7 @@ class Rival:
         self._place = place
         (place / staging_folder("full") / PLAN_FILE).unlink(missing_ok=True)
         plan = begin(store, place, "full", wish(**fields))
-        assert isinstance(plan, Plan)
+        assert isinstance(plan, ExportPlan)
         self._plan = plan
         self._files: list[ExportedFile] = []
 

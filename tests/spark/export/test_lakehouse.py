@@ -34,7 +34,7 @@ from warren.spark_export.errors import OptionRefused, TableRefused
 from warren.spark_export.export import export as export_module
 from warren.spark_export.export.delta_table import address
 from warren.spark_export.export.export import alone, begin, finish, tasks
-from warren.spark_export.export.export_plan import Plan
+from warren.spark_export.export.export_plan import ExportPlan
 from warren.spark_export.export.lake_table import (
     DELTA,
     ICEBERG,
@@ -192,7 +192,7 @@ def test_two_increments_of_one_export_do_not_both_go_to_the_table(
     node.publish(b"later", ORDERS)
     node.flush()
     plan = begin(node.directory.path, place, "2", wanted)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, ExportPlan)
     files = [file for task in tasks(place, plan) for file in export_unit(task)]
     export_to(DELTA, node, place, "3", since="1")
     with pytest.raises(OptionRefused, match="export 3 went on from 1"):

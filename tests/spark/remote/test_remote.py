@@ -36,7 +36,7 @@ from warren.spark_export.errors import (
     SnapshotGone,
     StoreRefused,
 )
-from warren.spark_export.node_urls import Login, NodeAddress, parse_node_url
+from warren.spark_export.node_urls import NodeAddress, NodeLogin, parse_node_url
 from warren.spark_export.remote import lease_keeper, remote_node, remote_store
 from warren.spark_export.remote.remote_files import RemoteFiles
 from warren.spark_export.remote.remote_store import RemoteStore
@@ -324,7 +324,7 @@ def test_a_node_of_a_cluster_that_restarts_is_waited_for(
     shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = NodeAddress(shared_broker.host, shared_broker.http_port)
-    store = RemoteStore([address], Login("guest", "guest"))
+    store = RemoteStore([address], NodeLogin("guest", "guest"))
     snapshot = store.create(QueueSelector(), lease_s=60, needs_state=False)
     all_nodes = RemoteStore._nodes
     pauses: list[float] = []
@@ -420,7 +420,7 @@ def test_nodes_of_a_url_are_asked_again_while_none_answers(
     pauses: list[float] = []
     monkeypatch.setattr(remote_node.time, "sleep", pauses.append)
     proxies[0].cuts = 2
-    store = RemoteStore(entries, Login("guest", "guest"))
+    store = RemoteStore(entries, NodeLogin("guest", "guest"))
     assert len(store.nodes()) == 1
     assert pauses == [1.0] and [proxy.accepted for proxy in proxies] == [2, 2]
     # The one that answered is asked first from now on.
@@ -442,7 +442,7 @@ def test_a_snapshot_goes_with_the_application_it_was_made_for(
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    store = RemoteStore([NodeAddress(broker.host, broker.http_port)], Login("guest", "guest"))
+    store = RemoteStore([NodeAddress(broker.host, broker.http_port)], NodeLogin("guest", "guest"))
     options = {"lease_s": 3600, "needs_state": False}
     kept = store.create(QueueSelector(), **options)  # type: ignore[arg-type]
     with subprocess.Popen(["sleep", "1000"]) as application:
@@ -553,10 +553,10 @@ def test_over_tls_the_node_is_who_it_should_be(
 
 def test_urls_of_nodes() -> None:
     parse: Callable[[str], Any] = lambda text: parse_node_url(text, None, None, None)  # noqa: E731
-    assert parse("warren://n") == ([NodeAddress("n", 15672)], Login("guest", "guest"))
+    assert parse("warren://n") == ([NodeAddress("n", 15672)], NodeLogin("guest", "guest"))
     assert parse("https://a:b%40c@n/p/") == (
         [NodeAddress("n", 15671, True, "/p")],
-        Login("a", "b@c"),
+        NodeLogin("a", "b@c"),
     )
     assert parse("http://[::1]:1,n:2")[0] == [NodeAddress("::1", 1), NodeAddress("n", 2)]
     assert NodeAddress("::1", 1).url == "http://[::1]:1"
@@ -585,7 +585,7 @@ def test_a_snapshot_is_opened_by_its_id(tmp_path: Path, broker: Broker) -> None:
     (snapshot,) = list_snapshots(tmp_path / "data")
     assert len(rows(url(broker), snapshot=snapshot.id)) == COUNT
     assert pins_directory(tmp_path / "data").exists()
-    store = RemoteStore([NodeAddress(broker.host, broker.http_port)], Login("guest", "guest"))
+    store = RemoteStore([NodeAddress(broker.host, broker.http_port)], NodeLogin("guest", "guest"))
     store.release(store.named(snapshot.id).name)
     assert list_snapshots(tmp_path / "data") == []
 

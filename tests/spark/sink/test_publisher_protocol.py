@@ -14,10 +14,10 @@ from warren.spark_export.sink.encoded_rows import EncodedRows
 from warren.spark_export.sink.publisher_protocol import (
     PROTOCOL_HEADER,
     SILENCES_MAX,
-    Login,
     Patience,
-    Phase,
     PublisherProtocol,
+    SinkLogin,
+    SinkPhase,
 )
 
 PATIENCE = Patience(confirm_s=60, connect_s=30, heartbeat_s=20)
@@ -55,7 +55,7 @@ def rows(count: int, first_row: int = 0) -> EncodedRows:
 
 
 def opened(*, confirms: bool = True, patience: Patience = PATIENCE) -> PublisherProtocol:
-    login = Login("guest", "secret", "/", "a test")
+    login = SinkLogin("guest", "secret", "/", "a test")
     protocol = PublisherProtocol(login, patience, confirms=confirms, now=0)
     for method, channel in OPENING[: 5 if confirms else 4]:
         protocol.receive_data(octets((method, channel)), 0)
@@ -100,7 +100,7 @@ def returned(number: int) -> bytes:
 
 def test_it_logs_in_and_asks_for_confirms() -> None:
     protocol = PublisherProtocol(
-        Login("mary", "secret", "shop", "an import"), PATIENCE, confirms=True, now=0
+        SinkLogin("mary", "secret", "shop", "an import"), PATIENCE, confirms=True, now=0
     )
     assert protocol.data_to_send() == PROTOCOL_HEADER
     said = []
@@ -193,7 +193,7 @@ def test_an_ack_of_what_was_not_sent_is_a_failure(tag: int) -> None:
     protocol = publishing(3)
     protocol.receive_data(octets(ack(tag, multiple=tag != 0)), 0)
     assert protocol.failure is not None
-    assert protocol.phase is Phase.CLOSED
+    assert protocol.phase is SinkPhase.CLOSED
 
 
 def test_a_broker_that_closes_the_channel_says_why() -> None:
@@ -213,7 +213,7 @@ def test_a_broker_that_closes_the_channel_says_why() -> None:
     assert isinstance(channel_close_ok, commands.Channel.CloseOk)
     assert isinstance(connection_close, commands.Connection.Close)
     protocol.receive_data(octets((commands.Connection.CloseOk(), 0)), 1)
-    assert protocol.phase is Phase.CLOSED
+    assert protocol.phase is SinkPhase.CLOSED
 
 
 def test_the_only_message_that_can_have_been_refused_is_named() -> None:
@@ -234,11 +234,11 @@ def test_a_broker_that_closes_the_connection_says_why_and_is_answered() -> None:
     assert protocol.failure is not None
     assert "closed the connection: 320 CONNECTION_FORCED - shutdown; 1 messages" in protocol.failure
     assert isinstance(sent(protocol.data_to_send())[0], commands.Connection.CloseOk)
-    assert protocol.phase is Phase.CLOSED
+    assert protocol.phase is SinkPhase.CLOSED
 
 
 def test_an_end_while_logging_in_is_explained() -> None:
-    protocol = PublisherProtocol(Login("a", "b", "/", ""), PATIENCE, confirms=True, now=0)
+    protocol = PublisherProtocol(SinkLogin("a", "b", "/", ""), PATIENCE, confirms=True, now=0)
     protocol.receive_data(octets(OPENING[0]), 0)
     protocol.receive_eof("the broker closed the socket")
     assert protocol.failure is not None
@@ -266,7 +266,7 @@ def test_goodbye_closes_the_channel_first_so_that_returns_come_before() -> None:
     protocol.receive_data(octets((commands.Channel.CloseOk(), 1)), 0)
     assert isinstance(sent(protocol.data_to_send())[0], commands.Connection.Close)
     protocol.receive_data(octets((commands.Connection.CloseOk(), 0)), 0)
-    assert protocol.phase is Phase.CLOSED
+    assert protocol.phase is SinkPhase.CLOSED
 
 
 def test_confirms_are_waited_for_so_long_after_the_last_one() -> None:
@@ -307,7 +307,7 @@ def test_blocked_time_does_not_count() -> None:
 
 
 def test_a_broker_that_does_not_open_the_connection_is_given_up() -> None:
-    protocol = PublisherProtocol(Login("a", "b", "/", ""), PATIENCE, confirms=True, now=0)
+    protocol = PublisherProtocol(SinkLogin("a", "b", "/", ""), PATIENCE, confirms=True, now=0)
     assert protocol.deadline() == 30
     protocol.receive_data(octets(OPENING[0]), 25)
     protocol.tick(54)
@@ -355,13 +355,13 @@ def test_nonsense_breaks_off_and_never_raises(received: bytes, text: str) -> Non
     assert protocol.failure is not None
     assert "the broker sent what was not to be expected" in protocol.failure
     assert text in protocol.failure
-    assert protocol.phase is Phase.CLOSED
+    assert protocol.phase is SinkPhase.CLOSED
 
 
 @given(st.binary(max_size=300), st.booleans())
 def test_no_octets_make_it_raise(data: bytes, early: bool) -> None:
     protocol = (
-        PublisherProtocol(Login("a", "b", "/", ""), PATIENCE, confirms=True, now=0)
+        PublisherProtocol(SinkLogin("a", "b", "/", ""), PATIENCE, confirms=True, now=0)
         if early
         else publishing(3)
     )
