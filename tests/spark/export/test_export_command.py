@@ -99,7 +99,7 @@ def test_a_snapshot_can_be_made_elsewhere(node: StoredNode, tmp_path: Path) -> N
         (("snapshot", "release", "DIR", "../.."), "neither the id of a snapshot nor"),
         (("verify", "DIR"), "no finished export"),
         (("run", "DIR", "DIR/to", "--export", "a/b"), "letters, digits"),
-        (("run", "DIR", "DIR/to", "--start", "soon"), "startingTimestamp"),
+        (("run", "DIR", "DIR/to", "--start", "soon"), "option --start is 'soon'"),
         (("verify", "s3:bucket/x"), "write s3://... for a URL"),
         (("list", "s3://"), "s3:// names no bucket"),
     ],
