@@ -180,7 +180,7 @@ def test_files_are_read_by_other_threads_than_that_of_the_loop(
     loops: set[int] = set()
     read, find = snapshot_service._read_piece, snapshot_service.SnapshotService.find
 
-    def reads(*arguments: Any) -> snapshot_service.Piece:
+    def reads(*arguments: Any) -> snapshot_service.ServedPiece:
         readers.add(threading.get_ident())
         return read(*arguments)
 

@@ -141,7 +141,7 @@ def test_a_node_of_an_earlier_version_reads_what_the_leader_lacks(
     cut_off(cluster)
     a.publishes("ha", b"only here")
     monkeypatch.setattr(lost_and_found, "WHAT_IS_LACKING", "mirror.lacking")
-    monkeypatch.setattr(lost_and_found, "Step", EarlierStep)
+    monkeypatch.setattr(lost_and_found, "LeaderChange", EarlierStep)
     heal(cluster)
     assert kept(cluster) == [b"only here"]
 

@@ -267,8 +267,8 @@ class _FreshTurns:
     """Instead of those of the thread: a node that dies has given its turn to nobody."""
 
     @property
-    def turns(self) -> slices.Turns:
-        return slices.Turns()
+    def turns(self) -> slices.SliceTurns:
+        return slices.SliceTurns()
 
 
 @contextmanager
