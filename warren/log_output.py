@@ -11,9 +11,11 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from warren.config import LOG_CATEGORIES, Config, LogLevel, ProcessConfig
 from warren.core.log_line import log_event, visible
+from warren.log_console import Console
 
 log = logging.getLogger("warren.node")
 
@@ -41,7 +43,7 @@ class LogOutput:
             handlers.append(file)
         if config.log_console:
             stream = sys.stdout if config.log_console_stream == "stdout" else sys.stderr
-            console = logging.StreamHandler(stream)
+            console = _console(stream)
             console.addFilter(Levels(config, config.log_console_level))
             handlers.append(console)
         for handler in handlers:
@@ -159,6 +161,14 @@ class ReopenedFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         """Does nothing: on a full disk, every event would become a traceback on the other
         output."""
+
+
+def _console(stream: TextIO | None) -> logging.Handler:
+    """The output for a standard stream, which may have been replaced by one without a file."""
+    try:
+        return logging.StreamHandler(stream) if stream is None else Console(stream)
+    except OSError:
+        return logging.StreamHandler(stream)
 
 
 def _set_levels(handlers: list[logging.Handler]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
 import signal
 import socket
@@ -94,6 +96,32 @@ def test_it_serves_and_stops_where_standard_input_is_closed(tmp_path: Path) -> N
         assert "ready: amqp" in process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
+
+
+def test_a_reader_of_the_log_that_stops_reading_does_not_stop_the_broker(
+    connect: Callable[..., RawClient], tmp_path: Path
+) -> None:
+    config = tmp_path / "warren.conf"
+    config.write_text("log.default.level = debug\n")
+    arguments = ["--config", str(config), "--data-dir", "data", "--amqp", "127.0.0.1:0"]
+    read_end, write_end = os.pipe()
+    fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
+    with open(write_end, "wb") as log:
+        process = launch(arguments, tmp_path, log)
+    try:
+        found = re.search(rb"ready: amqp (\d+)", process.stdout.readline())
+        assert found is not None
+        # Each makes five lines, and the pipe has room for those of some ten.
+        for _ in range(100):
+            client = connect(f"amqp://guest:guest@127.0.0.1:{int(found[1])}/%2F")
+            client.channel().declare("q", durable=True)
+            client.close()
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.stdout.close()
+        os.close(read_end)
 
 
 def test_confirms_of_what_was_published_go_out_before_it_stops(

@@ -1,0 +1,133 @@
+"""The console as an output of the log, whose reader may stop reading."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TextIO
+
+import pytest
+
+from warren.log_console import WAITING_BYTES_MAX, Console
+
+PATIENCE_S = 30.0
+
+
+class Reader:
+    """A pipe, and what its reader has read."""
+
+    def __init__(self) -> None:
+        self.read_end, write_end = os.pipe()
+        self.stream: TextIO = open(write_end, "w", encoding="ascii")
+
+    def fill(self) -> int:
+        """Write until the pipe takes no more; returns how many octets it took."""
+        descriptor = self.stream.fileno()
+        os.set_blocking(descriptor, False)
+        octets = 0
+        with suppress(BlockingIOError):
+            while True:
+                octets += os.write(descriptor, b"." * 4096)
+        os.set_blocking(descriptor, True)
+        return octets
+
+    def read(self, octets: int) -> bytes:
+        data = b""
+        while len(data) < octets:
+            data += os.read(self.read_end, octets - len(data))
+        return data
+
+    def read_lines_until(self, last: str) -> list[str]:
+        data = b""
+        while not data.endswith(f"{last}\n".encode()):
+            data += os.read(self.read_end, 1 << 16)
+        return data.decode("ascii").splitlines()
+
+
+@pytest.fixture
+def reader() -> Iterator[Reader]:
+    reader = Reader()
+    yield reader
+    with suppress(OSError):
+        os.close(reader.read_end)
+    reader.stream.close()
+
+
+@pytest.fixture
+def console(reader: Reader) -> Console:
+    console = Console(reader.stream)
+    console.setFormatter(logging.Formatter("%(message)s"))
+    return console
+
+
+def say(console: Console, *texts: str) -> None:
+    """Log these texts, in a thread: what hangs is to fail the test and not to hang it."""
+
+    def log() -> None:
+        for text in texts:
+            record = logging.LogRecord("warren.node", logging.INFO, "", 0, text, None, None)
+            console.handle(record)
+
+    thread = threading.Thread(target=log, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), "the line waits for the reader"
+
+
+def test_a_line_that_the_reader_has_room_for_is_there_at_once(
+    console: Console, reader: Reader
+) -> None:
+    say(console, "one \u2603")
+    assert reader.read(11) == b"one \\u2603\n"
+
+
+def test_a_reader_that_has_stopped_holds_up_nothing_and_gets_all_lines_later(
+    console: Console, reader: Reader
+) -> None:
+    filled = reader.fill()
+    texts = [f"{number} {'x' * 100}" for number in range(1000)]
+    say(console, *texts)
+    reader.read(filled)
+    assert reader.read_lines_until(texts[-1]) == texts
+    console.flush()
+    say(console, "again")
+    assert reader.read_lines_until("again") == ["again"]
+
+
+def test_a_line_longer_than_the_room_there_is_comes_as_a_whole(
+    console: Console, reader: Reader
+) -> None:
+    text = "y" * 300_000
+    say(console, text, "after")
+    assert reader.read_lines_until("after") == [text, "after"]
+
+
+def test_lines_beyond_the_bound_are_lost_and_counted(console: Console, reader: Reader) -> None:
+    filled = reader.fill()
+    line = "z" * 999
+    kept = WAITING_BYTES_MAX // 1000
+    say(console, *[line] * (kept + 1), *[line] * 50)
+    reader.read(filled)
+    found = reader.read(1000 * kept).decode("ascii").splitlines()
+    assert found == [line] * kept
+    console.flush()
+    say(console, "end")
+    *rest, told, _ = reader.read_lines_until("end")
+    # The thread has one line in hand, which no longer counts as waiting.
+    lost = 51 - len(rest)
+    assert lost in (50, 51)
+    assert told == f'log_lines_lost count={lost} reason="they were not read"'
+
+
+def test_a_reader_that_is_gone_costs_lines_and_nothing_else(
+    console: Console, reader: Reader
+) -> None:
+    reader.fill()
+    say(console, "waits")
+    os.close(reader.read_end)
+    console.flush()
+    say(console, "lost")
+    console.flush()

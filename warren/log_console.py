@@ -1,0 +1,111 @@
+"""The console as an output of the log. A reader that has stopped reading does not stop the node.
+
+A pipe, socket or terminal says whether it takes something at once. As long as it does, each line is
+written when it is logged. Otherwise a thread writes, and waits for the reader; lines that are
+logged meanwhile wait for the thread. When too many wait, further lines are lost, and a line of
+their own tells how many.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+from collections import deque
+from typing import TextIO
+
+from warren.core.log_line import event_line
+
+WAITING_BYTES_MAX = 1 << 20
+"""Octets of lines that wait for the reader; more than ten thousand lines as they mostly are."""
+
+ENDING_S = 1.0
+"""How long the end of the process waits for the reader."""
+
+
+class Console(logging.Handler):
+    """Writes to the file descriptor of a stream. Raises OSError if the stream has none."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._fd = stream.fileno()
+        super().__init__()
+        self._encoding = stream.encoding
+        self._readiness = select.poll()
+        self._readiness.register(self._fd, select.POLLOUT)
+        # Guards the fields below, and is notified when the thread ends.
+        self._changed = threading.Condition()
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._lost = 0
+        self._thread: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self._octets(record)
+        except Exception:
+            self.handleError(record)
+            return
+        with self._changed:
+            if self._thread is None:
+                line = self._write_at_once(line)
+            if line:
+                self._wait(line)
+
+    def flush(self) -> None:
+        """Wait for the lines that wait, but not for long: the reader may never read again."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._thread is None, ENDING_S)
+
+    def _octets(self, record: logging.LogRecord) -> bytes:
+        return f"{self.format(record)}\n".encode(self._encoding, "backslashreplace")
+
+    def _write_at_once(self, line: bytes) -> bytes:
+        """Write as much as the console takes without a wait; returns the rest."""
+        while line and self._readiness.poll(0):
+            # A pipe that is ready has room for so much.
+            line = line[self._write(line[: select.PIPE_BUF]) :]
+        return line
+
+    def _write(self, data: bytes) -> int:
+        """Write some of these octets; returns how many. What nothing reads any more is lost."""
+        try:
+            return os.write(self._fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)
+
+    def _wait(self, line: bytes) -> None:
+        if self._waiting_bytes + len(line) > WAITING_BYTES_MAX:
+            self._lost += 1
+            return
+        self._waiting.append(line)
+        self._waiting_bytes += len(line)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_waiting, name="log", daemon=True)
+            self._thread.start()
+
+    def _write_waiting(self) -> None:
+        """Write the lines that wait; the work of the thread, which then ends."""
+        while line := self._next():
+            while line:
+                self._readiness.poll()
+                line = line[self._write(line) :]
+
+    def _next(self) -> bytes:
+        """The next line that waits; nothing if the thread is to end."""
+        with self._changed:
+            if self._waiting:
+                line = self._waiting.popleft()
+                self._waiting_bytes -= len(line)
+                return line
+            if self._lost:
+                text = event_line("log_lines_lost", count=self._lost, reason="they were not read")
+                self._lost = 0
+                return self._octets(
+                    logging.LogRecord("warren.node", logging.WARNING, "", 0, text, None, None)
+                )
+            self._thread = None
+            self._changed.notify_all()
+            return b""
