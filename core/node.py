@@ -131,7 +131,7 @@ class Node:
         self.other_clients: list[Callable[[LocalQueue], Iterable[HeldAfar]]] = []
         self.counts = NodeCounts()
         self._throttle = LoginThrottle()
-        self.started_at = clock.wall_time()
+        self.started_at, self._began = clock.wall_time(), clock.now()
         # Set by tests of clients: no confirm is sent.
         self.holds_confirms = False
         self._clients_numbered = 0
@@ -295,6 +295,11 @@ class Node:
         self.clock.call_soon(lambda: self._close_clients(lambda c: c.vhost is vhost, reason))
 
     # Clients
+
+    @property
+    def uptime_s(self) -> float:
+        """For how long the node runs, whatever the clock on the wall was set to meanwhile."""
+        return self.clock.now() - self._began
 
     def number_client(self) -> str:
         """The name of a new connection for operators: a process id in RabbitMQ's form."""

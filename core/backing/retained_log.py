@@ -42,6 +42,9 @@ however many they are."""
 ALL: Final = 1 << 62
 """More octets than there are."""
 
+FAR_FUTURE: Final = 1e12
+"""Seconds since 1970 that no clock shows."""
+
 GENERATION_SHIFT: Final = 32
 """No leader retains 2 to this power of messages of which the next one has not heard."""
 
@@ -272,16 +275,22 @@ class RetainedLog(StreamLog):
         return self._trim_by_age(limits.age_max_s, wall_time)
 
     def _trim_by_age(self, age_max_s: int, wall_time: float) -> Trim:
-        old = self._retained.end_of_old(self.first, self.committed, wall_time - age_max_s)
-        if old > self.first:
-            self._drop(self._walked(self.first, old))
-            return Trim(more=True)
-        arrived_at = self._store.arrived_at(self.first)
-        if arrived_at is None:
-            # The first message is lost, and another one is the first now.
-            self._first = None
-            return Trim(more=self.first < self.committed)
-        return Trim(more=False, due_s=max(0.001, arrived_at + age_max_s - wall_time))
+        since = wall_time - age_max_s
+        old = self._retained.end_of_old(self.first, self.committed, since)
+        if old == self.first:
+            arrived_at = self._arrived_by(self.first, wall_time)
+            if arrived_at is None:
+                # The first message is lost, and another one is the first now.
+                self._first = None
+                return Trim(more=self.first < self.committed)
+            end = min(self._ahead[0], self.committed)
+            if arrived_at < since and self.first < end:
+                # The clock has been set back. All that was there when this was noticed is too old.
+                old = self._retained.end_of_old(self.first, end, FAR_FUTURE)
+            if old == self.first:
+                return Trim(more=False, due_s=max(0.001, arrived_at - since))
+        self._drop(self._walked(self.first, old))
+        return Trim(more=True)
 
     def _walked(self, start: int, end: int) -> Walked:
         """Walk through all messages in [start, end)."""

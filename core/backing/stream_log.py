@@ -64,6 +64,7 @@ class StreamLog(PublishConfirms):
     defers_transient = True
 
     __slots__ = (
+        "_ahead",
         "_chunks",
         "_counted",
         "_first",
@@ -110,6 +111,9 @@ class StreamLog(PublishConfirms):
         # How far the first piece was gone through, and for which size of pieces.
         self._front: Walked | None = None
         self._front_of = 0
+        # Up to which position messages that seem to be from the future were there when that was
+        # noticed, and when that was.
+        self._ahead = (0, 0.0)
 
     @property
     def first(self) -> int:
@@ -341,12 +345,24 @@ class StreamLog(PublishConfirms):
                 return Trim(more=True)
         if limits.age_max_s is None:
             return Trim(more=False)
-        arrived_at = self._store.arrived_at(front.position - 1)
+        arrived_at = self._arrived_by(front.position - 1, wall_time)
         left_s = 0.0 if arrived_at is None else arrived_at + limits.age_max_s - wall_time
         if left_s > 0:
             return Trim(more=False, due_s=left_s)
         self._remove(front)
         return Trim(more=True)
+
+    def _arrived_by(self, position: int, wall_time: float) -> float | None:
+        """When a message arrived; one from the future, as the clock has been set back, counts as
+        arrived when that was noticed. None if it is lost."""
+        arrived_at = self._store.arrived_at(position)
+        if arrived_at is None or arrived_at <= wall_time:
+            return arrived_at
+        end, noticed_at = self._ahead
+        if position >= end:
+            end, noticed_at = self.committed, wall_time
+        self._ahead = end, min(noticed_at, wall_time)
+        return self._ahead[1]
 
     def _further(self, walked: Walked, enough: int) -> Walked:
         step = self._store.walk(walked.position, self.committed, enough - walked.octets)

@@ -84,7 +84,7 @@ async def status(request: ApiRequest) -> Any:
         "release_series_support_status": "supported",
         "os": platform.system(),
         "pid": os.getpid(),
-        "uptime": int(node.clock.wall_time() - node.started_at),
+        "uptime": int(node.uptime_s),
         "run_queue": 0,
         "net_ticktime": 60,
         "processes": {"used": machine.proc_used, "limit": machine.proc_total},

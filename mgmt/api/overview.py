@@ -221,7 +221,7 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "type": "disc",
         "running": not managed.paused,
         "os_pid": str(os.getpid()),
-        "uptime": int((node.clock.wall_time() - node.started_at) * 1000),
+        "uptime": int(node.uptime_s * 1000),
         **shown.levels(*figures.MACHINE, *CHURN),
         # Warren's own column: the octets on the disk that snapshots keep.
         "disk_pinned": disk.pinned_bytes() if disk is not None else 0,

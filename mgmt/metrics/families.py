@@ -138,7 +138,7 @@ def node(managed: ManagedNode) -> Values:
         machine.sockets_total,
         machine.mem_limit,
         machine.disk_free_limit,
-        managed.node.clock.wall_time() - managed.node.started_at,
+        managed.node.uptime_s,
     )
 
 

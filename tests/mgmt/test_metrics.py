@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -273,3 +274,17 @@ def test_waiting_is_measured_while_somebody_scrapes(broker: Broker) -> None:
 )
 def test_numbers(value: float, shown: str) -> None:
     assert number(value) == shown
+
+
+def test_uptime_does_not_go_by_the_clock_on_the_wall(broker: Broker) -> None:
+    def set_wall(ahead_s: float) -> None:
+        broker.call(lambda node: setattr(node.clock, "wall_time", lambda: time.time() + ahead_s))
+
+    set_wall(-1e6)
+    try:
+        uptime_s = scrape(broker)["rabbitmq_erlang_uptime_seconds"]
+        answer = ApiClient(broker).get("/nodes")
+    finally:
+        set_wall(0.0)
+    assert 0 <= uptime_s < 1e5
+    assert 0 <= answer[1][0]["uptime"] < 1e8

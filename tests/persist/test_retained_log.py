@@ -386,6 +386,24 @@ def test_age_is_that_of_the_acknowledgement(node: RetainingNode, disk: Simulated
     assert retained(node.log) == [b"later"]
 
 
+def test_messages_from_before_the_clock_was_set_back_go_when_they_are_too_old(
+    node: RetainingNode, disk: SimulatedDisk
+) -> None:
+    limits = StreamLimits(age_max_s=100)
+    for body in (b"a", LARGE, b"c"):
+        node.publish(body)
+    acknowledge(node, 3)
+    node.rest()
+    back = node.clock.wall_time() - 500_000_000
+    assert trim(node.log, limits, back) == pytest.approx(100.0)
+    node.publish(b"later")
+    acknowledge(node, 1)
+    node.rest()
+    assert trim(node.log, limits, back + 99) == pytest.approx(1.0)
+    assert trim(node.log, limits, back + 101) == pytest.approx(100.0)
+    assert retained(node.log) == [b"later"]
+
+
 def test_positions_do_not_come_again_when_all_was_removed(
     node: RetainingNode, disk: SimulatedDisk
 ) -> None:

@@ -252,6 +252,28 @@ def test_pieces_go_when_their_last_message_is_too_old(node: Node) -> None:
     assert began <= first_at
 
 
+def test_pieces_from_before_the_clock_was_set_back_go_when_they_are_too_old(node: Node) -> None:
+    log = open_stream(node)
+    limits = StreamLimits(age_max_s=150, segment_bytes=5000)
+    publish(log, [bytes(1000)] * 20, node.publisher)
+    node.rest()
+    arrived_at = log.arrived_at(19)
+    assert arrived_at is not None
+    back = arrived_at - 500_000_000
+    assert trim(log, limits, back) == pytest.approx(150)
+    assert trim(log, limits, back + 149) == pytest.approx(1)
+    # It is set back once more.
+    back -= 1000
+    assert trim(log, limits, back) == pytest.approx(150)
+    publish(log, [bytes(1000)] * 10, node.publisher)
+    node.rest()
+    assert log.first == 0
+    trim(log, limits, back + 151)
+    # What arrived since counts by itself.
+    assert log.first == 20
+    assert trim(log, limits, back + 151) == pytest.approx(150)
+
+
 def test_newest_piece_stays_however_large_it_is(node: Node) -> None:
     log = open_stream(node)
     publish(log, [bytes(1000)] * 100, node.publisher)
