@@ -49,7 +49,9 @@ class DamagedMetadata(DataDirectoryRefused):
 
 def open_environment(path: Path, map_bytes: int) -> lmdb.Environment:
     """LMDB as this store wants it: synced at each commit, one unnamed database."""
-    return lmdb.open(str(path), map_size=map_bytes, max_dbs=0, mode=0o600, readahead=False)
+    # As octets: a path may have letters that the locale lacks, or be no text at all.
+    octets = os.fsencode(path)
+    return lmdb.open(octets, map_size=map_bytes, max_dbs=0, mode=0o600, readahead=False)
 
 
 class Database:

@@ -10,6 +10,7 @@ after copying as before, then a state was copied whole.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -84,7 +85,7 @@ def _read(
         _expect_whole(copy, directory)
         try:
             environment = lmdb.open(
-                str(copy),
+                os.fsencode(copy),
                 subdir=False,
                 readonly=True,
                 lock=False,

@@ -194,7 +194,7 @@ def _write_new(path: Path, entries: dict[bytes, bytes]) -> None:
     new.unlink(missing_ok=True)
     octets = sum(len(key) + len(value) for key, value in entries.items())
     environment = lmdb.open(
-        str(new),
+        os.fsencode(new),
         subdir=False,
         lock=False,
         map_size=max(MAP_BYTES_FIRST, 4 * octets),

@@ -14,6 +14,7 @@ bounded; a disk that refuses records costs these records and nothing else.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -69,7 +70,7 @@ class TraceFiles:
     def open(self) -> list[Traced]:
         """Find the files there are; returns what they say is followed, the oldest first. It takes
         a while, and comes before everything else. Raises OSError."""
-        self._directory.mkdir(exist_ok=True)
+        self._directory.mkdir(mode=0o700, exist_ok=True)
         for path in self._directory.glob("[0-9]*.jsonl"):
             self._sizes[int(path.stem)] = path.stat().st_size
         self._sizes = dict(sorted(self._sizes.items()))
@@ -151,7 +152,7 @@ class TraceFiles:
         return last + 1
 
     def _append(self, number: int, octets: bytes) -> None:
-        with self._path(number).open("ab") as file:
+        with open(self._path(number), "ab", opener=_open_private) as file:
             file.write(octets)
         self._sizes[number] += len(octets)
 
@@ -193,3 +194,7 @@ class TraceFiles:
 
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:08}.jsonl"
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

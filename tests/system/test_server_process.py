@@ -98,6 +98,20 @@ def test_it_serves_and_stops_where_standard_input_is_closed(tmp_path: Path) -> N
         assert process.wait(PATIENCE_S) == 0
 
 
+def test_a_data_directory_may_have_any_name(
+    start_server: Callable[..., Any], connect: Callable[..., RawClient], tmp_path: Path
+) -> None:
+    """Also one that is no text in the encoding of the locale."""
+    data = tmp_path / os.fsdecode(b"of a \xe4rger\n") / "data"
+    server = start_server(data_dir=data)
+    connect(server).channel().declare("q", durable=True)
+    assert server.terminate() == 0
+    again = start_server(data_dir=data)
+    connect(again).channel().declare("q", passive=True)
+    checked = run_warren("store", "check", str(data), directory=tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
 def test_a_reader_of_the_log_that_stops_reading_does_not_stop_the_broker(
     connect: Callable[..., RawClient], tmp_path: Path
 ) -> None:
