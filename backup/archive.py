@@ -18,6 +18,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
@@ -57,13 +58,18 @@ class StoredFile(msgspec.Struct, frozen=True):
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """A backup. `created_at` is in seconds since 1970; `new_bytes` had to be copied for it."""
+    """A backup. `created_at` is in seconds since 1970; `new_bytes` had to be copied for it.
+
+    `number` is higher than those of all backups before: the clock may have been set back. 0 of
+    those from before there were numbers.
+    """
 
     id: str
     created_at: float
     node_id: str
     files: list[StoredFile]
     new_bytes: int = 0
+    number: int = 0
 
     @property
     def size(self) -> int:
@@ -83,6 +89,15 @@ Tell = Callable[[ArchiveProgress], None]
 
 def silent(_: ArchiveProgress) -> None:
     """Ignores the progress."""
+
+
+def _in_order(backups: list[Backup]) -> list[Backup]:
+    return sorted(backups, key=lambda backup: (backup.number, backup.created_at, backup.id))
+
+
+def _known(backup: Backup) -> dict[tuple[str, int, int], str]:
+    """The hashes of the files of a backup, by path, size and time of change."""
+    return {(file.path, file.size, file.changed_ns): file.sha256 for file in backup.files}
 
 
 class Archive:
@@ -125,10 +140,20 @@ class Archive:
 
     def backups(self) -> list[Backup]:
         """The backups, oldest first. Raises `BackupDamaged`."""
+        return _in_order([self._read(backup_id) for backup_id in self._ids()])
+
+    def _readable(self) -> list[Backup]:
+        """The same without those that cannot be read."""
+        found = []
+        for backup_id in self._ids():
+            with suppress(BackupDamaged):
+                found.append(self._read(backup_id))
+        return _in_order(found)
+
+    def _ids(self) -> list[str]:
         names = [name.removeprefix(f"{BACKUPS}/") for name in self.shelf.names(BACKUPS)]
         ids = [name.removesuffix(".json") for name in names if name.endswith(".json")]
-        found = [self._read(backup_id) for backup_id in ids if NAME.fullmatch(backup_id)]
-        return sorted(found, key=lambda backup: (backup.created_at, backup.id))
+        return [backup_id for backup_id in ids if NAME.fullmatch(backup_id)]
 
     def backup(self, backup_id: str | None) -> Backup:
         """The backup with this id, or the latest if it is None. Raises `BackupRefused`."""
@@ -208,7 +233,8 @@ class Archive:
             assert node_id is not None
             self._expect_node(node_id)
             created_at = now()
-            known = self._known()
+            before = self._readable()
+            known = _known(before[-1]) if before else {}
             progress = ArchiveProgress(0, sum([file.size for file in files]))
             stored, new_bytes = [], 0
             for file in files:
@@ -218,7 +244,9 @@ class Archive:
                 progress.done += file.size
                 tell(progress)
             stamp = datetime.fromtimestamp(created_at, UTC).strftime("%Y%m%dT%H%M%SZ")
-            backup = Backup(f"{stamp}-{token_hex(2)}", created_at, node_id, stored, new_bytes)
+            number = before[-1].number + 1 if before else 1
+            backup_id = f"{stamp}-{token_hex(2)}"
+            backup = Backup(backup_id, created_at, node_id, stored, new_bytes, number)
             self.shelf.write(f"{BACKUPS}/{backup.id}.json", msgspec.json.encode(backup))
         return backup
 
@@ -231,16 +259,6 @@ class Archive:
             self.shelf.write(ARCHIVE_FILE, msgspec.json.encode(self._head))
         elif self._head.node_id != node_id:
             raise BackupRefused(f"{self.shelf.shown} has the backups of another node")
-
-    def _known(self) -> dict[tuple[str, int, int], str]:
-        """The hashes of the files of the latest backup, by path, size and time of change."""
-        try:
-            backups = self.backups()
-        except BackupDamaged:
-            # Without known hashes, all files are read.
-            return {}
-        files = backups[-1].files if backups else []
-        return {(file.path, file.size, file.changed_ns): file.sha256 for file in files}
 
     def _store(
         self, file: TakenFile, known: dict[tuple[str, int, int], str]

@@ -236,6 +236,20 @@ def test_backups_do_not_stand_in_what_they_are_of(data: Path, tmp_path: Path) ->
         assert not inside.exists()
 
 
+def test_the_latest_backup_is_the_one_made_last_whatever_the_clock_says(
+    data: Path, local_archive: Archive, tmp_path: Path
+) -> None:
+    local_archive.create(data, now=lambda: 2_000_000_000.0)
+    (data / "store/log/00000004.0.rdq").write_bytes(b"new")
+    local_archive.create(data, now=lambda: 1_000_000_000.0)
+    (data / "store/log/00000005.0.rdq").write_bytes(b"newer")
+    last = local_archive.create(data, now=lambda: 1_000_000_000.0)
+    assert local_archive.backup(None) == last
+    arguments = ["remove", str(tmp_path / "backups"), "--keep", "1"]
+    assert CliRunner().invoke(backup_command, arguments).exit_code == 0
+    assert local_archive.backups() == [last]
+
+
 def test_a_list_that_cannot_be_read_does_not_keep_the_next_backup_from_being_made(
     data: Path, archive: Archive
 ) -> None:
