@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 
 from warren.mgmt.command_line import warren
 
@@ -11,6 +13,7 @@ STDERR = 2
 
 def main() -> None:
     _occupy_standard_streams()
+    _escape_unknown_letters()
     warren(prog_name="warren")
 
 
@@ -22,6 +25,13 @@ def _occupy_standard_streams() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         pass
     os.close(descriptor)
+
+
+def _escape_unknown_letters() -> None:
+    """Print letters that the encoding of the terminal lacks as escapes, rather than end there."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

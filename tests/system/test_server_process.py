@@ -211,6 +211,16 @@ def test_a_mistake_in_the_configuration_names_line_and_nearest_key(tmp_path: Pat
     assert "Traceback" not in errors and not (tmp_path / "data").exists()
 
 
+def test_letters_that_the_terminal_lacks_are_printed_as_escapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    (tmp_path / "own.conf").write_text("\u00e4rger = 1\n", encoding="utf-8")
+    code, output, errors = start_python(tmp_path, "--config", "own.conf", "--check-config")
+    assert (code, errors) == (2, "")
+    assert "unknown key \\xe4rger" in output
+
+
 def test_a_configuration_that_is_not_there_is_named(tmp_path: Path) -> None:
     code, output, errors = run_server(tmp_path, "--config", "missing.conf")
     assert (code, output) == (2, "")
