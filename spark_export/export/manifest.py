@@ -247,7 +247,24 @@ def list_manifests(destination: Where) -> list[Manifest]:
         for name in names
         if name.endswith(".json")
     ]
-    return sorted(found, key=lambda manifest: (manifest.finished_us, manifest.export))
+    return _in_order(found)
+
+
+def _in_order(found: list[Manifest]) -> list[Manifest]:
+    """Sort by when they were finished, and each behind the one that it went on from: the clock may
+    have been set back between them."""
+    by_name = {one.export: one for one in found}
+    moments: dict[str, int] = {}
+    for one in found:
+        links: dict[str, Manifest] = {}
+        link: Manifest | None = one
+        while link is not None and link.export not in moments and link.export not in links:
+            links[link.export] = link
+            link = None if link.since is None else by_name.get(link.since)
+        moment = 0 if link is None else moments.get(link.export, 0)
+        for name in reversed(links):
+            moment = moments[name] = max(links[name].finished_us, moment + 1)
+    return sorted(found, key=lambda one: (moments[one.export], one.export))
 
 
 def find_manifest(destination: Where, export: str | None) -> Manifest:

@@ -105,6 +105,18 @@ def test_exports_that_are_each_others_base_have_no_beginning(
         chain(destination, read_manifest(destination, "3"))
 
 
+def test_the_latest_export_is_behind_its_base_whatever_the_clock_says(
+    store: Path, destination: Path
+) -> None:
+    manifest = export(store, destination, "1", wish())
+    back_us = manifest.finished_us - 10**15
+    for name, since, finished_us in (("3", "2", back_us), ("2", "1", back_us), ("4", "3", 0)):
+        another = replace(manifest, export=name, since=since, finished_us=finished_us)
+        write_manifest(destination, another)
+    assert [one.export for one in list_manifests(destination)] == ["1", "2", "3", "4"]
+    assert find_manifest(destination, None).export == "4"
+
+
 def test_a_queue_that_was_made_since_is_in_the_increment(
     node: StoredNode, destination: Path
 ) -> None:
