@@ -31,6 +31,7 @@ from warren.config import Config
 from warren.config_check import problems_beyond_text
 from warren.core.log_line import log_event
 from warren.faults import NodeFailed
+from warren.log_console import print_error
 from warren.log_output import LogOutput
 from warren.mgmt.definitions.errors import DefinitionsFileRefused
 from warren.mgmt.exit_codes import EXIT_FAULT, EXIT_UNWRITTEN
@@ -99,10 +100,10 @@ def run(config: Config, output: LogOutput, serve: Serve) -> int:
     try:
         return uvloop.run(serve(config, output))
     except REFUSALS as error:
-        print(f"warren: {_which(config)}{_told(error, config)}", file=sys.stderr)
+        print_error(f"warren: {_which(config)}{_told(error, config)}")
         return 1
     except NodeFailed as error:
-        print(f"warren: {_which(config)}{error}", file=sys.stderr)
+        print_error(f"warren: {_which(config)}{error}")
         return EXIT_FAULT
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import sys
 import threading
 from collections import deque
 from typing import TextIO
@@ -22,6 +23,18 @@ WAITING_BYTES_MAX = 1 << 20
 
 ENDING_S = 1.0
 """How long the end of the process waits for the reader."""
+
+
+def print_error(text: str) -> None:
+    """Print a line to the standard error output; if it has no reader, wait `ENDING_S` at most."""
+    try:
+        console = Console(sys.stderr)
+    except (AttributeError, OSError):
+        # It is closed, or a test has put something else in its place.
+        print(text, file=sys.stderr)
+        return
+    console.handle(logging.LogRecord("warren", logging.ERROR, "", 0, text, None, None))
+    console.flush()
 
 
 class Console(logging.Handler):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import TextIO
 
 import pytest
 
-from warren.log_console import WAITING_BYTES_MAX, Console
+from warren.log_console import WAITING_BYTES_MAX, Console, print_error
 
 PATIENCE_S = 30.0
 
@@ -131,3 +132,18 @@ def test_a_reader_that_is_gone_costs_lines_and_nothing_else(
     console.flush()
     say(console, "lost")
     console.flush()
+
+
+def test_the_last_line_of_a_process_does_not_keep_it_from_ending(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", reader.stream)
+    print_error("warren: a fault")
+    assert reader.read(16) == b"warren: a fault\n"
+    filled = reader.fill()
+    thread = threading.Thread(target=print_error, args=("warren: a fault",), daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    reader.read(filled)
+    assert reader.read_lines_until("warren: a fault") == ["warren: a fault"]
