@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from exporting import CONTENT_HEADER, export, wish
@@ -14,12 +15,15 @@ pytest.importorskip("pyiceberg")
 
 from export_process import ExportProcess
 from lake_tables import choice_of, configure_catalog, copies, read_table
-from rest_catalog import RestCatalog, rest_catalog
 
 from warren.spark_export.errors import TableRefused
 from warren.spark_export.export.lake_table import ICEBERG
 from warren.spark_export.snapshot.plan import QueueSelector
 from warren.spark_export.snapshot.snapshot import create
+
+if TYPE_CHECKING:
+    # Half a second of each process that collects tests.
+    from rest_catalog import RestCatalog
 
 
 @pytest.fixture
@@ -31,6 +35,8 @@ def node(tmp_path: Path) -> Iterator[StoredNode]:
 
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RestCatalog]:
+    from rest_catalog import rest_catalog
+
     with rest_catalog(tmp_path) as (url, catalog):
         configure_catalog(monkeypatch, tmp_path, TYPE="rest", URI=url)
         yield catalog
