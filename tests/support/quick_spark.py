@@ -14,6 +14,8 @@ JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     # Of Spark's classes, which have been verified often enough.
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    # Their classes alone fill the default several times, and each time all memory is collected.
+    " -XX:MetaspaceSize=256m"
 )
 
 
