@@ -38,7 +38,9 @@ UNCUT = 1 << 62
 
 class RetainedIndex(QueueIndex):
     """An index of retained messages. `_elsewhere` are messages to be written that stand in the log
-    already, by position; `_late` those below others that came before them, up to `_next`."""
+    already, by position; `_late` those below others that came before them, up to `_next`.
+    `_referred` are the numbers of the files that they stand in and of their segments, in a batch.
+    """
 
     _elsewhere: dict[int, StoredBody] | None = None
     _next: int | None = None
@@ -46,6 +48,7 @@ class RetainedIndex(QueueIndex):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._late: list[int] = []
+        self._referred: set[tuple[int, int]] = set()
 
     def write_retained(
         self,
@@ -92,6 +95,15 @@ class RetainedIndex(QueueIndex):
         self._next = max(self._next, messages[-1].position + 1)
 
     def emit(self, batch: OpenBatch, cut: int) -> bool:
+        is_all = self._emit_with_late(batch)
+        # The segments are there when all entries are made.
+        for file_id, number in self._referred:
+            segment = self.entries.segments[number]
+            self._context.persistent.files[file_id].segments.add(segment)
+        self._referred.clear()
+        return is_all
+
+    def _emit_with_late(self, batch: OpenBatch) -> bool:
         late = [position for position in self._late if position in self._unwritten]
         self._late = []
         if not late:
@@ -123,10 +135,10 @@ class RetainedIndex(QueueIndex):
         if where is None:
             return super()._emit_shared(batch, message, body, expires_us, now_us)
         self._add_reference(batch, Reference(*where), position, expires_us)
+        file_id = file_of(where.place)
+        self._referred.add((file_id, position >> SHIFT))
         # The file may be full, and be written anew at this moment.
-        file = self._context.persistent.files[file_of(where.place)]
-        file.segments.add(self.entries.make(position >> SHIFT))
-        file.refer_late(where.place, where.length)
+        self._context.persistent.files[file_id].refer_late(where.place, where.length)
         return where.place | SHARED, where.length
 
     def _cancel(self, position: int) -> bool:

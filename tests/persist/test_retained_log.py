@@ -306,6 +306,23 @@ def test_shared_record_survives_when_its_file_is_written_anew(disk: SimulatedDis
     assert retained(again.log) == [b"%02d" % number + LARGE for number in range(0, 30, 3)]
 
 
+def test_shared_records_survive_that_are_retained_across_the_end_of_a_segment(
+    disk: SimulatedDisk,
+) -> None:
+    node = RetainingNode(disk, SMALL_FILES)
+    for number in range(30):
+        node.publish(b"%02d" % number + LARGE)
+        node.rest()
+    node.log.skip_to((node.log.next_position | SEGMENT_MASK) - 4)
+    messages = node.take(30)
+    node.queues[QUEUE].ack([one for n, one in enumerate(messages) if n % 3])
+    node.retention.ack([one for n, one in enumerate(messages) if not n % 3])
+    for _ in range(5):
+        node.checkpoint()
+    assert sum(combiner.combined for combiner in node.storage.combiners) > 0
+    assert retained(node.log) == [b"%02d" % number + LARGE for number in range(0, 30, 3)]
+
+
 @pytest.mark.parametrize("steps", range(1, 40, 3))
 def test_message_that_is_retained_while_its_file_is_written_anew_is_copied(
     disk: SimulatedDisk, steps: int
