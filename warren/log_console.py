@@ -4,6 +4,9 @@ A pipe, socket or terminal says whether it takes something at once. As long as i
 written when it is logged. Otherwise a thread writes, and waits for the reader; lines that are
 logged meanwhile wait for the thread. When too many wait, further lines are lost, and a line of
 their own tells how many.
+
+A terminal that takes something may take less than a line, and another process may fill a pipe
+after it was asked. So both are opened once more, for writes that never wait.
 """
 
 from __future__ import annotations
@@ -11,9 +14,12 @@ from __future__ import annotations
 import logging
 import os
 import select
+import stat
 import sys
 import threading
+import time
 from collections import deque
+from contextlib import suppress
 from typing import TextIO
 
 from warren.core.log_line import event_line
@@ -23,6 +29,9 @@ WAITING_BYTES_MAX = 1 << 20
 
 ENDING_S = 1.0
 """How long the end of the process waits for the reader."""
+
+FULL_S = 0.01
+"""The pause before the next try, if a write takes nothing though the console seems ready."""
 
 
 def print_error(text: str) -> None:
@@ -38,14 +47,14 @@ def print_error(text: str) -> None:
 
 
 class Console(logging.Handler):
-    """Writes to the file descriptor of a stream. Raises OSError if the stream has none."""
+    """Writes to the file of a stream. Raises OSError if the stream has none."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._fd = stream.fileno()
+        self._given_fd = stream.fileno()
         super().__init__()
+        own_fd = _opened_again(self._given_fd)
+        self._use(self._given_fd if own_fd is None else own_fd)
         self._encoding = stream.encoding
-        self._readiness = select.poll()
-        self._readiness.register(self._fd, select.POLLOUT)
         # Guards the fields below, and is notified when the thread ends.
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
@@ -60,7 +69,7 @@ class Console(logging.Handler):
             self.handleError(record)
             return
         with self._changed:
-            if self._thread is None:
+            if self._thread is None and not self._waiting:
                 line = self._write_at_once(line)
             if line:
                 self._wait(line)
@@ -70,6 +79,19 @@ class Console(logging.Handler):
         with self._changed:
             self._changed.wait_for(lambda: self._thread is None, ENDING_S)
 
+    def close(self) -> None:
+        super().close()
+        with self._changed:
+            # The thread, if there is one, waits for the descriptor.
+            if self._fd != self._given_fd and self._thread is None:
+                os.close(self._fd)
+                self._use(self._given_fd)
+
+    def _use(self, fd: int) -> None:
+        self._fd = fd
+        self._readiness = select.poll()
+        self._readiness.register(fd, select.POLLOUT)
+
     def _octets(self, record: logging.LogRecord) -> bytes:
         return f"{self.format(record)}\n".encode(self._encoding, "backslashreplace")
 
@@ -77,7 +99,10 @@ class Console(logging.Handler):
         """Write as much as the console takes without a wait; returns the rest."""
         while line and self._readiness.poll(0):
             # A pipe that is ready has room for so much.
-            line = line[self._write(line[: select.PIPE_BUF]) :]
+            count = self._write(line[: select.PIPE_BUF])
+            if not count:
+                break
+            line = line[count:]
         return line
 
     def _write(self, data: bytes) -> int:
@@ -92,19 +117,25 @@ class Console(logging.Handler):
     def _wait(self, line: bytes) -> None:
         if self._waiting_bytes + len(line) > WAITING_BYTES_MAX:
             self._lost += 1
-            return
-        self._waiting.append(line)
-        self._waiting_bytes += len(line)
+        else:
+            self._waiting.append(line)
+            self._waiting_bytes += len(line)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._write_waiting, name="log", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._write_waiting, name="log", daemon=True)
+            # There may be too many threads, or the process ends: then the line waits for the next.
+            with suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
 
     def _write_waiting(self) -> None:
         """Write the lines that wait; the work of the thread, which then ends."""
         while line := self._next():
             while line:
                 self._readiness.poll()
-                line = line[self._write(line) :]
+                count = self._write(line)
+                if not count:
+                    time.sleep(FULL_S)
+                line = line[count:]
 
     def _next(self) -> bytes:
         """The next line that waits; nothing if the thread is to end."""
@@ -122,3 +153,12 @@ class Console(logging.Handler):
             self._thread = None
             self._changed.notify_all()
             return b""
+
+
+def _opened_again(fd: int) -> int | None:
+    """Another descriptor of this pipe or terminal, whose writes do not wait; None if there is
+    none. The mode of the given one is left alone: other processes may have it, too."""
+    with suppress(OSError):
+        if stat.S_ISFIFO(os.fstat(fd).st_mode) or os.isatty(fd):
+            return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    return None

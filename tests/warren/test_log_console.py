@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import pty
+import select
 import sys
 import threading
 from collections.abc import Iterator
@@ -121,6 +123,60 @@ def test_lines_beyond_the_bound_are_lost_and_counted(console: Console, reader: R
     lost = 51 - len(rest)
     assert lost in (50, 51)
     assert told == f'log_lines_lost count={lost} reason="they were not read"'
+
+
+@pytest.mark.parametrize("size", [3, 150, 1000, 3000])
+def test_a_terminal_that_is_not_read_holds_up_nothing(size: int) -> None:
+    """It may have less room than a line needs."""
+    read_end, write_end = pty.openpty()
+    with (
+        open(write_end, "w", encoding="ascii") as stream,
+        open(read_end, "rb", buffering=0) as read,
+    ):
+        console = Console(stream)
+        console.setFormatter(logging.Formatter("%(message)s"))
+        texts = [f"{number} {'x' * size}" for number in range(200_000 // size)]
+        say(console, *texts)
+        data = b""
+        while not data.endswith(f"{texts[-1]}\r\n".encode()):
+            data += read.read(1 << 16)
+        assert data.decode("ascii").splitlines() == texts
+        console.flush()
+        console.close()
+
+
+def test_a_pipe_that_another_process_fills_at_this_moment_holds_up_nothing(
+    console: Console, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled: list[int] = []
+
+    class Readiness:
+        def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
+            if not filled:
+                filled.append(reader.fill())
+            return [(0, select.POLLOUT)]
+
+    monkeypatch.setattr(console, "_readiness", Readiness())
+    say(console, "one", "two")
+    reader.read(filled[0])
+    assert reader.read_lines_until("two") == ["one", "two"]
+
+
+def test_lines_wait_in_order_while_there_can_be_no_thread(
+    console: Console, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled = reader.fill()
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        for text in ("one", "two"):
+            console.handle(logging.LogRecord("warren.node", logging.INFO, "", 0, text, None, None))
+    reader.read(filled)
+    say(console, "three")
+    assert reader.read_lines_until("three") == ["one", "two", "three"]
 
 
 def test_a_reader_that_is_gone_costs_lines_and_nothing_else(
