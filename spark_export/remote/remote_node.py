@@ -154,7 +154,8 @@ def _answered(
     if _connections.pid != os.getpid():
         _connections.__init__()  # type: ignore[misc]
     connection = _connections.open.get(address)
-    if connection is None:
+    if connection is None or connection.sock is None:
+        # There is none, or its last answer ended it.
         connection = _connections.open[address] = _connect(address)
     try:
         connection.request(method, target, body, dict(headers))

@@ -363,6 +363,27 @@ def test_a_host_that_drops_what_it_is_sent_is_not_waited_for_long(
             rows(f"warren://127.0.0.1:{port}")
 
 
+def test_an_answer_has_its_time_on_a_connection_after_one_that_the_node_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_node, "CONNECT_TIMEOUT_S", 0.2)
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]"
+
+    def serve(listener: socket.socket) -> None:
+        for delay_s in (0.0, 0.6):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                time.sleep(delay_s)
+                connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        client = remote_node.NodeClient(NodeAddress(*listener.getsockname()), "Basic eA==")
+        for _ in range(2):
+            assert client.ask("GET", "nodes", once=True) == []
+
+
 @contextmanager
 def answering(octets: bytes) -> Iterator[int]:
     """A port where each connection is answered with these octets, and closed."""
