@@ -77,7 +77,7 @@ class MirrorFigures:
         if led is not None:
             for mirror in led.leader.mirrors:
                 lag[mirror] = Lag(led.leader.lag(mirror), led.leader.lag_bytes(mirror))
-                under_way = led.leader.progress(mirror)
+                under_way = led.synchronisation.progress(mirror)
                 if under_way is not None:
                     progress[mirror] = under_way
         return MirrorState(
@@ -107,7 +107,9 @@ class MirrorFigures:
         group = self._group_record(queue.queue_id)
         mirrors = led.leader.mirrors if led is not None else ()
         syncing = [
-            mirror for mirror in mirrors if led is not None and led.leader.is_syncing(mirror)
+            mirror
+            for mirror in mirrors
+            if led is not None and led.synchronisation.is_under_way(mirror)
         ]
         asked = led.wanted_mirrors if led is not None else ()
         if record.carrier:

@@ -277,7 +277,7 @@ class Mirroring:
         """End the synchronisation of every mirror. Raises `PreconditionFailed`."""
         led = self._led_or_refuse(queue)
         for mirror in list(led.leader.mirrors):
-            led.leader.cancel_sync(mirror)
+            led.synchronisation.cancel(mirror)
 
     def _led_or_refuse(self, queue: LocalQueue) -> LedQueue:
         led = self._led.get(queue.queue_id)
@@ -458,7 +458,7 @@ class Mirroring:
             return
         if not led.leader.fenced:
             led.drop_unreached(self._nodes.running())
-        led.leader.look_for_synced()
+        led.synchronisation.look_for_whole()
         self.reconcile(led.queue)
 
     def _policies_changed(self, vhost: str) -> None:
@@ -477,7 +477,7 @@ class Mirroring:
 
         def send_again(led: LedQueue) -> None:
             if self._leadership.is_led(led):
-                led.leader.send_slice_again(name)
+                led.synchronisation.send_again(name)
 
         _begin(self._in_turns(list(self._led.values()), send_again))
         _begin(self._in_turns(self.copies, partial(self.copies.report_again, node=name)))
@@ -591,6 +591,7 @@ class Mirroring:
         led = self._led.get(queue_id)
         if led is not None and epoch == led.leader.epoch:
             led.leader.has(node, batch)
+            led.synchronisation.reported(node)
 
 
 def _begin(work: Waiting[None]) -> None:

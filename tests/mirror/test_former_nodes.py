@@ -9,7 +9,7 @@ from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field
 from warren.core.queues.local_queue import LocalQueue
 from warren.mirror.replication.copies.lost_and_found import LATE_S, LOST_AND_FOUND
-from warren.mirror.replication.leading.leader import Leader
+from warren.mirror.replication.leading.synchronisation import Synchronisation
 
 ALL = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 WHEN_SYNCED = {"ha-promote-on-failure": "when-synced"}
@@ -189,7 +189,7 @@ def test_what_only_a_mirror_has_that_was_not_whole_is_found(
     cluster.loses("c")
     publish(cluster, b"two")
     cluster.loses("b")
-    monkeypatch.setattr(Leader, "may_resume", lambda *_: False)
+    monkeypatch.setattr(Synchronisation, "may_resume", lambda *_: False)
     cluster.comes_back("c")
     set_policy(cluster, {"ha-mode": "all", **manual})
     assert (cluster.record().mirrors, cluster.record().in_sync) == (["c"], [])
@@ -208,7 +208,7 @@ def test_what_came_after_the_former_copy_of_the_same_node_is_found(
     declare(cluster, {"ha-mode": "all", "ha-sync-mode": "manual", **WHEN_SYNCED})
     publish(cluster, b"one")
     cluster.loses("b", "c")
-    monkeypatch.setattr(Leader, "may_resume", lambda *_: False)
+    monkeypatch.setattr(Synchronisation, "may_resume", lambda *_: False)
     cluster.comes_back("c")
     cluster.clock.advance(10)
     assert (cluster.record().mirrors, cluster.record().in_sync) == (["c"], [])
@@ -255,7 +255,7 @@ def test_a_mirror_in_sync_that_was_cut_off_is_searched_though_no_later_definitio
     declare(cluster, {"ha-mode": "all", "ha-sync-mode": "manual"})
     publish(cluster, b"one")
     cluster.loses("b")
-    monkeypatch.setattr(Leader, "may_resume", lambda *_: False)
+    monkeypatch.setattr(Synchronisation, "may_resume", lambda *_: False)
     cluster.comes_back("b")
     cluster.clock.advance(10)
     assert (cluster.record().mirrors, cluster.record().in_sync) == (["c", "b"], ["c"])

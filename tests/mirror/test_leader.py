@@ -9,6 +9,7 @@ from warren.core.messages.message import Envelope
 from warren.mirror.carriers.batch import epoch_and_batch
 from warren.mirror.replication.leading.flush_times import WAIT_S
 from warren.mirror.replication.leading.leader import BATCH_BYTES_MAX, Leader
+from warren.mirror.replication.leading.synchronisation import Synchronisation
 from warren.mirror.replication.levels.instructions import Op
 from warren.mirror.replication.levels.leader_level import LeaderLevel
 
@@ -49,6 +50,12 @@ class Clock:
         return 0.0
 
 
+def begins(leader: Leader) -> None:
+    """The mirror b begins, with the whole queue."""
+    leader.add_mirror("b")
+    Synchronisation(leader, ManualClock()).start("b", synchronise=True)
+
+
 def test_what_tells_the_first_mirror_to_begin_is_not_everywhere_before_it_is_written() -> None:
     """Otherwise it is not sent again to a mirror whose link breaks then."""
     effects = Effects()
@@ -57,8 +64,7 @@ def test_what_tells_the_first_mirror_to_begin_is_not_everywhere_before_it_is_wri
     # Without mirrors nothing is broadcast, and everything is everywhere.
     leader.origin("somebody", 1)
     leader.flush()
-    leader.add_mirror("b")
-    leader.start("b", synchronise=True)
+    begins(leader)
     (batch,) = effects.batches
     assert effects.everywhere == batch - 1
     leader.has("b", batch)
@@ -70,8 +76,7 @@ def test_publishes_of_another_node_are_in_one_batch_with_the_number_of_the_last_
     effects = Effects()
     leader = Leader(1, 0, Clock(), effects)  # type: ignore[arg-type]
     leader.levels = [LeaderLevel(MemoryQueue(), 0, leader)]
-    leader.add_mirror("b")
-    leader.start("b", synchronise=True)
+    begins(leader)
     effects.batches.clear()
     envelope = Envelope("", "q", b"", True, 0, None)
     with leader.publishing_from_afar("c"):
@@ -90,8 +95,7 @@ def test_what_was_acknowledged_is_told_with_the_next_publish_or_a_moment_later()
     clock = ManualClock()
     leader = Leader(1, 0, clock, effects)
     leader.levels = [LeaderLevel(MemoryQueue(), 0, leader)]
-    leader.add_mirror("b")
-    leader.start("b", synchronise=True)
+    begins(leader)
     begun = len(effects.batches)
     envelope = Envelope("", "q", b"", True, 0, None)
     effects.flushes = 0

@@ -513,7 +513,7 @@ def test_a_mirror_is_in_sync_when_it_has_begun(cluster: Cluster) -> None:
     (led,) = cluster["a"].mirroring._led.values()
     for mirror in "bc":
         cluster.stall("a", mirror)
-        led.leader.start(mirror, synchronise=False)
+        led.synchronisation.start(mirror, synchronise=False)
     a.acks(got.method.delivery_tag)
     cluster.clock.advance(1.5)
     assert not record(cluster, "later").in_sync

@@ -117,10 +117,10 @@ def test_a_mirror_that_is_in_sync_does_not_begin_anew_before_that_is_known() -> 
     assert led.leader.is_in_sync("b")
     (copy,) = cluster["b"].mirroring.copies.by_queue.values()
     assert copy.mirror.levels[0].backing.length == 1
-    began = led.leader._slices
+    began = led.synchronisation.slices
     cluster["a"].mirroring.synchronise(led.queue)
     cluster.clock.advance(1)
-    assert led.leader._slices == began
+    assert led.synchronisation.slices == began
     cluster.restore_store("a")
     cluster.clock.advance(1)
     assert record(cluster, "ha").in_sync == ["b"]

@@ -151,7 +151,7 @@ def test_a_policy_says_how_much_a_mirror_is_sent_at_a_time_at_most(
     cluster.clock.advance(5)
     assert record(cluster, "later").in_sync == ["b"]
     (led,) = cluster["a"].mirroring._led.values()
-    assert led.leader._slices == slices
+    assert led.synchronisation.slices == slices
 
 
 def test_a_mirror_that_dies_is_replaced_where_there_are_to_be_so_many(cluster: Cluster) -> None:

@@ -30,7 +30,7 @@ def cluster() -> Cluster:
     assert record(cluster, "ha").mirrors == ["b"] and not record(cluster, "ha").in_sync
     cluster["a"].mirroring.synchronise(cluster["a"].queue("ha"))
     (led,) = cluster["a"].mirroring._led.values()
-    copy = led.leader._copies["b"]
+    copy = led.leader.copies["b"]
     while copy.sync is None or copy.sent < 3 or copy.slice:
         cluster.clock.advance(0.001)
     assert not copy.in_sync

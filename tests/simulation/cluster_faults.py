@@ -61,7 +61,7 @@ class Faults:
         """Rare states a fault has met."""
         for name in self.cluster.alive:
             for led in self.cluster[name].mirroring._led.values():
-                if any(led.leader.is_syncing(mirror) for mirror in led.leader.mirrors):
+                if any(led.synchronisation.is_under_way(mirror) for mirror in led.leader.mirrors):
                     self.seen["fault during synchronisation"] += 1
                 if led.leader._awaited._by_batch:
                     self.seen["fault while confirms are awaited"] += 1
@@ -84,7 +84,7 @@ class Faults:
         if any(led.leader._awaited._by_batch for led in node.mirroring._led.values()):
             self.seen["leader died with unconfirmed publishes"] += 1
         for led in node.mirroring._led.values():
-            if any(led.leader.is_syncing(mirror) for mirror in led.leader.mirrors):
+            if any(led.synchronisation.is_under_way(mirror) for mirror in led.leader.mirrors):
                 self.seen["leader died during synchronisation"] += 1
         for session in self.sessions:
             if session.node == name and not session.is_over:

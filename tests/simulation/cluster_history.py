@@ -1236,14 +1236,14 @@ def watching_hand_outs(history: History) -> Iterator[None]:
 
     def watched_fetched(level: LeaderLevel, messages: Iterable[Message]) -> None:
         fetched(level, messages)
-        history.handed_out(level._journal._effects, messages)  # type: ignore[attr-defined]
+        history.handed_out(level._journal.effects, messages)  # type: ignore[attr-defined]
         history.taken_out(messages)
 
     def watched_delivered(level: LeaderLevel, *arguments: Any) -> Message:
         message = publish_delivered(level, *arguments)
         if level._journal.again:
             history.sent_again(message.body)
-        history.handed_out(level._journal._effects, [message])  # type: ignore[attr-defined]
+        history.handed_out(level._journal.effects, [message])  # type: ignore[attr-defined]
         history.taken_out([message])
         return message
 
@@ -1252,7 +1252,7 @@ def watching_hand_outs(history: History) -> Iterator[None]:
         if level._journal.again:
             for message in messages:
                 history.sent_again(message.body)
-        history.handed_out(level._journal._effects, messages)  # type: ignore[attr-defined]
+        history.handed_out(level._journal.effects, messages)  # type: ignore[attr-defined]
         history.taken_out(messages)
         return messages
 

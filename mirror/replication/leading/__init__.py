@@ -14,12 +14,12 @@ mirror has, and confirms publishes; it does no I/O, but calls its queue (`leader
 |---|---|
 | `leadership` | how this node begins to lead a queue, and how that ends; begin here |
 | `led_queue` | one queue led here |
-| `leader`, `leader_effects` | its batches, mirrors and confirms; its calls to the queue |
+| `leader`, `leader_effects` | its batches and confirms; its calls to the queue |
 | `known_copy` | a mirror, as the leader knows it |
 | `awaited_confirms`, `confirmation` | publishes that wait for the store and the mirrors |
 | `flush_times` | when instructions are broadcast |
 | `unreported`, `unasked` | octets that mirrors lack; messages that clients would not send again |
-| `slice_writing` | the messages that a mirror is sent while it is synchronised |
+| `synchronisation`, `slice_writing` | how mirrors get the messages that they lack |
 | `awaited_cards`, `awaited_mirrors` | when a mirror is called in sync, and a declaration is done |
 | `leader_calls` | the calls of a leader to the nodes of its mirrors |
 | `publishes_from_afar` | the publishes of other nodes |

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from warren.mirror.replication.definition.confirm_rule import ALL, can_shrink, confirmed_upto
+from warren.core.definitions.records import QueueRecord
+from warren.mirror.replication.definition.confirm_rule import (
+    ALL,
+    can_shrink,
+    confirmed_upto,
+    stricter,
+)
 from warren.mirror.replication.leading.known_copy import KnownCopy
 
 
@@ -27,6 +33,20 @@ class Confirmation:
         self.missing = 0
         # The last batch that is confirmed.
         self.confirmed = 0
+
+    def follow(self, record: QueueRecord, wanted: int) -> None:
+        """Follow the definition, and the number of copies that the policy wants."""
+        # Until the smaller number is in the definition, an election counts on the larger one.
+        self.acks = stricter(record.acks, wanted)
+        self.written_acks = record.acks
+        self.copies_min = record.acks if record.members else 1
+
+    def acks_to_write(self, record: QueueRecord, wanted: int) -> int:
+        """The number for the definition: the wanted one, as soon as elections can count on it."""
+        is_larger = wanted != record.acks and stricter(wanted, record.acks) == wanted
+        has_enough = not record.members or 1 + len(record.in_sync) >= wanted
+        have_all = self.have_all_confirmed(record.in_sync)
+        return record.acks if is_larger and not (has_enough and have_all) else wanted
 
     @property
     def is_elsewhere(self) -> bool:

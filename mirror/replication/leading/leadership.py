@@ -193,7 +193,7 @@ class Leadership:
         led.want(self._effects.wanted(queue))
         for mirror in record.mirrors:
             if mirror not in record.in_sync:
-                led.leader.start(mirror, synchronise=led.wanted.synchronise)
+                led.synchronisation.start(mirror, synchronise=led.wanted.synchronise)
         self.promotions[promotion(record.promoted)] += 1
         log_event(
             log,

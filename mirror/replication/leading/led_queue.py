@@ -26,7 +26,7 @@ from warren.mirror.carriers.ports import (
     StopReason,
 )
 from warren.mirror.replication.copies.former_copy import Kept
-from warren.mirror.replication.definition.confirm_rule import ALL, stricter
+from warren.mirror.replication.definition.confirm_rule import ALL
 from warren.mirror.replication.definition.former_nodes import former_without
 from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
 from warren.mirror.replication.definition.queue_members import INVITE_AGAIN_S, is_needed
@@ -37,6 +37,7 @@ from warren.mirror.replication.elections.returned_leader import ReturnedLeader
 from warren.mirror.replication.leading.awaited_cards import AwaitedCards
 from warren.mirror.replication.leading.awaited_mirrors import AwaitedMirrors
 from warren.mirror.replication.leading.leader import Leader
+from warren.mirror.replication.leading.synchronisation import Synchronisation
 
 log = logging.getLogger("warren.queue")
 
@@ -107,6 +108,7 @@ class LedQueue:
         self.carrier = carrier
         self.queue = queue
         self.leader = Leader(queue.queue_id, epoch, clock, self)
+        self.synchronisation = Synchronisation(self.leader, clock)
         self.member: CarrierMember
         # The id under which the storage of this node knows the queue.
         self.storage_id = queue.queue_id
@@ -153,7 +155,7 @@ class LedQueue:
     def want(self, wanted: WantedMirrors) -> None:
         """Follow the policy as it is now."""
         self.wanted = wanted
-        self.leader.limit_slices(wanted.sync_batch, wanted.catch_up_rate)
+        self.synchronisation.limit(wanted.sync_batch, wanted.catch_up_rate)
 
     def go_on_alone(self, member: CarrierMember, epoch: int) -> None:
         """Lead on after having been fenced, in a new life of the group, without other members."""
@@ -444,8 +446,8 @@ class LedQueue:
         """Send every mirror that is not in sync the messages that it lacks."""
         for mirror in record.mirrors:
             unsynced = mirror not in record.in_sync and mirror in self.leader.mirrors
-            if unsynced and self.leader.may_synchronise(mirror):
-                self.leader.start(mirror, synchronise=True)
+            if unsynced and self.synchronisation.may_start_anew(mirror):
+                self.synchronisation.start(mirror, synchronise=True)
 
     def keep_all_until_heard(self) -> None:
         """Drop no mirror until all have got a batch by the new carrier: others may need it to
@@ -547,11 +549,7 @@ class LedQueue:
 
     def _follow_policy(self, record: QueueRecord) -> None:
         """Follow the policy for a log: which copies confirm, and when publishes are refused."""
-        # Until the smaller number is in the definition, an election counts on the larger one.
-        confirmation = self.leader.confirmation
-        confirmation.acks = stricter(record.acks, self.wanted_acks)
-        confirmation.written_acks = record.acks
-        confirmation.copies_min = record.acks if record.members else 1
+        self.leader.confirmation.follow(record, self.wanted_acks)
         self.leader.is_flushed = self.wanted.is_flushed
         has_too_few = 1 + len(record.in_sync) < self.wanted.in_sync_min
         self.queue.set_lacks_copies(has_too_few or self._is_full)
@@ -570,22 +568,15 @@ class LedQueue:
         def count(record: QueueRecord) -> QueueRecord | None:
             if not record.mirrors and not record.missing and not record.members:
                 return None
-            acks = self._acks_to_write(record)
-            is_forgotten = acks == ALL or self.leader.confirmation.can_forget_missing()
+            confirmation = self.leader.confirmation
+            acks = confirmation.acks_to_write(record, self.wanted_acks)
+            is_forgotten = acks == ALL or confirmation.can_forget_missing()
             missing = 0 if is_forgotten else record.missing
             if (acks, missing) == (record.acks, record.missing):
                 return None
             return msgspec.structs.replace(record, acks=acks, missing=missing)
 
         self._change(count)
-
-    def _acks_to_write(self, record: QueueRecord) -> int:
-        """The wanted number of acknowledgements, as soon as elections can count on it."""
-        wanted = self.wanted_acks
-        is_larger = wanted != record.acks and stricter(wanted, record.acks) == wanted
-        has_enough = not record.members or 1 + len(record.in_sync) >= wanted
-        have_all = self.leader.confirmation.have_all_confirmed(record.in_sync)
-        return record.acks if is_larger and not (has_enough and have_all) else wanted
 
     def _admit(self, birth: MemberId) -> None:
         """Name a new mirror in the definition; when that is written, the mirror starts."""
@@ -630,8 +621,8 @@ class LedQueue:
             if self._members.get(node) == birth:
                 self.leader.add_mirror(node, self._kept.pop(birth, None))
                 # A mirror that was away is synchronised even if the policy has new ones wait.
-                whole = self.wanted.synchronise or self.leader.may_resume(node)
-                self.leader.start(node, synchronise=whole)
+                whole = self.wanted.synchronise or self.synchronisation.may_resume(node)
+                self.synchronisation.start(node, synchronise=whole)
                 self.awaited.wait_no_more_for(self.leader.mirrors)
             else:
                 self._dismiss(node, life=birth)
@@ -687,11 +678,11 @@ class LedQueue:
     def _awaits_mirrors(self) -> bool:
         """Whether other mirrors are about to join, or to be in sync."""
         return (
-            self.leader.awaits_mirrors()
+            self.synchronisation.is_about_to_end()
             or bool(self._cards)
             or any(
-                mirror.node not in self._members and mirror.node in self.wanted_mirrors
-                for mirror in self._storages
+                m.node not in self._members and m.node in self.wanted_mirrors
+                for m in self._storages
             )
         )
 
