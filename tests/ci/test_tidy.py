@@ -73,8 +73,6 @@ MANY_PARAMETERS: dict[str, int] = {
     "warren/node.py:RunningNode.__init__": 12,
 }
 
-"""Classes that have the name of another one, and how many there are of each."""
-
 
 @cache
 def modules() -> dict[str, ast.Module]:

@@ -21,7 +21,7 @@ ACKS = (ALL, 2, 3, 4)
 
 @dataclass
 class Mirror:
-    """What a leader knows of one, as in `Standing`."""
+    """What a leader knows of a mirror: some fields of `KnownCopy`."""
 
     has_batch: int = 0
     in_sync: bool = True

@@ -53,7 +53,7 @@ DELAY_QUEUE = delay_queue_name(DELAYED)
 
 
 class Ledger:
-    """Of all queues of a cluster. `promotes(queue)` is the ha-promote-on-failure of its policy."""
+    """The accounts of all queues of a cluster."""
 
     def __init__(self, cluster: Cluster, is_durable: bool, seen: Counter[str]) -> None:
         self._is_durable = is_durable

@@ -2,7 +2,7 @@
 
 The members stand in the definition of the queue. Its leader follows what is written there: it asks
 new members to have a copy, and lets go of those that are no members any more
-(`Wanted.of_members`). A leader that is no member hands the queue over first.
+(`WantedMirrors.of_members`). A leader that is no member hands the queue over first.
 """
 
 from __future__ import annotations
