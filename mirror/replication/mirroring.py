@@ -457,7 +457,7 @@ class Mirroring:
         if not self._leadership.is_led(led):
             return
         if not led.leader.fenced:
-            led.drop_unreached(self._nodes.running())
+            led.drop_lagging(self._nodes.running())
         led.synchronisation.look_for_whole()
         self.reconcile(led.queue)
 

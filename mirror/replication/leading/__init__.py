@@ -15,7 +15,7 @@ mirror has, and confirms publishes; it does no I/O, but calls its queue (`leader
 | `leadership` | how this node begins to lead a queue, and how that ends; begin here |
 | `led_queue` | one queue led here |
 | `leader`, `leader_effects` | its batches and confirms; its calls to the queue |
-| `known_copy` | a mirror, as the leader knows it |
+| `known_copy`, `lagging_mirrors` | a mirror, as the leader knows it; those that hold the queue up |
 | `awaited_confirms`, `confirmation` | publishes that wait for the store and the mirrors |
 | `flush_times` | when instructions are broadcast |
 | `unreported`, `unasked` | octets that mirrors lack; messages that clients would not send again |

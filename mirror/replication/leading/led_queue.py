@@ -36,6 +36,7 @@ from warren.mirror.replication.elections.election import with_void_votes
 from warren.mirror.replication.elections.returned_leader import ReturnedLeader
 from warren.mirror.replication.leading.awaited_cards import AwaitedCards
 from warren.mirror.replication.leading.awaited_mirrors import AwaitedMirrors
+from warren.mirror.replication.leading.lagging_mirrors import LaggingMirrors
 from warren.mirror.replication.leading.leader import Leader
 from warren.mirror.replication.leading.synchronisation import Synchronisation
 
@@ -44,9 +45,6 @@ log = logging.getLogger("warren.queue")
 FOUND_S = 0.1
 """The time for which a new group waits for nodes that were asked to have a mirror."""
 
-UNREACHED_S = 5.0
-"""The time for which confirms wait for a mirror that the leader cannot reach but others can."""
-
 
 class Founding(Enum):
     """The progress of founding a queue's group."""
@@ -54,10 +52,6 @@ class Founding(Enum):
     NOT_YET = "not yet"
     POSSIBLE = "possible"
     OVER = "over"
-
-
-KEPT_TICKS = 3
-"""The ticks that a member which is up may take to join again with the copy that it had."""
 
 
 class LedEffects(Protocol):
@@ -109,6 +103,7 @@ class LedQueue:
         self.queue = queue
         self.leader = Leader(queue.queue_id, epoch, clock, self)
         self.synchronisation = Synchronisation(self.leader, clock)
+        self._lagging = LaggingMirrors(self.leader, clock)
         self.member: CarrierMember
         # The id under which the storage of this node knows the queue.
         self.storage_id = queue.queue_id
@@ -126,8 +121,6 @@ class LedQueue:
         self.at_rest = self.has_lost_messages = False
         # The nodes that were asked to have a mirror, and the time.
         self._invited: dict[str, float] = {}
-        # Mirrors that this node cannot reach, and the time since which it knows.
-        self._unreached: dict[str, float] = {}
         self._clock = clock
         self._node = node
         self._definitions = definitions
@@ -149,8 +142,6 @@ class LedQueue:
         self._is_full = False
         # No mirror is dropped until all mirrors in sync have this batch.
         self._keeps_all_until = 0
-        # Named mirrors without a live copy, and for how many ticks their nodes have been up.
-        self._kept_ticks: dict[str, int] = {}
 
     def want(self, wanted: WantedMirrors) -> None:
         """Follow the policy as it is now."""
@@ -491,50 +482,21 @@ class LedQueue:
             missing=record.missing + missing,
         )
 
-    def drop_unreached(self, running: Collection[str]) -> None:
-        """Drop mirrors that do not reach the leader. In a ring, a mirror is alive while its
-        neighbours reach it; but it reports to the leader itself, which would wait for it."""
-        self._drop_slow()
-        self._drop_kept(running)
-        now = self._clock.now()
-        unreached = [mirror for mirror in self.leader.mirrors if mirror not in running]
-        self._unreached = {mirror: self._unreached.get(mirror, now) for mirror in unreached}
-        for mirror, since in self._unreached.items():
-            if now >= since + UNREACHED_S:
-                self._dismiss(mirror)
-
-    def _drop_kept(self, running: Collection[str]) -> None:
-        """Drop members of a quorum queue that died and stayed named because they were needed.
-
-        A member is dropped when it is no longer needed. It is also dropped when its node has been
-        up for a while: then its copy is another one, or does not fit, and has to begin anew.
-        """
-        record = self._definitions.record_of(self.key, self.queue.queue_id)
-        if record is None or not record.members or not self._joined:
-            return
-        gone = [mirror for mirror in self.leader.mirrors if mirror not in self._members]
-        self._kept_ticks = {
-            mirror: self._kept_ticks.get(mirror, 0) + 1 if mirror in running else 0
-            for mirror in gone
-        }
-        for mirror, ticks in self._kept_ticks.items():
-            if not is_needed(record, mirror) or ticks >= KEPT_TICKS:
-                self._dismiss(mirror, even_if_needed=True)
-
-    def _drop_slow(self) -> None:
-        """Drop mirrors that are too far behind: they catch up later, with what is on their disk."""
-        if self.carrier is not CarrierKind.LOG:
-            return
-        slow = [
-            mirror
-            for mirror in self.leader.mirrors
-            if self.leader.lag_bytes(mirror) > self.wanted.gap_bytes_max
-        ]
+    def drop_lagging(self, running: Collection[str]) -> None:
+        """Drop the mirrors that hold the queue up."""
+        is_log = self.carrier is CarrierKind.LOG
+        slow = self._lagging.far_behind(self.wanted.gap_bytes_max) if is_log else []
         for mirror in slow:
             self._dismiss(mirror)
         record = self._definitions.record_of(self.key, self.queue.queue_id)
-        # Batches are kept for members that are needed, but only up to a limit.
-        self._is_full = record is not None and any([is_needed(record, one) for one in slow])
+        if is_log:
+            # Batches are kept for members that are needed, but only up to a limit.
+            self._is_full = record is not None and any([is_needed(record, one) for one in slow])
+        if record is not None and record.members and self._joined:
+            for mirror in self._lagging.dead_members(record, self._members, running):
+                self._dismiss(mirror, even_if_needed=True)
+        for mirror in self._lagging.unreached(running):
+            self._dismiss(mirror)
 
     def record_changed(self, record: QueueRecord) -> None:
         """Follow the definition: confirms wait only for mirrors that it names."""
