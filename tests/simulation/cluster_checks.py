@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 KNOWN_S = 4.0
 """After so long every node that is up knows of a definition."""
 
+SYNC_S = 0.2
+"""The slowest disk has synced after so long what it was given."""
+
 NEWS_S = 1.0
 """After so long they know who is up."""
 
@@ -109,6 +112,10 @@ class Ledger:
                     self._seen["last whole copy died"] += 1
                     what = TRANSIENT if self._is_durable else ALL
                     self._lose(queue, what, "the last whole copy died")
+                    # If it leads again, it lacks what others synced sooner.
+                    now = self._cluster.clock.now()
+                    lost = Loss(now, UNCONFIRMED, "its disk had not synced it", now - SYNC_S)
+                    queue.losses.append(lost)
 
     def node_lost(self, node: str) -> None:
         """The node is to die, and its disk with it. What a mirror has not that leads, or led, out

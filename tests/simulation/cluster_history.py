@@ -249,7 +249,7 @@ class History(Faults):
             return queue
         disk = self._disks.get(node.name)
         if disk is None:
-            slow_s = 0.2 if self.random.random() < 0.1 else 0.01
+            slow_s = checks.SYNC_S if self.random.random() < 0.1 else 0.01
             disk = Disk(lambda: self.random.uniform(0.0005, slow_s))
             self._disks[node.name] = disk
         return disk.open(spec, node.clock, node.incarnation)
