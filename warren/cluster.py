@@ -343,7 +343,7 @@ class Cluster:
             self._clock.call_later(FOUND_S, self._look_for_ended)
         else:
             self._look_for_ended()
-        await self._abreast.linked(lambda: self.membership.running().keys() - {self._node_name})
+        await self._abreast.linked(self.membership.expected)
 
     @property
     def link_port(self) -> int:

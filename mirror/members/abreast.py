@@ -73,11 +73,11 @@ class Abreast:
         metadata.others_reached(0)
         calls.serve(REACHED, self._answer)
 
-    async def linked(self, running: Callable[[], Collection[str]]) -> None:
-        """Return when all other running nodes can be reached, as clients expect, or after
-        `LINKED_S` seconds at the latest."""
+    async def linked(self, expected: Callable[[], Collection[str]]) -> None:
+        """Return when these nodes can be reached, as clients expect, or after `LINKED_S` seconds at
+        the latest."""
         deadline = self._clock.now() + LINKED_S
-        while set(running()) - set(self._others()) and self._clock.now() < deadline:
+        while set(expected()) - set(self._others()) and self._clock.now() < deadline:
             await asyncio.sleep(LINKED_POLL_S)
 
     def silent(self) -> list[str]:

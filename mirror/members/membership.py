@@ -166,6 +166,12 @@ class Membership:
         """The nodes that are up, by name, including this one; as last seen."""
         return self._found.running
 
+    def expected(self) -> set[str]:
+        """The other nodes that are up, and the other processes of this broker: these are started
+        together with this one."""
+        beside = {name for name in self._found.members if self.is_beside(name)}
+        return beside | (self._found.running.keys() - {self._name})
+
     def holds_lease(self) -> bool:
         """Whether other nodes must still count this node as up; asks the clock at each call."""
         return self._deadline is not None and self._deadline.held(self._clock.now())

@@ -118,6 +118,21 @@ def test_queues_that_are_declared_at_the_same_moment_are_spread(broker: Processe
     assert Counter(broker.queues().values()) == dict.fromkeys(nodes, 10)
 
 
+def test_clients_are_served_when_the_processes_reach_each_other(
+    broker: Processes, until: Until
+) -> None:
+    """Otherwise a client that connects at once is told that the node of a queue is down."""
+    broker.start()
+    broker.stop()
+    broker.start(name=None)
+    until(lambda: broker.server.log.count("node_started") == 3)
+    events = re.findall(r"(link_up|node_started) .*process=(\d)$", broker.server.log, re.MULTILINE)
+    for process in "123":
+        assert [event for event, of in events if of == process] == ["link_up"] * 2 + [
+            "node_started"
+        ]
+
+
 @pytest.mark.parametrize("how", ["cancel", "channel", "connection"])
 def test_an_auto_delete_queue_is_gone_for_all_when_its_last_consumer_hears_that_it_has_left(
     broker: Processes, how: str
