@@ -86,7 +86,6 @@ class Failure(msgspec.Struct):
     message: str = ""
     code: int = 0
     grpc_code: int = 0
-    http_code: int = 0
 
 
 class WatchLine(msgspec.Struct):

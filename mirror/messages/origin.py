@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 SOME_ORIGINS = ""
-"""Among the origins of a queue: unknown nodes may have published to it, while its leader was away
-or it was not mirrored."""
+"""Stands among the origins of a queue for unknown ones: other nodes may have published to it while
+its leader was away or it was not mirrored."""
 
 
 def origin_name(node: str, incarnation: int) -> str:

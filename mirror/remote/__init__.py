@@ -5,5 +5,5 @@ its publishes and keeps each until the leader has answered. So a new leader can 
 them it has, and be sent the rest (`publishes_under_way`, `settling`). `remote_queues` has
 them all, and is their way to the leaders (`leaders`). The leader serves the clients of each other
 node by a session for each node and queue (`queue_host`, `remote_client`). `placement` chooses the
-node that gets a new queue.
+node that gets a new queue. `remote_replies` brings direct replies to channels of other nodes.
 """

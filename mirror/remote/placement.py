@@ -28,7 +28,7 @@ QUORUM_SIZE = 3
 
 
 class ClusterPlacement:
-    """Implements `core.placement.Placement`."""
+    """Implements `core.queues.placement.Placement`."""
 
     def __init__(
         self,

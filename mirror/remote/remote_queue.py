@@ -380,7 +380,7 @@ class RemoteQueue(Queue):
         """Does nothing: the leader delivers."""
 
     def pause_delivery(self) -> None:
-        """Does nothing: the leader puts all of them back, in order, before it delivers more."""
+        """Does nothing: the leader puts back all that comes, in order, before it delivers more."""
 
     def resume_delivery(self) -> None:
         """Does nothing, like `pause_delivery`."""

@@ -45,7 +45,6 @@ class RemoteQueues:
         self.clock = clock
         self._post = post
         self._calls = calls
-        self._clock = clock
         self._on_flow = on_flow
         self._queues: dict[int, RemoteQueue] = {}
         self._unpacker = Unpacker()
@@ -98,7 +97,7 @@ class RemoteQueues:
 
     def flush_soon(self, queue: RemoteQueue) -> None:
         if not self._to_flush:
-            self._clock.call_soon(self._flush)
+            self.clock.call_soon(self._flush)
         self._to_flush[queue] = None
 
     def owe(self, octets: int) -> None:

@@ -1,4 +1,4 @@
-"""Answers what other nodes ask about the copies of this node."""
+"""Answers the questions of other nodes about the copies of this node."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ mirror counts as long as the definition, which changes by compare-and-set, names
 that was superseded, or does not reach etcd, confirms nothing that another leader may lack.
 
 Mirrors that lack older messages are sent them by `synchronisation.py`. `Leader` decides and writes;
-`mirroring.py` deals with frames, members and definitions.
+`led_queue.py` deals with members and definitions, `mirroring.py` with frames.
 """
 
 from __future__ import annotations
@@ -303,8 +303,8 @@ class Leader:
         self.flush()
 
     def end(self, *, refuse: bool) -> None:
-        """Stop leading, because the queue is deleted. With `refuse`, another node leads it, and
-        unconfirmed publishes are refused: this node cannot say what became of them."""
+        """Stop leading. With `refuse`, another node leads the queue or may do so, and unconfirmed
+        publishes are refused: this node cannot say what became of them."""
         self.fenced = True
         self._awaited.end(refuse=refuse)
 

@@ -132,7 +132,7 @@ class LedQueue:
         # Births and deaths of members reported while the definition gets another carrier.
         self._put_off: list[tuple[Members, Members]] | None = None
         # Mirrors that have not come over to the new carrier yet.
-        self._awaited: list[str] = []
+        self._still_to_come: list[str] = []
         self._all_came = Event()
         # By node, the life of its member that is the mirror which the definition names.
         self._named: dict[str, MemberId] = {}
@@ -191,30 +191,30 @@ class LedQueue:
 
     def await_mirrors(self, mirrors: Collection[str]) -> Event:
         """Return the event that each of these mirrors has come over, or is no longer named."""
-        self._awaited = list(mirrors)
+        self._still_to_come = list(mirrors)
         self._all_came = Event()
-        self._look_for_awaited()
+        self._look_who_came()
         return self._all_came
 
     def adopt(self, member: MemberId, storage_id: int) -> None:
         """Note that this life of a member is the mirror that has come over."""
         self._named[member.node] = member
         self._storages[member] = storage_id
-        self._look_for_awaited()
+        self._look_who_came()
 
     def give_mirrors_up(self) -> None:
         """Drop mirrors that have not come over from the definition."""
-        for mirror in list(self._awaited):
+        for mirror in list(self._still_to_come):
             self._dismiss(mirror)
 
-    def _look_for_awaited(self) -> None:
+    def _look_who_came(self) -> None:
         named, there = self._named, self.leader.mirrors
-        self._awaited = [
+        self._still_to_come = [
             node
-            for node in self._awaited
+            for node in self._still_to_come
             if node in there and (node not in named or self._members.get(node) != named[node])
         ]
-        if not self._awaited:
+        if not self._still_to_come:
             self._all_came.happen()
 
     # `UpperLayer`
@@ -260,14 +260,14 @@ class LedQueue:
         for earlier in [one for one in self._storages if one.node == node and one != birth]:
             del self._storages[earlier]
             self._kept.pop(earlier, None)
-        if self._named.get(node) in deaths or node in self._awaited:
+        if self._named.get(node) in deaths or node in self._still_to_come:
             # Until now the mirror was known by its node only, or as a member of another carrier.
             self._named[node] = birth
         # A member that was only out of reach, or comes over, is a mirror already.
         is_mirror = self._named.get(node) == birth and node in self.leader.mirrors
-        if not is_mirror and node not in self._awaited:
+        if not is_mirror and node not in self._still_to_come:
             self._admit(birth)
-        self._look_for_awaited()
+        self._look_who_came()
 
     def deliver(self, sender: MemberId, payload: bytes) -> None:
         """A batch came back: the leader has done it already. A batch of another node says that it
@@ -392,7 +392,7 @@ class LedQueue:
                 if node in running and now >= asked_at + INVITE_AGAIN_S:
                     self._invited[node] = now
                     self._effects.invite(self, node)
-            elif not self._is_mirror(member) and node not in self._awaited:
+            elif not self._is_mirror(member) and node not in self._still_to_come:
                 # The member came while another node led.
                 self._admit(member)
 
@@ -507,7 +507,7 @@ class LedQueue:
                 self.leader.remove_mirror(mirror)
         self.leader.whole_copies_are(record.in_sync, record.missing)
         self.leader.ballot = record.ballot
-        self._look_for_awaited()
+        self._look_who_came()
 
     def _follow_policy(self, record: QueueRecord) -> None:
         """Follow the policy for a log: which copies confirm, and when publishes are refused."""

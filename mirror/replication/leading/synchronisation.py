@@ -31,7 +31,7 @@ class Synchronisation:
         self._clock = clock
         self._writer = SliceWriter(clock)
         self._pauses = SlicePauses(clock)
-        # The slices that were sent so far, to any mirror.
+        # How many slices were sent so far, to all mirrors together: the last one has this number.
         self.slices = 0
 
     def limit(self, count_max: int, rate: int = 0) -> None:

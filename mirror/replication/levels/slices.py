@@ -11,7 +11,7 @@ from warren.mirror.messages.post import Undeliverable
 
 SLICE_COUNT = 128
 SLICE_BYTES = 64 << 10
-"""Messages and octets sent to a mirror at a time in a sync: less than a millisecond of work."""
+"""Messages and octets sent to a mirror at a time: less than a millisecond of work."""
 
 _HEAD = struct.Struct("<QQQ")
 
