@@ -1,9 +1,9 @@
 """The record of a group, and the view that one member has of it.
 
-The *record* of a group (`core.definitions.records.GroupRecord`) is kept in the metadata store and changed by
-compare-and-set only: its version goes up by one with each change. Members stand in it in the order
-of the ring; the right neighbour of the last is the first. A dead member stays in the record until
-its last messages have gone round.
+The *record* of a group (`GroupRecord`) is kept in the metadata store and changed by compare-and-set
+only: its version goes up by one with each change. Members stand in it in the order of the ring; the
+right neighbour of the last is the first. A dead member stays in the record until its last messages
+have gone round.
 
 A *view* is derived from a record for one member: its alive neighbours, and its *aliases*, the dead
 members between it and its alive left neighbour. The member inherits the messages of its aliases:

@@ -9,8 +9,8 @@ with it, but for what mirrors have got: that is put into `lost+found`.
 
 The first of the nodes that may have former copies asks all of them what they have, and tells the
 one that has the most to lead. All have to answer: without one of them it is not known which has the
-most. If none has anything, the queue waits for its deletion; if it has mirrors, a policy may let one
-of them lead.
+most. If none has anything, the queue waits for its deletion, or for a policy that lets one of its
+mirrors lead.
 """
 
 from __future__ import annotations

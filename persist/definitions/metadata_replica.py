@@ -85,7 +85,8 @@ class Saved(NamedTuple):
 
 
 class LmdbReplica:
-    """Implements `core.definition_replica.Replica`; the arguments are `LmdbMetadataStore`'s.
+    """Implements `core.definitions.definition_replica.Replica`; most arguments are those of
+    `LmdbMetadataStore`.
 
     `node` is the name of this node: only its own storages are noted when their queues go.
     """

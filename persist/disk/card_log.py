@@ -62,7 +62,7 @@ class _Entry(NamedTuple):
 
 
 class CardLog:
-    """Implements `mirror.copy_cards.CardFiles` in the directory of the store.
+    """Implements `CardFiles` of `mirror/replication/copies/copy_cards.py`, in the directory of the store.
 
     `run` hands a job to a thread, and `call_on_loop` brings outcomes back.
     """

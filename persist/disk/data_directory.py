@@ -1,6 +1,6 @@
 """The data directory of a node: its identity, its format, and the lock for one process.
 
-It has two files besides those of the stores:
+Two files in it are for that:
 
 - `identity.json`: `{"format": 1, "node_id": "<32 hex digits>"}`. The identity of a node is here
   and not in the name of its host, so a data directory can move.

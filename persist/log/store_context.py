@@ -62,7 +62,7 @@ class StoreContext:
         return int(self.clock.wall_time() * 1e6)
 
     def tell_loop(self, callback: Callable[[], None]) -> None:
-        """Have the loop call this; from the thread that tidies."""
+        """Have the loop call this; to be called in the background thread."""
         try:
             self.call_on_loop(callback)
         except RuntimeError:

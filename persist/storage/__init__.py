@@ -9,6 +9,7 @@ meanwhile.
 | `storage` | the parts put together; begin here |
 | `checkpoint` | brings index files up to date, so that the journal before can go |
 | `deletion` | removes the files and messages of deleted queues |
+| `disk_trouble` | whether the disk works, from failed and successful writes |
 | `missing_store` | a directory whose storage is gone: refused, or given an empty one |
 | `unclaimed` | messages that no definition names, and that were not deleted |
 | `work_in_turns` | does long work, a step in each turn |

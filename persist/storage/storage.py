@@ -7,9 +7,10 @@
     ...
     storage.stop()
 
-Directory `store` of the data directory: `checkpoint`, `clean`, `log/` (the persistent store),
-`queues/` (its indexes), `transient/` (both again, emptied at start), `quarantine/`, `pins/`
-(snapshots, `pins.py`). See `docs/storage-format.md`.
+Directory `store` of the data directory: `checkpoint`, `delivery-counts`, `clean`, `log/` (the
+persistent store), `queues/` (its indexes), `transient/` (both again, emptied at start),
+`quarantine/`, `copy-cards` (`card_log.py`), `pins/` (snapshots, `pins.py`). See
+`docs/storage-format.md`.
 """
 
 from __future__ import annotations

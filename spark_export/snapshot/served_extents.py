@@ -1,7 +1,7 @@
 """The octets of a snapshot's log files that remote readers may have: the snapshot's messages.
 
 A log file has messages of all queues. A node that serves a snapshot's file to a user who may read
-only some queues sends zeroes for everything else (`mgmt/snapshot_service.py`). The file
+only some queues sends zeroes for everything else (`warren/mgmt/snapshot_service.py`). The file
 `extents/<name of the log file>` in the snapshot lists the octets to send: pairs of offsets, begin
 and end (exclusive), each 64 bits, little-endian, ascending and with gaps between them. The head of
 a file is among them, and so is the table at the end of a file that was rewritten: they say where
