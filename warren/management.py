@@ -18,6 +18,7 @@ from warren.mgmt.http.listeners import Audience, HttpListeners, ProtocolFactory
 from warren.mgmt.managed_node import ManagedNode, OpenListener
 from warren.mgmt.snapshot_service import SnapshotService
 from warren.open_files import descriptors
+from warren.persist.disk.data_directory import CONTROL_SOCKET
 from warren.tls import server_context
 
 log = logging.getLogger("warren.http")
@@ -33,7 +34,6 @@ PURPOSES = {
     "https/prometheus": Purpose.METRICS_TLS,
 }
 
-CONTROL_SOCKET = "control.sock"
 SIBLINGS_SOCKET = "http.sock"
 """The socket on which this process takes requests that other processes of its broker pass on to
 it."""

@@ -7,7 +7,6 @@ there is no password. Over the network requests have a user's login, and that us
 from __future__ import annotations
 
 import http.client
-import os
 import socket
 import ssl
 import struct
@@ -29,8 +28,9 @@ from warren.mgmt.ctl.errors import (
     RequestRefused,
     WrongUsage,
 )
+from warren.persist.disk.control_socket import ControlConnection
+from warren.persist.disk.data_directory import CONTROL_SOCKET
 
-CONTROL_SOCKET = "control.sock"
 API = "/api"
 PAUSED_HEADER = "Warren-Paused"
 HTTP_PORTS = {"http": 15672, "https": 15671}
@@ -76,7 +76,7 @@ class LocalTarget:
         return {}
 
     def connection(self, timeout_s: float | None) -> http.client.HTTPConnection:
-        return _SocketConnection(self.data_directory, timeout_s)
+        return ControlConnection(self.data_directory, timeout_s)
 
     def describe(self) -> str:
         return f"the control socket {self.data_directory.absolute() / CONTROL_SOCKET}"
@@ -225,7 +225,7 @@ class ControlClient:
         """The process at the other end of the control socket; None over the network."""
         self._open()
         connection = self._connection
-        if not isinstance(connection, _SocketConnection) or connection.sock is None:
+        if not isinstance(connection, ControlConnection) or connection.sock is None:
             return None
         said = connection.sock.getsockopt(
             socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size
@@ -285,25 +285,6 @@ class ControlClient:
                 self.target.describe(), _reason(error), self.target.advice()
             ) from error
         self._connection = connection
-
-
-class _SocketConnection(http.client.HTTPConnection):
-    """HTTP through the control socket."""
-
-    def __init__(self, data_directory: Path, timeout_s: float | None) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._data_directory = data_directory
-        self._timeout_s = timeout_s
-
-    def connect(self) -> None:
-        # The path of a Unix socket has at most 107 octets; a directory's path may be longer.
-        directory = os.open(self._data_directory, os.O_PATH | os.O_DIRECTORY)
-        try:
-            self.sock = socket.socket(socket.AF_UNIX)
-            self.sock.settimeout(self._timeout_s)
-            self.sock.connect(f"/proc/self/fd/{directory}/{CONTROL_SOCKET}")
-        finally:
-            os.close(directory)
 
 
 def _reason(error: OSError | UnicodeError) -> str:

@@ -8,6 +8,7 @@ thread writes everything that was submitted meanwhile, and syncs once.
 |---|---|
 | `filesystem`, `group_commit` | writing and syncing, for the rooms above |
 | `data_directory`, `cluster_file` | which node and which cluster a directory belongs to |
+| `control_socket` | the socket at which a node takes commands |
 | `card_log` | the cards of a node's copies of mirrored queues |
 | `trace_files` | the recorded lives of messages |
 

@@ -26,6 +26,9 @@ from typing import Self
 FORMAT_VERSION = 1
 IDENTITY_FILE = "identity.json"
 LOCK_FILE = "lock"
+CONTROL_SOCKET = "control.sock"
+"""The Unix socket at which a node takes requests. The user who can open it may do everything, so
+there is no password."""
 PROCESSES = "processes"
 """The directory that has the data directories of all processes of a broker except the first, and
 their shared definitions."""

@@ -6,18 +6,17 @@ import fcntl
 import http.client
 import json
 import os
-import socket
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from warren.persist.disk.data_directory import LOCK_FILE
+from warren.persist.disk.control_socket import ControlConnection
+from warren.persist.disk.data_directory import CONTROL_SOCKET, LOCK_FILE
 from warren.spark_export.errors import StoreRefused
 
 Span: TypeAlias = tuple[int, int]
 """A range of positions, its end excluded."""
 
-CONTROL_SOCKET = "control.sock"
 DELIVERIES = "/api/control/deliveries"
 TIMEOUT_S = 30.0
 
@@ -68,7 +67,7 @@ def _is_listed(file: os.stat_result) -> bool:
 def ask(data_directory: Path, queue_ids: Collection[int]) -> NodeAnswer:
     """Ask the node that runs about the deliveries of these queues. Raises `StoreRefused`."""
     asked = json.dumps({"queue_ids": [f"{queue_id:016x}" for queue_id in queue_ids]})
-    connection = _SocketConnection(data_directory)
+    connection = ControlConnection(data_directory, TIMEOUT_S)
     try:
         connection.request("POST", DELIVERIES, asked.encode(), {"Content-Type": "application/json"})
         response = connection.getresponse()
@@ -99,21 +98,3 @@ def _refused(data_directory: Path, reason: str) -> StoreRefused:
         f" Its control socket {data_directory / CONTROL_SOCKET} is open to the user who runs the"
         " node; be that user, stop the node, or do without the columns state and redelivered"
     )
-
-
-class _SocketConnection(http.client.HTTPConnection):
-    """HTTP through the control socket."""
-
-    def __init__(self, data_directory: Path) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_S)
-        self._data_directory = data_directory
-
-    def connect(self) -> None:
-        # The path of a unix socket has 107 octets at most; that of a directory may have more.
-        directory = os.open(self._data_directory, os.O_PATH | os.O_DIRECTORY)
-        try:
-            self.sock = socket.socket(socket.AF_UNIX)
-            self.sock.settimeout(TIMEOUT_S)
-            self.sock.connect(f"/proc/self/fd/{directory}/{CONTROL_SOCKET}")
-        finally:
-            os.close(directory)
