@@ -62,7 +62,7 @@ class _Entry(NamedTuple):
 
 
 class CardLog:
-    """Implements `CardFiles` of `mirror/replication/copies/copy_cards.py`, in the directory of the store.
+    """Implements `CardFiles` (`mirror/replication/copies/copy_cards.py`) in the store's directory.
 
     `run` hands a job to a thread, and `call_on_loop` brings outcomes back.
     """

@@ -123,7 +123,7 @@ class SyncThread:
 
 
 class _Batch(Generic[Item]):
-    """Items written together. The thread sets `error` and then `finished`; the loop reads them after."""
+    """Items written together. The thread sets `error`, then `finished`; the loop reads both."""
 
     __slots__ = ("commits", "error", "finished", "items")
 
