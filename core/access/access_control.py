@@ -354,7 +354,6 @@ class AccessControl:
                 self._topic_permissions.pop((user, vhost, exchange), None)
                 if record is not None:
                     assert isinstance(record, TopicPermissionRecord)
-                    assert isinstance(record, TopicPermissionRecord)
                     self._topic_permissions[user, vhost, exchange] = record
 
 

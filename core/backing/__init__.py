@@ -11,13 +11,15 @@ and requeued under positions that only grow. The implementations can be stacked:
 | `priority_queue` | made of one backing queue for each priority |
 | `due_queue` | whose messages come out when they are due |
 | `windowed_queue` | with a second one beside it, for the ids of messages that came before |
-| `stream_log` | that keeps messages after they are read (`stream_store`, `stream_limits`) |
+| `stream_log` | that keeps messages after they are read |
 | `retained_log` | for messages that were acknowledged in another one (`handing_over`) |
 
 `variable_queue` has `ready_messages`, which are in memory, in a `disk_range` or among the
 `returned_messages`; `page_out` moves their bodies. `paging` decides how much all queues together
-may keep in memory, from `queue_rates`. `peeking` and `taking` are for looking at messages and
-taking them out of the middle.
+may keep in memory, from `queue_rates`. `stream_log` has `stream_store`, `stream_tail`
+and `stream_limits`; without a disk, `retained_log` has `memory_retained_store`. `peeking` and
+`taking` are for looking at messages and taking them out of the middle, `publishing_again` for
+messages whose first publish got no answer.
 
 Four positions divide the messages of a backing queue, or of its copy at a mirror:
 

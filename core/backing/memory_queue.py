@@ -25,7 +25,7 @@ from warren.core.messages.settlement import PublishConfirms
 
 
 class MemoryQueue:
-    """Implements `BackingQueue`."""
+    """Implements `MirroredLevel`."""
 
     store = None
 

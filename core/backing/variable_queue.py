@@ -43,7 +43,7 @@ DEFAULT_SIZES = BatchSizes()
 
 
 class VariableQueue:
-    """Implements `BackingQueue` and `Pageable`."""
+    """Implements `MirroredLevel` and `Pageable`."""
 
     __slots__ = (
         "_acked",

@@ -16,7 +16,7 @@ of a message only what it needs: properties and JSON bodies are decoded when a t
 
 The work for a message is bounded whatever the filter says: filters are short, `like` and `contains`
 take time proportional to what they search, of a body they search the first `SEARCHED_BYTES`, larger
-bodies are not decoded as JSON, and regular expressions are searched as `pattern.py` allows.
+bodies are not decoded as JSON, and regular expressions are searched as `matcher.py` allows.
 
 A field that a message does not have is equal to nothing, contains nothing and is neither less nor
 greater than anything. One that is null is equal to null only.

@@ -6,6 +6,6 @@ policies are chosen in the same way, and limit what the first policy says.
 
 `policy` chooses the two policies of an object, and works out its settings from them and from its
 arguments. `policy_definition` says which keys and values a policy may have, and
-`retention_policy` what one of them means. `parameters` keeps the
-settings of shovels, federation and limits; each component checks the values that are set for it.
+`retention_policy` what one of them means. `policy_set` finds the policies of a name. `parameters`
+keeps the settings of shovels, federation and limits; each component checks its own values.
 """

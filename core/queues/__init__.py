@@ -17,6 +17,7 @@ behind one flag.
 | `quorum_queue`, `quorum_level` | the differences of quorum queues from classic ones |
 | `redelivery` | delivery limits, and returns that wait |
 | `stream_queue`, `stream_arguments` | streams: readers at offsets of their own |
+| `seeking` | the offset of a time in a log |
 | `deduplicating_queue` | queues that take each message id once |
 | `retention` | acknowledged messages that a queue keeps |
 | `messages_in_hand` | messages that operators have taken out of the middle |

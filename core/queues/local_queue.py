@@ -3,10 +3,6 @@
 Answerable for everything that all types of queue do at their leader. Not for how messages are
 published, delivered and dropped (`classic_queue.py`, `stream_queue.py`), for keeping them (the
 backing queue), for routing, or for permissions.
-
-Three things can stop a queue for a moment. It is *held* while it is handed over to another leader:
-publishes wait, and nothing is delivered. It is *withheld* while ready messages must not be handed
-out yet. It is *still* while many messages come back in several turns. `_find_rules` notes which.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ async def _cancel_all(consumers: list[Consumer], turns: Turns) -> None:
 class Subscriptions:
     """`consumers` are in the order in which they subscribed, `ring` has those that nothing blocks.
 
-    `active` is the single active consumer; None in a queue without. A queue that does not
-    `heeds_exclusive` serves exclusive consumers like the others.
+    `active` is the single active consumer; None in a queue without. Without
+    `heeds_exclusive`, exclusive consumers are served like the others.
     """
 
     __slots__ = ("active", "consumers", "heeds_exclusive", "ring")

@@ -1,8 +1,8 @@
 """The tracer of a node: it records lives of messages for all virtual hosts (`life_trace.py`).
 
 Answerable for which messages are followed, and for handing records to those who keep them, a list
-at a time. All of it is bounded. A message that one too many of a second is not followed; what could
-not be recorded of one that is, because writing does not keep up, is lost. Both are counted.
+at a time. All of it is bounded. Selected messages beyond `FOLLOWED_PER_S` are not followed; records
+are lost if writing does not keep up. Both are counted.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ class Tracer:
         self.store: TraceStore = MemoryTraceStore()
         # Callbacks that get all records, a list at a time; they must not wait.
         self.listeners: list[Callable[[Sequence[TraceRecord]], None]] = []
-        # Callbacks that get each message that is followed from now on: other nodes are to follow
-        # it, too.
+        # Called with each message that is followed from now on: other nodes are to follow it, too.
         self.on_follow: Callable[[str, str], None] = lambda vhost, name: None
         self.nameless = 0
         self.too_slow = 0

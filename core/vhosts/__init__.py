@@ -21,5 +21,7 @@ of a virtual host, have modules of their own:
 | `reply_to` | direct reply-to |
 | `shared_parts` | the parts that all virtual hosts share: clock, turns, store, policies |
 | `topology_access` | the permissions that a declaration or binding needs |
-| `pattern_targets`, `node_counts` | queues behind topic patterns; counts for the overview |
+| `histories` | what `x-recent-history` exchanges keep and send |
+| `pattern_targets`, `header_targets` | the queues behind sets of topic and headers bindings |
+| `node_counts` | counts of the node for the overview |
 """

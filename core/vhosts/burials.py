@@ -186,7 +186,7 @@ class _Letters:
 
 
 class Burials:
-    """The dead letters of one virtual host. Implements `queue.DeadLetters`."""
+    """The dead letters of one virtual host. Implements `DeadLetters`."""
 
     def __init__(
         self,

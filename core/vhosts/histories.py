@@ -75,8 +75,7 @@ class Histories:
     def keep(
         self, exchange: Exchange, routing_keys: Sequence[str], envelope: Envelope, body: bytes
     ) -> None:
-        """Have every history on the way of a message keep it, which is published to this
-        exchange."""
+        """Have every history on the way of a message, from this exchange on, keep it."""
         if self._exchanges:
             keeping = self._keep(exchange, routing_keys, KeptMessage(envelope, body))
             run(keeping, lambda result: result())

@@ -1,7 +1,7 @@
 """How often things came and went on a node since it started.
 
-RabbitMQ calls these churn (management_api.md sections 3 and 5). The code that opens,
-declares or refuses counts.
+RabbitMQ calls these churn (management_api.md sections 3 and 5). Each count is raised by the code
+that opens, declares or refuses.
 """
 
 from __future__ import annotations
