@@ -2,10 +2,10 @@
 
 Theory. Each connection is a state machine without I/O. The shell (`server`) gives it the octets
 that a socket received, and writes the octets that it puts out. `connection` cuts the octets into
-frames. Publishes that have arrived complete are served many at a time, without decoding a method;
-every other method becomes an object, and one function serves it. `core` decides what a method
-does; this house reads its arguments, calls `core` and writes the answer. `core` raises exceptions
-for what it refuses, and `errors` turns these into the reply codes of AMQP.
+frames. Publishes that have arrived complete and basic.ack are recognised by their octets and served
+many at a time; every other method becomes an object, and one function serves it. `core` decides
+what a method does; this house reads its arguments, calls `core` and writes the answer. `core`
+raises exceptions for what it refuses, and `errors` turns these into the reply codes of AMQP.
 
 | where to look | for |
 |---|---|
@@ -14,6 +14,7 @@ for what it refuses, and `errors` turns these into the reply codes of AMQP.
 | `state`, `connection_methods`, `handshake`, `sasl`, `certificate` | from the header to open |
 | `channel` | the state of a channel: content that arrives, delivery tags, verdicts |
 | `channel_methods` | which function serves which method of a channel |
+| `waiting_methods` | methods that wait, as for another node, and what waits behind them |
 | `exchange_methods`, `queue_methods`, `basic_methods`, `mode_methods` | these functions |
 | `publish_stream`, `publishing` | publishes: recognising them, and where they go |
 | `gathered_publishes` | publishes: handing them over together |

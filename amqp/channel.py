@@ -245,7 +245,8 @@ class Channel:
     # Publishing
 
     def unexpected_method(self) -> UnexpectedFrame:
-        """The error for a method in the middle of content, and for a part of it that is none."""
+        """The error for a frame that is not the part of the content that must come next, and for a
+        body that is too long."""
         if self.expects is HEADER:
             return no_content_header()
         return UnexpectedFrame(

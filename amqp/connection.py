@@ -1,15 +1,15 @@
 """One peer of the broker: bytes in, bytes out.
 
 Answerable for the handshake, cutting the stream into frames, heartbeats, blocking by alarms, the
-close handshakes, and for turning errors into the closes that AMQP demands. The meaning of channel
-methods is in `channel.py`; sockets are in `server.py`.
+close handshakes, and for turning errors into the closes that AMQP demands. The functions that serve
+methods are listed in `connection_methods.py` and `channel_methods.py`; sockets are in `server.py`.
 
 The shell calls `receive_data`, `connection_lost` and `writable`; the connection calls the shell to
 be flushed, paused or cut. `receive_data` never raises for what a peer did.
 
 Reading is one loop over one buffer. Two kinds of frames are recognised by their octets: publishes
 that have arrived with all their content, which are served many at a time (`publish_stream.py`), and
-basic.ack. All other frames are decoded to pamqp's methods.
+basic.ack. All other methods are decoded to pamqp's objects.
 
 Durable definitions: a reply that promises durability holds the output of the connection until the
 commit is on disk (`hold_output`); output written later stands behind it.

@@ -10,8 +10,9 @@ Values: short strings are `str` (octets that are not UTF-8 are refused, as by Ra
 strings `bytes`, tables `core.field.Table`, bits `bool`, all others `int`. The encoder also takes
 `str` for a long string and `bytes` for a short one.
 
-The methods sent per message do not pass through here. `connection.py` and `publish_stream.py` read
-basic.publish and basic.ack, `consumer.py` writes basic.deliver and `confirms.py` basic.ack.
+The methods sent per message do not pass through here. `publish_stream.py` and `publishing.py`
+read basic.publish and `ack_stream.py` basic.ack, `consumer.py` writes basic.deliver and
+`confirms.py` basic.ack.
 """
 
 from __future__ import annotations

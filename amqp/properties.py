@@ -194,7 +194,7 @@ EXPIRING: Final = 1 << EXPIRATION_AT
 """The result of `ordinary` has the bits of the priority and the bit `PERSISTENT`. If there is an
 expiration, its bits from `EXPIRATION_AT` on are one more than the milliseconds."""
 
-_REPLY_TO_ONLY = len(b"amq.rabbitmq.reply-to")
+_REPLY_TO_OCTETS = len(b"amq.rabbitmq.reply-to")
 
 
 def ordinary(header: bytes, flags: int, user: bytes) -> tuple[int, int]:
@@ -240,7 +240,7 @@ def ordinary(header: bytes, flags: int, user: bytes) -> tuple[int, int]:
                 offset = decided + header[offset]
             if flags & _REPLY_TO:
                 size = header[offset]
-                if size == _REPLY_TO_ONLY:
+                if size == _REPLY_TO_OCTETS:
                     return UNUSUAL, 0
                 decided = offset + 1
                 offset = decided + size

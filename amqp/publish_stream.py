@@ -18,7 +18,7 @@ which costs less for each.
 All other publishes are left alone, before any part of them is carried out, and go the general way
 (`Connection`, `Channel.publish`), which answers them properly: publishes that are incomplete, not
 allowed, malformed or too large; those with a body of several frames; those with CC, BCC or a direct
-reply address; and publishes that are traced, or come during an alarm.
+reply address; and publishes that an observer must see one by one, or that come during an alarm.
 """
 
 from __future__ import annotations
