@@ -87,11 +87,8 @@ class _LoopTimer:
 
 
 class EndingClock:
-    """A clock whose timers do nothing after `end`; implements `core.ports.Clock`.
-
-    A node that pauses stops, but its process goes on: timers of the stopped node must not act
-    later.
-    """
+    """A clock whose timers do nothing after `end`, while those of the clock beneath it go on.
+    Implements `core.ports.Clock`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

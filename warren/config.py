@@ -28,7 +28,8 @@ LOG_CATEGORIES = (
     "alarm", "audit", "channel", "cluster", "connection", "definitions", "federation", "http",
     "node", "policy", "queue", "shovel", "storage", "vhost",
 )  # fmt: skip
-"""The names of loggers without `warren.`; channel, connection and queue are RabbitMQ's."""
+"""The names of loggers without `warren.`; channel, connection, federation and queue are
+RabbitMQ's."""
 
 NODE_NAME_WANTED = "a node name without slashes, whitespace and control characters"
 PROCESSES_WANTED = "a number of processes from 1 to 64, or auto"

@@ -1,7 +1,8 @@
 """Builds, runs and stops a node, as its configuration says.
 
-`node_parts.py` makes the parts: definitions, access, alarms and their monitors, listeners. This
-module joins them. Only these two modules, and `cluster.py` for clusters, know the parts of a node.
+`node_parts.py` makes the parts: definitions, messages, access, monitors, listeners, shovels and
+federation links. This module joins them. Only these two modules, and `cluster.py` for clusters,
+know the parts of a node.
 """
 
 from __future__ import annotations
