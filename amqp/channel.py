@@ -245,8 +245,7 @@ class Channel:
     # Publishing
 
     def unexpected_method(self) -> UnexpectedFrame:
-        """The error for a frame that is not the part of the content that must come next, and for a
-        body that is too long."""
+        """The error for a frame that must not come next in content, and for a body too long."""
         if self.expects is HEADER:
             return no_content_header()
         return UnexpectedFrame(
