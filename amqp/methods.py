@@ -169,11 +169,6 @@ def make(kind: type[M], /, **arguments: Any) -> M:
     return method
 
 
-def method_id(method: Method | type[Method]) -> tuple[int, int]:
-    """The class id and method id, as connection.close and channel.close report them."""
-    return method.index >> 16, method.index & 0xFFFF
-
-
 class _Argument(NamedTuple):
     """The reader and the writer of one argument. Neighbouring bits share an octet: the first of
     them writes it, the others add to it, and only the last one moves the reader on."""

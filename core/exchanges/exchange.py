@@ -43,7 +43,7 @@ Headers: TypeAlias = Callable[[Collection[bytes]], Table]
 ALTERNATE_EXCHANGE = "alternate-exchange"
 """The argument that names the alternate exchange, which gets messages not routed here."""
 
-BINDINGS_PER_US = 4
+TRIED_PER_US = 4
 """Bindings of headers exchanges that are tried in a microsecond."""
 
 PropertyText: TypeAlias = Callable[[str], bytes | None]
@@ -204,7 +204,7 @@ class HeadersExchange(Exchange):
 
     @property
     def match_us(self) -> int:
-        return self._rules.tried // BINDINGS_PER_US
+        return self._rules.tried // TRIED_PER_US
 
     @property
     def names(self) -> Collection[bytes]:

@@ -38,6 +38,10 @@ class CarrierKind(StrEnum):
         return cls(record.carrier or cls.GM)
 
 
+INCARNATION_BITS = 61
+"""The bits of a random incarnation: no node draws the same one twice."""
+
+
 class MemberId(NamedTuple):
     """One life of a member. A node must not use an incarnation twice in one group."""
 

@@ -16,7 +16,14 @@ from warren.core.definitions.records import GroupRecord, QueueRecord, group_key
 from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
 from warren.core.scheduling.waiting import Event
 from warren.mirror.carriers.batch import NOTHING, Position
-from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, NoUpperLayer, UpperLayer
+from warren.mirror.carriers.ports import (
+    INCARNATION_BITS,
+    CarrierMember,
+    MemberId,
+    Members,
+    NoUpperLayer,
+    UpperLayer,
+)
 from warren.mirror.definitions.putting_off import when_written
 from warren.mirror.gm.base import NEW, STOPPED
 from warren.mirror.gm.effects import (
@@ -40,8 +47,6 @@ from warren.mirror.messages.post import Post, PostKind, Undeliverable
 _QUEUE = struct.Struct("<Q")
 _GONE = struct.Struct("<QQ")
 """Group and incarnation of a member that is not at its node."""
-
-INCARNATION_BITS = 61
 
 TOLD_AT_ONCE = 64
 """Members that are told in one turn that a peer is gone; each takes some 20 µs."""

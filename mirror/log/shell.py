@@ -8,12 +8,10 @@ from random import Random
 from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Clock
 from warren.mirror.carriers.batch import NOTHING, Position
-from warren.mirror.carriers.ports import CarrierMember, MemberId, UpperLayer
+from warren.mirror.carriers.ports import INCARNATION_BITS, CarrierMember, MemberId, UpperLayer
 from warren.mirror.log.member import LogMember
 from warren.mirror.log.messages import Message, data_head, decode, encode
 from warren.mirror.messages.post import Post, PostKind
-
-INCARNATION_BITS = 61
 
 TICK_S = 0.2
 """Seconds between two ticks of the members that wait for something."""

@@ -193,21 +193,21 @@ class LedQueue:
         """Return the event that each of these mirrors has come over, or is no longer named."""
         self._still_to_come = list(mirrors)
         self._all_came = Event()
-        self._look_who_came()
+        self._look_for_arrivals()
         return self._all_came
 
     def adopt(self, member: MemberId, storage_id: int) -> None:
         """Note that this life of a member is the mirror that has come over."""
         self._named[member.node] = member
         self._storages[member] = storage_id
-        self._look_who_came()
+        self._look_for_arrivals()
 
     def give_mirrors_up(self) -> None:
         """Drop mirrors that have not come over from the definition."""
         for mirror in list(self._still_to_come):
             self._dismiss(mirror)
 
-    def _look_who_came(self) -> None:
+    def _look_for_arrivals(self) -> None:
         named, there = self._named, self.leader.mirrors
         self._still_to_come = [
             node
@@ -267,7 +267,7 @@ class LedQueue:
         is_mirror = self._named.get(node) == birth and node in self.leader.mirrors
         if not is_mirror and node not in self._still_to_come:
             self._admit(birth)
-        self._look_who_came()
+        self._look_for_arrivals()
 
     def deliver(self, sender: MemberId, payload: bytes) -> None:
         """A batch came back: the leader has done it already. A batch of another node says that it
@@ -507,7 +507,7 @@ class LedQueue:
                 self.leader.remove_mirror(mirror)
         self.leader.whole_copies_are(record.in_sync, record.missing)
         self.leader.ballot = record.ballot
-        self._look_who_came()
+        self._look_for_arrivals()
 
     def _follow_policy(self, record: QueueRecord) -> None:
         """Follow the policy for a log: which copies confirm, and when publishes are refused."""
