@@ -473,7 +473,7 @@ class _UnitDecoder:
             raise DataLost(
                 f"{trouble.reason}, and with it message {entries['position'][row]} of queue "
                 f"{self.unit.queue!r} in virtual host {self.unit.vhost!r}, and more; with "
-                "failOnDataLoss=false such messages are left out"
+                "failOnDataLoss=false (warren export: --allow-data-loss) such messages are left out"
             )
         self.lost += lost
         if damaged and self._options.mode is Mode.FAILFAST:

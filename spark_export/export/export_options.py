@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from warren.spark_export.errors import OptionRefused
 from warren.spark_export.snapshot.options import ReadOptions, parse_options
 
@@ -16,6 +18,8 @@ NAMES_HERE = {
 }
 """The names of the command's options, by those of the source."""
 
+_NAMED = re.compile(rf"\boption ({'|'.join(NAMES_HERE)})\b")
+
 
 def read_options(**given: str | None) -> ReadOptions:
     """The values of these options of the source.
@@ -25,7 +29,8 @@ def read_options(**given: str | None) -> ReadOptions:
     try:
         return parse_options({name: text for name, text in given.items() if text is not None})
     except OptionRefused as refusal:
-        reason = str(refusal)
-        for name, name_here in NAMES_HERE.items():
-            reason = reason.replace(f"option {name} ", f"option {name_here} ")
-        raise OptionRefused(reason) from refusal
+        raise OptionRefused(_NAMED.sub(_name_here, str(refusal))) from refusal
+
+
+def _name_here(named: re.Match[str]) -> str:
+    return f"option {NAMES_HERE[named[1]]}"

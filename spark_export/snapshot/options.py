@@ -290,7 +290,7 @@ def _check_file_url(path: str) -> None:
 def _check_range(options: ReadOptions) -> None:
     start, end = options.starting_timestamp_us, options.ending_timestamp_us
     if start is not None and end is not None and start > end:
-        raise OptionRefused("startingTimestamp is later than endingTimestamp")
+        raise OptionRefused("option startingTimestamp is later than option endingTimestamp")
 
 
 # Values

@@ -564,7 +564,7 @@ def test_an_export_of_less_than_there_was_has_to_be_allowed(
     store = node.directory.path
     first, *_ = sorted((store / "store/log").iterdir())
     first.unlink()
-    with pytest.raises(DataLost, match="is gone"):
+    with pytest.raises(DataLost, match=r"is gone.* --allow-data-loss\) such"):
         export(store, destination, "full", wish())
     allowed = parse_options({"failOnDataLoss": "false"})
     assert export(store, destination, "less", wish(options=allowed)).rows < 11

@@ -60,6 +60,14 @@ def test_a_wrong_value_is_told_by_the_name_that_the_option_has_here(
     assert f"option {option} is 'soon', and may be " in said
 
 
+def test_an_end_before_the_start_is_told_by_the_names_that_the_options_have_here(
+    tmp_path: Path,
+) -> None:
+    times = ("--start", "2026-02-01", "--end", "2026-01-01")
+    said = call("run", tmp_path, tmp_path / "out", *times, code=2).output
+    assert "option --start is later than option --end" in said
+
+
 # Snapshots
 
 
