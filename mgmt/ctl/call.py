@@ -187,9 +187,5 @@ def parse_json(text: str) -> Any:
         raise CtlError(f"JSON decoding error. Reason: {error}") from error
 
 
-def as_json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
 def _warn(text: str) -> None:
     print(f"Warning: {text}", file=sys.stderr, flush=True)

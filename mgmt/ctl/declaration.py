@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from warren.mgmt.ctl.call import CommandCall, DryRun, Options, as_json
+from warren.mgmt.ctl.call import CommandCall, DryRun, Options
 from warren.mgmt.ctl.errors import CheckFailed, CtlError, Exit, WrongUsage
-from warren.mgmt.ctl.formats import FORMATTERS, Answer, render
+from warren.mgmt.ctl.formats import FORMATTERS, Answer, as_json, render
 
 CONTEXT = {"help_option_names": ["-h", "-?", "--help"]}
 

@@ -13,7 +13,7 @@ import msgspec
 from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import argument, command, flag, option, optional, several
 from warren.mgmt.ctl.errors import BadArgument, CtlError, Exit, RequestRefused
-from warren.mgmt.ctl.formats import Answer, Document, Table
+from warren.mgmt.ctl.formats import Answer, Document, Table, as_json
 from warren.mgmt.ctl.vhosts import checked_columns
 
 STANDARD = "-"
@@ -28,7 +28,7 @@ PRIVATE = 0o600
 def export_definitions(call: CommandCall, path: str, format: str) -> Answer:
     if path == STANDARD:
         exported = _exported(call)
-        return Document(msgspec.json.encode(exported).decode(), exported)
+        return Document(as_json(exported), exported)
     target = Path(path)
     if not target.parent.is_dir():
         raise BadArgument(f"Directory {target.parent} does not exist")

@@ -7,8 +7,11 @@ characters are in names.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
+import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -50,6 +53,8 @@ Answer: TypeAlias = Table | Document | str | None
 
 
 INT_LIMIT = 1 << 31
+
+BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 class Numbers(tuple[int, ...]):
@@ -137,7 +142,7 @@ def _json(answer: Answer, node: str) -> str:
 def _json_rows(table: Table) -> Iterator[str]:
     for row in table.rows:
         values = dict(zip(table.columns, map(_json_value, row), strict=True))
-        yield msgspec.json.encode(values).decode()
+        yield as_json(values)
 
 
 def _json_value(value: Any) -> Any:
@@ -170,7 +175,16 @@ def _with_type(value: Any) -> tuple[str, Any]:
 
 
 def _line(value: Any) -> str:
-    return msgspec.json.encode(value).decode() + "\n"
+    return as_json(value) + "\n"
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON. Programs read JSON as UTF-8, so if the standard output has another encoding,
+    all letters beyond ASCII are escaped."""
+    text = msgspec.json.encode(value).decode()
+    if codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8":
+        return text
+    return BEYOND_ASCII.sub(lambda letter: json.dumps(letter[0])[1:-1], text)
 
 
 # Cells

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from warren.mgmt.ctl.call import CommandCall, as_json
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import Number, argument, command, flag, option
 from warren.mgmt.ctl.errors import CtlError, Exit, RequestRefused
-from warren.mgmt.ctl.formats import PRINTED, Answer, Document, Table
+from warren.mgmt.ctl.formats import PRINTED, Answer, Document, Table, as_json
 from warren.shovel.redrive import Back, DecidingDeath
 
 COLUMNS = (

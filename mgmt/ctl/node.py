@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from warren.core.resources.information_unit import parse_bytes
-from warren.mgmt.ctl.call import CommandCall, as_json
+from warren.mgmt.ctl.call import CommandCall
 from warren.mgmt.ctl.declaration import argument, command, option, optional, several
 from warren.mgmt.ctl.errors import (
     BadArgument,
@@ -29,6 +29,7 @@ from warren.mgmt.ctl.formats import (
     Answer,
     Document,
     amount,
+    as_json,
     cell,
     sections,
 )

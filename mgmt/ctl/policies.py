@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from warren.mgmt.ctl.call import CommandCall, as_json, parse_json
+from warren.mgmt.ctl.call import CommandCall, parse_json
 from warren.mgmt.ctl.declaration import argument, command, option
 from warren.mgmt.ctl.errors import CtlError, RequestRefused, no_such_vhost
-from warren.mgmt.ctl.formats import Answer, Table
+from warren.mgmt.ctl.formats import Answer, Table, as_json
 
 COLUMNS = ("vhost", "name", "pattern", "apply-to", "definition", "priority")
 MISSING = "Parameter does not exist"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from warren.mgmt.ctl.call import CommandCall, as_json, parse_json
+from warren.mgmt.ctl.call import CommandCall, parse_json
 from warren.mgmt.ctl.declaration import argument, command, flag, option, optional, several
 from warren.mgmt.ctl.errors import (
     CtlError,
@@ -17,7 +17,7 @@ from warren.mgmt.ctl.errors import (
     no_such_user,
     no_such_vhost,
 )
-from warren.mgmt.ctl.formats import Answer, Table
+from warren.mgmt.ctl.formats import Answer, Table, as_json
 
 ALL = "all"
 SECRET = argument("secret", required=False, metavar="[PASSWORD]")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.mgmt.ctl.call import CommandCall, as_json, parse_json
+from warren.mgmt.ctl.call import CommandCall, parse_json
 from warren.mgmt.ctl.declaration import argument, command, flag, option, several
 from warren.mgmt.ctl.errors import CtlError, RequestRefused, WrongUsage, no_such_vhost
-from warren.mgmt.ctl.formats import Answer, Table
+from warren.mgmt.ctl.formats import Answer, Table, as_json
 from warren.mgmt.ctl.users import limits_answer
 
 COLUMNS = ("name", "description", "tags", "default_queue_type", "tracing", "cluster_state")

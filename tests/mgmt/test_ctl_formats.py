@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
@@ -55,6 +56,18 @@ def test_pretty_table_has_boxes_as_wide_as_their_cells() -> None:
     lines = render(Table(("name",), [["longer name"]]), Style("pretty_table"), "n").splitlines()
     assert len({len(line) for line in lines}) == 1
     assert lines[3] == "│ longer name │"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "escaped"), [("utf-8", "é日😀"), ("latin-1", "\\u00e9\\u65e5\\ud83d\\ude00")]
+)
+def test_json_can_be_read_whatever_the_encoding_of_the_output_is(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, escaped: str
+) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+    text = render(Table(("name",), [["é日😀"]]), Style("json"), "n")
+    assert text == f'[\n{{"name":"{escaped}"}}\n]\n'
+    assert json.loads(text) == [{"name": "é日😀"}]
 
 
 def test_json_tables_are_objects_with_typed_arguments() -> None:
