@@ -31,7 +31,7 @@ from warren.config import Config
 from warren.config_check import problems_beyond_text
 from warren.core.log_line import log_event
 from warren.faults import NodeFailed
-from warren.log_console import print_error
+from warren.log_console import print_error, print_line
 from warren.log_output import LogOutput
 from warren.mgmt.definitions.errors import DefinitionsFileRefused
 from warren.mgmt.exit_codes import EXIT_FAULT, EXIT_UNWRITTEN
@@ -196,10 +196,10 @@ class _Life:
         ports = ", ".join(str(port) for port in running.amqp_ports)
         tls = "".join(f", amqps {port}" for port in running.tls_ports)
         http = "".join(f", {kind} {port}" for kind, port in running.http_ports)
-        print(
+        print_line(
             f"warren {running.node.name} ready:"
             f" amqp {ports}{tls}{http}{_pages(self._config, running)}",
-            flush=True,
+            sys.stdout,
         )
         self._manager.ready(f"amqp {ports}{tls}{http}")
         return True

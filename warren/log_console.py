@@ -35,15 +35,28 @@ FULL_S = 0.01
 
 
 def print_error(text: str) -> None:
-    """Print a line to the standard error output; if it has no reader, wait `ENDING_S` at most."""
-    try:
-        console = Console(sys.stderr)
-    except (AttributeError, OSError):
-        # It is closed, or a test has put something else in its place.
-        print(text, file=sys.stderr)
+    """`print_line` to the standard error output."""
+    print_line(text, sys.stderr)
+
+
+def print_line(text: str, stream: TextIO) -> None:
+    """Print a line to a standard stream; if it has no reader, wait `ENDING_S` at most."""
+    console = console_of(stream)
+    if console is None:
+        print(text, file=stream, flush=True)
         return
     console.handle(logging.LogRecord("warren", logging.ERROR, "", 0, text, None, None))
     console.flush()
+    console.close()
+
+
+def console_of(stream: TextIO) -> Console | None:
+    """The console of a standard stream; None if it is closed, or a test has put something else in
+    its place."""
+    try:
+        return Console(stream)
+    except (AttributeError, OSError):
+        return None
 
 
 class Console(logging.Handler):
@@ -67,7 +80,11 @@ class Console(logging.Handler):
             line = self._octets(record)
         except Exception:
             self.handleError(record)
-            return
+        else:
+            self.write(line)
+
+    def write(self, line: bytes) -> None:
+        """Write a line that is encoded already, with its end."""
         with self._changed:
             if self._thread is None and not self._waiting:
                 line = self._write_at_once(line)

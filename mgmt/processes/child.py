@@ -13,28 +13,37 @@ import pickle
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from warren.config import Config
 
-READY = re.compile(r"warren \S+ ready: ")
+READY = re.compile(rb"warren \S+ ready: ")
 OUTPUT_S = 0.1
 """Time for the last output of a process to arrive after its end."""
+READ_BYTES = 1 << 16
+LINE_BYTES_MAX = 1 << 20
+"""Octets of a line that are held until its end has come; more are passed on without it."""
 SERVICE_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 """Variables of the service manager, which are for the supervisor alone."""
 
 
 class Child:
-    """A process; `ready_line` is the line it printed when it was ready, None before."""
+    """A process; `ready_line` is the line it printed when it was ready, None before. Its other
+    lines go to `pass_on`, which does not wait."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, pass_on: Callable[[bytes], None]
+    ) -> None:
         self.ready_line: str | None = None
         self._process = process
+        self._pass_on = pass_on
         self._is_ready = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, config: Config, variables: Mapping[str, str]) -> Child:
+    async def start(
+        cls, config: Config, variables: Mapping[str, str], pass_on: Callable[[bytes], None]
+    ) -> Child:
         """Start a process. Raises OSError."""
         assert config.node_name is not None
         process = await asyncio.create_subprocess_exec(
@@ -46,7 +55,7 @@ class Child:
         assert process.stdin is not None
         process.stdin.write(pickle.dumps(config))
         process.stdin.close()
-        return cls(process)
+        return cls(process, pass_on)
 
     @property
     def pid(self) -> int:
@@ -75,14 +84,23 @@ class Child:
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
-        async for octets in self._process.stdout:
-            line = octets.decode("utf-8", "replace")
-            if self.ready_line is None and READY.match(line):
-                self.ready_line = line.rstrip("\n")
-                self._is_ready.set()
-            else:
-                sys.stdout.write(line)
-                sys.stdout.flush()
+        unended = b""
+        while octets := await self._process.stdout.read(READ_BYTES):
+            *lines, unended = (unended + octets).split(b"\n")
+            for line in lines:
+                self._take(line + b"\n")
+            if len(unended) > LINE_BYTES_MAX:
+                self._take(unended)
+                unended = b""
+        if unended:
+            self._take(unended)
+
+    def _take(self, line: bytes) -> None:
+        if self.ready_line is None and READY.match(line):
+            self.ready_line = line.decode("utf-8", "replace").rstrip("\n")
+            self._is_ready.set()
+        else:
+            self._pass_on(line)
 
 
 def ending(code: int) -> str:

@@ -13,12 +13,15 @@ import os
 import secrets
 import signal
 import socket
+import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from warren.config import Config, Processes
 from warren.core.log_line import log_event
 from warren.faults import Faults, NodeFailed
+from warren.log_console import console_of, print_line
 from warren.log_output import LogOutput
 from warren.mgmt.exit_codes import EXIT_DOWN, EXIT_NOT_STARTED, EXIT_UNWRITTEN
 from warren.mgmt.processes.child import Child, ending
@@ -61,18 +64,20 @@ async def supervise(config: Config, output: LogOutput) -> int:
 
 
 class Supervised:
-    """One process, over all its starts. `status` is what other processes are told."""
+    """One process, over all its starts. `status` is what other processes are told; what the process
+    prints goes to `pass_on`."""
 
-    def __init__(self, number: int, config: Config) -> None:
+    def __init__(self, number: int, config: Config, pass_on: Callable[[bytes], None]) -> None:
         assert config.node_name is not None
         self.config = config
         self.status = ProcessStatus(number, config.node_name, ProcessState.STARTING)
         self.deaths = Deaths()
         self.child: Child | None = None
+        self._pass_on = pass_on
 
     async def start(self) -> Child:
         """Start the process. Raises OSError."""
-        child = await Child.start(self.config, os.environ)
+        child = await Child.start(self.config, os.environ, self._pass_on)
         self.child = child
         self.status.state = ProcessState.STARTING
         self.status.pid = child.pid
@@ -122,6 +127,7 @@ class Supervisor:
     def __init__(self, config: Config, output: LogOutput) -> None:
         self._config = config
         self._output = output
+        self._console = console_of(sys.stdout)
         self._loop = asyncio.get_running_loop()
         self._manager = ServiceManager.of(os.environ, os.getpid())
         self._faults = Faults(self._loop)
@@ -235,7 +241,8 @@ class Supervisor:
     async def _start(self, plan: ProcessPlan) -> None:
         """Start all processes, and print a line when they are ready."""
         self._processes = [
-            Supervised(number, plan.configuration(number)) for number in plan.numbers()
+            Supervised(number, plan.configuration(number), self._pass_on)
+            for number in plan.numbers()
         ]
         first, *others = self._processes
         starts = [self._begin(first)]
@@ -259,6 +266,10 @@ class Supervisor:
         has_none = self._directory.first.is_new and self._config.load_definitions is not None
         return not self._has_begun() and not has_none
 
+    def _pass_on(self, line: bytes) -> None:
+        if self._console is not None:
+            self._console.write(line)
+
     def _begin(self, process: Supervised) -> asyncio.Event:
         """Watch over a process from now on; the event is set when it is ready."""
         settled = asyncio.Event()
@@ -279,7 +290,8 @@ class Supervisor:
             # It has ended meanwhile, and is being started again.
             line = f"warren {self._processes[0].status.node} ready"
         count = len(self._processes)
-        print(f"{line}, {count} {'process' if count == 1 else 'processes'}", flush=True)
+        what = "process" if count == 1 else "processes"
+        print_line(f"{line}, {count} {what}", sys.stdout)
         self._manager.ready(line.partition("ready: ")[2])
         log_event(log, logging.INFO, "processes_ready", processes=count)
 

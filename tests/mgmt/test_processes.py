@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -13,6 +15,7 @@ from warren.amqp.accepting import bind
 from warren.config import ClusterConfig, Config, Listener
 from warren.core.resources.memory_monitor import Absolute, Fraction
 from warren.mgmt.metrics.merging import merged
+from warren.mgmt.processes.child import Child
 from warren.mgmt.processes.deaths import DEATHS_MAX, WITHIN_S, Deaths
 from warren.mgmt.processes.plan import ProcessPlan, Shared, name_of, too_few
 from warren.mgmt.processes.reserved_ports import ReservedPorts
@@ -23,6 +26,25 @@ PORTS = Shared((Listener("::", 5672),), (), (Listener("::", 15672),), (), (), ()
 
 def plan(config: Config, size: int = 4) -> ProcessPlan:
     return ProcessPlan(config, "warren@h", size, PORTS, b"a secret of links")
+
+
+class TestChild:
+    def test_its_lines_are_passed_on_but_for_the_one_that_says_it_is_ready(self) -> None:
+        # Longer than what is read at once, and than a line of a StreamReader may be.
+        long = b"x" * 200_000 + b"\n"
+        printed: list[bytes] = []
+
+        async def read() -> str | None:
+            process = SimpleNamespace(stdout=asyncio.StreamReader())
+            child = Child(cast(asyncio.subprocess.Process, process), printed.append)
+            ready = b"warren a@b ready: amqp 5672\n"
+            process.stdout.feed_data(b"first\n" + long + ready + b"without end")
+            process.stdout.feed_eof()
+            await child._reading
+            return child.ready_line
+
+        assert asyncio.run(read()) == "warren a@b ready: amqp 5672"
+        assert printed == [b"first\n", long, b"without end"]
 
 
 class TestDeaths:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -21,9 +22,10 @@ import pika
 import pytest
 from broker_processes import Processes, Until
 from fork_server import START_PYTHON
-from server_process import PATIENCE_S, ServerProcess
+from server_process import PATIENCE_S, ServerProcess, launch
 from warren_command import run_warren
 
+from warren.compat_tests.raw_client import RawClient
 from warren.core.access.login_throttle import FORGIVEN_S, OF_NAME_MAX
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -572,3 +574,28 @@ def test_what_a_new_broker_loads_is_spread_over_its_processes(
     broker.stop()
     broker.start("--config", str(tmp_path / "own.conf"))
     assert Counter(queue["node"] for queue in broker.api.get("/queues/own")[1]) == leaders
+
+
+def test_a_reader_of_the_standard_output_that_stops_reading_does_not_keep_it_from_stopping(
+    connect: Callable[..., RawClient], tmp_path: Path
+) -> None:
+    config = tmp_path / "warren.conf"
+    config.write_text("log.default.level = debug\nlog.console = true\nlog.console.stdio = stdout\n")
+    arguments = ["--config", str(config), "--data-dir", "data", "--amqp", "127.0.0.1:0"]
+    with open(os.devnull, "wb") as log:
+        process = launch([*arguments, "--processes", "2"], tmp_path, log)
+    try:
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+        found = None
+        while found is None:
+            found = re.match(rb"warren .* ready: amqp (\d+)", process.stdout.readline())
+        # Each makes five lines, and the pipe has room for those of some ten.
+        for _ in range(50):
+            client = connect(f"amqp://guest:guest@127.0.0.1:{int(found[1])}/%2F")
+            client.channel().declare("q", durable=True)
+            client.close()
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.stdout.close()
