@@ -57,6 +57,7 @@ from warren.spark_export.export.manifest import (
     list_manifests,
     lock_name,
     manifest_name,
+    next_number,
     read_manifest,
     shelf_of,
     staging_folder,
@@ -225,6 +226,7 @@ def finish(
         unreadable=plan.snapshot.unreadable_in(_queues(plan)),
         files=tuple(files),
         high_water=_high_water(base, _queues(plan)),
+        number=next_number(destination),
     )
     if plan.table is None:
         return _settled(destination, manifest)

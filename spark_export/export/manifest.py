@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -89,7 +90,8 @@ class Manifest:
     `options` are those that decided what was read. `high_water` has, by queue id, the position from
     which an increment continues, for all queues that this export and its base have seen.
     `unreadable` counts places of the store that could not be read and are not rows; damaged
-    messages are rows, and counted in `files`.
+    messages are rows, and counted in `files`. `number` is higher than those of all exports that
+    were there when this one was finished; 0 of exports from before there were numbers.
     """
 
     export: str
@@ -103,6 +105,7 @@ class Manifest:
     unreadable: int
     files: tuple[ExportedFile, ...]
     high_water: dict[str, int] = field(default_factory=dict)
+    number: int = 0
 
     @property
     def rows(self) -> int:
@@ -232,6 +235,7 @@ def _decode(fields: Any, path: str) -> Manifest:
     try:
         if fields["format"] > FORMAT:
             raise StoreRefused(f"{path} has format {fields['format']}, this version reads {FORMAT}")
+        fields = {"number": 0, **fields}
         known = {name: fields[name] for name in Manifest.__dataclass_fields__}
         known["files"] = tuple(ExportedFile(**file) for file in fields["files"])
         return Manifest(**known)
@@ -241,18 +245,31 @@ def _decode(fields: Any, path: str) -> Manifest:
 
 def list_manifests(destination: Where) -> list[Manifest]:
     """All manifests, in the order of finishing. Raises `StoreRefused`, OSError."""
+    return _in_order([read_manifest(destination, export) for export in _exports(destination)])
+
+
+def next_number(destination: Where) -> int:
+    """The number of the export that is finished next. Raises OSError."""
+    number = 0
+    for export in _exports(destination):
+        # One that cannot be read is an error when it is wanted.
+        with suppress(StoreRefused):
+            number = max(number, read_manifest(destination, export).number)
+    return number + 1
+
+
+def _exports(destination: Where) -> list[str]:
     names = shelf_of(destination).names(MANIFESTS_DIRECTORY)
-    found = [
-        read_manifest(destination, name.removeprefix(f"{MANIFESTS_DIRECTORY}/")[: -len(".json")])
+    return [
+        name.removeprefix(f"{MANIFESTS_DIRECTORY}/")[: -len(".json")]
         for name in names
         if name.endswith(".json")
     ]
-    return _in_order(found)
 
 
 def _in_order(found: list[Manifest]) -> list[Manifest]:
-    """Sort by when they were finished, and each behind the one that it went on from: the clock may
-    have been set back between them."""
+    """Sort by their numbers. Those without are sorted by when they were finished, and each behind
+    the one that it went on from: the clock may have been set back between them."""
     by_name = {one.export: one for one in found}
     moments: dict[str, int] = {}
     for one in found:
@@ -264,7 +281,7 @@ def _in_order(found: list[Manifest]) -> list[Manifest]:
         moment = 0 if link is None else moments.get(link.export, 0)
         for name in reversed(links):
             moment = moments[name] = max(links[name].finished_us, moment + 1)
-    return sorted(found, key=lambda one: (moments[one.export], one.export))
+    return sorted(found, key=lambda one: (one.number, moments[one.export], one.export))
 
 
 def find_manifest(destination: Where, export: str | None) -> Manifest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from warren.spark_export.export.manifest import (
     chain,
     find_manifest,
     list_manifests,
+    manifest_name,
     read_manifest,
     write_manifest,
 )
@@ -115,6 +117,35 @@ def test_the_latest_export_is_behind_its_base_whatever_the_clock_says(
         write_manifest(destination, another)
     assert [one.export for one in list_manifests(destination)] == ["1", "2", "3", "4"]
     assert find_manifest(destination, None).export == "4"
+
+
+def test_the_latest_export_is_the_one_finished_last_whatever_the_clock_says(
+    store: Path, destination: Path
+) -> None:
+    for name in ("1", "2"):
+        manifest = export(store, destination, name, wish())
+        # As if the clock had been years ahead.
+        write_manifest(destination, replace(manifest, finished_us=manifest.finished_us + 10**15))
+    last = export(store, destination, "3", wish())
+    assert [one.export for one in list_manifests(destination)] == ["1", "2", "3"]
+    assert find_manifest(destination, None) == last
+
+
+def test_exports_of_before_there_were_numbers_come_first(store: Path, destination: Path) -> None:
+    manifest = export(store, destination, "old", wish())
+    write_manifest(destination, replace(manifest, finished_us=manifest.finished_us + 10**15))
+    path = destination / manifest_name("old")
+    fields = json.loads(path.read_text())
+    del fields["number"]
+    path.write_text(json.dumps(fields))
+    damaged = destination / manifest_name("damaged")
+    damaged.write_text("{")
+    export(store, destination, "new", wish())
+    damaged.unlink()
+    assert [(one.export, one.number) for one in list_manifests(destination)] == [
+        ("old", 0),
+        ("new", 1),
+    ]
 
 
 def test_a_queue_that_was_made_since_is_in_the_increment(
