@@ -186,11 +186,10 @@ def _why_never(error: Exception) -> str | None:
 
 def _check_octets(response: HTTPResponse, octets: bytes) -> None:
     """Raise HTTPException if these are not the octets sent, or if that cannot be checked."""
-    headers = response.headers
-    if "Content-Length" not in headers and "Transfer-Encoding" not in headers:
-        if response.status != 204:
-            raise HTTPException("an answer whose head is not whole")
-    wanted = headers.get("Warren-Crc32")
+    if response.length is None and not response.chunked:
+        # Without its length, an answer cannot be told from one that was cut off.
+        raise HTTPException("an answer whose head is not whole")
+    wanted = response.headers.get("Warren-Crc32")
     if wanted is None and response.status == 206:
         raise HTTPException("an answer without a checksum")
     if wanted is not None and int(wanted, 16) != crc32(octets):
