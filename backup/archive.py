@@ -156,16 +156,19 @@ class Archive:
         return [backup_id for backup_id in ids if NAME.fullmatch(backup_id)]
 
     def backup(self, backup_id: str | None) -> Backup:
-        """The backup with this id, or the latest if it is None. Raises `BackupRefused`."""
-        found = self.backups()
-        if not found:
+        """The backup with this id, or the latest if it is None.
+
+        Raises `BackupRefused`, and `BackupDamaged` if it cannot be read; for the latest, if any
+        backup cannot: that may be the latest.
+        """
+        ids = self._ids()
+        if not ids:
             raise BackupRefused(f"there is no backup in {self.shelf.shown}")
         if backup_id is None:
-            return found[-1]
-        for backup in found:
-            if backup.id == backup_id:
-                return backup
-        raise BackupRefused(f"there is no backup {backup_id} in {self.shelf.shown}")
+            return self.backups()[-1]
+        if backup_id not in ids:
+            raise BackupRefused(f"there is no backup {backup_id} in {self.shelf.shown}")
+        return self._read(backup_id)
 
     def _read(self, backup_id: str) -> Backup:
         name = f"{BACKUPS}/{backup_id}.json"

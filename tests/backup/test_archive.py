@@ -259,6 +259,10 @@ def test_a_list_that_cannot_be_read_does_not_keep_the_next_backup_from_being_mad
     assert archive.verify(made) == []
     with pytest.raises(BackupDamaged, match=damaged.id):
         archive.backups()
+    # Which is the latest is not known, but any other can be asked for.
+    with pytest.raises(BackupDamaged, match=damaged.id):
+        archive.backup(None)
+    assert archive.backup(made.id) == made
 
 
 @pytest.mark.parametrize("octets", [b"y" * 1000, b"y" * 10])
