@@ -36,7 +36,7 @@ class KnownCopy:
         self.begins_with = 0
         # During a synchronisation: up to which position the mirror was sent everything, per level.
         self.sync: list[int] | None = None
-        # The batch after whose report the synchronisation goes on; 0: none.
+        # The synchronisation goes on when the mirror has reported this batch; 0: it waits for none.
         self.awaits_batch = 0
         # The last slice that the mirror was sent, until it has the batch with the slice's marker.
         self.slice = b""
