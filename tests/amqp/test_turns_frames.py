@@ -9,7 +9,6 @@ from pamqp import commands
 from pipe import Broker, Client, method_frame, publish_frames
 
 from warren.amqp.frames import BODY, FRAME_US, HEARTBEAT_FRAME, frame
-from warren.amqp.methods import method_id
 from warren.core.exchanges.binding import Binding
 from warren.core.field import Field, Table, longstr
 from warren.core.scheduling.turns import TURN_US
@@ -76,7 +75,7 @@ def test_a_body_of_very_many_small_frames_is_read_in_turns(broker: Broker, clien
         (commands.Queue.Declare, {"queue": "q", "passive": True, "nowait": True}),
         (commands.Queue.Bind, {"queue": "q", "exchange": "amq.headers", "nowait": True}),
     ],
-    ids=lambda value: ".".join(map(str, method_id(value))) if isinstance(value, type) else "",
+    ids=lambda value: value.name if isinstance(value, type) else "",
 )
 def test_methods_with_large_tables_are_served_one_in_a_turn(
     broker: Broker, client: Client, other: Client, kind: Any, arguments: dict[str, Any]
