@@ -87,8 +87,9 @@ class _LoopTimer:
 
 
 class EndingClock:
-    """A clock whose timers do nothing after `end`, while those of the clock beneath it go on.
-    Implements `core.ports.Clock`."""
+    """The clock of a part that may end before its process does, such as the queues of a node that
+    pauses. After `end` its timers do nothing; the clock beneath it goes on. Implements
+    `core.ports.Clock`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

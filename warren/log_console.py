@@ -1,4 +1,4 @@
-"""The console as an output of the log. A reader that has stopped reading does not stop the node.
+"""The log on the console. A reader that has stopped reading does not stop the node.
 
 A pipe, socket or terminal says whether it takes something at once. As long as it does, each line is
 written when it is logged. Otherwise a thread writes, and waits for the reader; lines that are
@@ -173,8 +173,9 @@ class Console(logging.Handler):
 
 
 def _opened_again(fd: int) -> int | None:
-    """Another descriptor of this pipe or terminal, whose writes do not wait; None if there is
-    none. The mode of the given one is left alone: other processes may have it, too."""
+    """Open the pipe or terminal behind a descriptor once more, for writes that do not wait. None if
+    it is neither, or cannot be opened. The given descriptor keeps its mode: other processes may
+    share it."""
     with suppress(OSError):
         if stat.S_ISFIFO(os.fstat(fd).st_mode) or os.isatty(fd):
             return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)

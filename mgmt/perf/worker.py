@@ -2,8 +2,8 @@
 
     worker ─Ready─▶  ◀─START─  ─Started─▶  ─WorkerReport─▶ ... ◀─STOP─  ─WorkerEnded─▶
 
-Instead of any of these reports `WorkerFailed` can come, which is the last. A worker whose producers
-have sent everything ends without `STOP`.
+A worker that fails sends `WorkerFailed` in place of its next report, and nothing after it. A worker
+whose producers have sent everything ends without `STOP`.
 """
 
 from __future__ import annotations

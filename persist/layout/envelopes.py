@@ -16,7 +16,7 @@ exchange and routing key."""
 _FIXED_BYTES = _FIXED.size
 _pack_fixed, _unpack_fixed = _FIXED.pack, _FIXED.unpack_from
 _EXCHANGE_BYTES_AT = 17
-_NO_NAMES = b""
+"""The place of the octets of exchange and routing key, as counted in the fixed part."""
 
 
 class EnvelopeEncoder:
@@ -71,7 +71,7 @@ class EnvelopeDecoder:
     def __init__(self) -> None:
         self._last_octets = b""
         self._last: Envelope | None = None
-        self._names = _NO_NAMES
+        self._names = b""
         self._exchange = self._routing_key = ""
         self._address = b""
 

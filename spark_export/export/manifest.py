@@ -252,7 +252,7 @@ def next_number(destination: Where) -> int:
     """The number of the export that is finished next. Raises OSError."""
     number = 0
     for export in _exports(destination):
-        # One that cannot be read is an error when it is wanted.
+        # A damaged manifest is refused where its contents are read.
         with suppress(StoreRefused):
             number = max(number, read_manifest(destination, export).number)
     return number + 1

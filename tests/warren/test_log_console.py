@@ -1,4 +1,4 @@
-"""The console as an output of the log, whose reader may stop reading."""
+"""The log on the console: a reader that stops reading does not stop the node."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class LaggingMirrors:
         return [mirror for mirror, since in self._unreached.items() if now >= since + UNREACHED_S]
 
     def far_behind(self, octets_max: int) -> list[str]:
-        """The mirrors that have not reported more than so many octets of batches."""
+        """The mirrors that lack more than so many octets of batches, as far as they reported."""
         leader = self._leader
         return [mirror for mirror in leader.mirrors if leader.lag_bytes(mirror) > octets_max]
 
