@@ -18,8 +18,8 @@ AEAD = "aead"
 SUITE_13 = re.compile(r"TLS_(?P<cipher>\w+)_SHA\d+")
 SUITE_12 = re.compile(
     r"(?:(?P<exchange>[A-Z]+(?:-[A-Z]+)*?)-)?"
-    r"(?:(?P<whole>CHACHA20-POLY1305)|(?P<name>AES|CAMELLIA|ARIA)(?P<bits>128|256)"
-    r"(?:-(?P<mode>GCM|CCM8?))?)"
+    r"(?:(?P<whole>CHACHA20-POLY1305)|(?P<name>AES|CAMELLIA|ARIA)-?(?P<bits>128|256)"
+    r"(?:-(?:CBC|(?P<mode>GCM|CCM8?)))?)"
     r"(?:-(?P<hash>SHA\d*))?"
 )
 

@@ -20,6 +20,8 @@ from warren.amqp.tls_session import TlsSession, suite_parts, tls_session
         ("ECDHE-ECDSA-AES128-CCM8", ("ecdhe_ecdsa", "aes_128_ccm_8", "aead")),
         ("AES256-SHA", ("rsa", "aes_256_cbc", "sha")),
         ("AES128-GCM-SHA256", ("rsa", "aes_128_gcm", "aead")),
+        ("ECDHE-PSK-AES256-CBC-SHA384", ("ecdhe_psk", "aes_256_cbc", "sha384")),
+        ("SRP-RSA-AES-128-CBC-SHA", ("srp_rsa", "aes_128_cbc", "sha")),
         ("NEW-THING", ("undefined", "new-thing", "undefined")),
     ],
 )
