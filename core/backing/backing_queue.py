@@ -367,6 +367,12 @@ class MirroredLevel(BackingQueue, Protocol):
         """Count every message before this position as delivered once."""
         ...
 
+    @property
+    def end_at_start(self) -> int:
+        """The position behind the last message that the disk was found to know of when the node
+        started, even if that message had left the queue; 0 where there was none."""
+        ...
+
 
 def answer_of(
     backing: BackingQueue, envelope: Envelope, confirms: PublishConfirms | None

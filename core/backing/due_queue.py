@@ -96,6 +96,10 @@ class DueQueue(OneByOne):
         return self._published
 
     @property
+    def end_at_start(self) -> int:
+        return 0 if self._store is None else self._store.end_at_start
+
+    @property
     def next_position(self) -> int:
         return self._next_position
 

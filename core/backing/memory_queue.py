@@ -186,6 +186,10 @@ class MemoryQueue:
         return self._next_position
 
     @property
+    def end_at_start(self) -> int:
+        return 0
+
+    @property
     def next_position(self) -> int:
         return self._next_position
 

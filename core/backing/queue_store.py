@@ -110,6 +110,12 @@ class QueueStore(Protocol):
         bodies."""
         ...
 
+    @property
+    def end_at_start(self) -> int:
+        """The position behind the last message that was found on the disk when the node started,
+        even if that message had been removed; 0 where there was none."""
+        ...
+
     def recovered(self) -> Recovered: ...
 
     def first_position(self) -> int:

@@ -76,6 +76,7 @@ class StreamLog(PublishConfirms):
         "_uncommitted",
         "_waiting",
         "committed",
+        "end_at_start",
         "expiring",
         "is_in_doubt",
         "length",
@@ -89,7 +90,7 @@ class StreamLog(PublishConfirms):
     def __init__(self, store: StreamStore) -> None:
         recovered = store.recovered()
         self._store = store
-        self.next_position = self.committed = store.end_of_sequence()
+        self.next_position = self.committed = self.end_at_start = store.end_of_sequence()
         self.length = recovered.count
         self.ready_bytes = recovered.body_bytes
         self.expiring = self.is_in_doubt = False

@@ -89,10 +89,9 @@ class VariableQueue:
         self.defers_confirms = store.durable
         self.defers_transient = False
         self.expiring = recovered.expiring
-        self.length = recovered.count
+        self.length = self._initial_count = recovered.count
         self.ready_bytes = recovered.body_bytes
         self._first_position = self._next_position = store.first_position()
-        self._initial_count = recovered.count
         # The pending messages that were taken from the middle, by position.
         self._taken: dict[int, Message] = {}
         self._ready = ReadyMessages(store, recovered, self._taken, sizes)
@@ -394,6 +393,10 @@ class VariableQueue:
             self._pager.free(messages)
 
     @property
+    def end_at_start(self) -> int:
+        return self._store.end_at_start
+
+    @property
     def next_position(self) -> int:
         return self._next_position
 
@@ -421,8 +424,7 @@ class VariableQueue:
 
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
         """As the interface says; returned messages whose bodies are lost are passed over."""
-        end = self._next_position
-        return self._ready.peek(start, end, count_max, bytes_max, self._lose)
+        return self._ready.peek(start, self._next_position, count_max, bytes_max, self._lose)
 
     def list_positions(self, start: int, end: int, count_max: int) -> Listed:
         return self._ready.list_positions(start, min(end, self._next_position), count_max)
@@ -477,8 +479,7 @@ class VariableQueue:
     @property
     def _pending_count(self) -> int:
         """The number of pending messages, wherever their bodies are."""
-        published = self._next_position - self._first_position
-        return self._initial_count + published - self._gone - self._acked - self.length
+        return self._initial_count + self.published - self._gone - self._acked - self.length
 
     @property
     def target_count(self) -> int | None:
@@ -549,8 +550,7 @@ class VariableQueue:
             self._rates.update(self._totals(), now)
 
     def _totals(self) -> Totals:
-        published = self._next_position - self._first_position
-        ingress = published + self._returned_again
+        ingress = self.published + self._returned_again
         egress = self._initial_count + ingress - self._gone - self.length
         return Totals(ingress, egress, egress, self._acked)
 

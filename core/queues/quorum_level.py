@@ -127,6 +127,10 @@ class QuorumLevel:
         return self._inner.published
 
     @property
+    def end_at_start(self) -> int:
+        return self._inner.end_at_start
+
+    @property
     def next_position(self) -> int:
         return self._inner.next_position
 

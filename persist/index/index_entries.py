@@ -43,9 +43,10 @@ a stream, or for those that look through a queue."""
 class IndexEntries:
     """The segments of one queue by their numbers, in `directory`.
 
-    `numbers` are those of `segments`, ascending. `hidden` are the positions of messages that could
-    not be read: readers pass over them, but they stay on the disk, and the next start finds them
-    unless their range is removed. `cursor` is the segment that is read from, and
+    `numbers` are those of `segments`, ascending. `end_at_start` is the position behind the last
+    entry that was found at start, whether it was live or not. `hidden` are the positions of
+    messages that could not be read: readers pass over them, but they stay on the disk, and the next
+    start finds them unless their range is removed. `cursor` is the segment that is read from, and
     `any_order` says that messages are read in another order than that of their positions: both
     decide which segments stay in memory.
     """
@@ -58,6 +59,7 @@ class IndexEntries:
         self.durable = durable
         self.segments: dict[int, Segment] = {}
         self.numbers: list[int] = []
+        self.end_at_start = 0
         self.hidden: set[int] = set()
         self.cursor = 0
         self.any_order = False
@@ -110,6 +112,7 @@ class IndexEntries:
         segment.owner = self
         self.segments[segment.number] = segment
         insort(self.numbers, segment.number)
+        self.end_at_start = max(self.end_at_start, segment.start + segment.written)
         if segment.file_end:
             # Files of older generations may have outlived a crash.
             older = segment.older_paths(self.directory)

@@ -130,6 +130,10 @@ class QueueIndex(StreamReading):
         count = entries.live - transient + len(unwritten)
         return count, entries.live_bytes - transient_bytes + sum(unwritten)
 
+    @property
+    def end_at_start(self) -> int:
+        return self.entries.end_at_start
+
     def first_position(self) -> int:
         return self._first_position
 

@@ -211,6 +211,10 @@ class ClusterNode(Broker):
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
         self.host = QueueHost(self.node, self.post, self.calls, self.mirroring, incarnation << 40)
 
+    def lacks_messages(self, storage_id: int) -> bool:
+        """Whether the node knows that a storage of its disk lacks messages."""
+        return self.mirroring._formers.is_damaged(storage_id)
+
     def lets_go(self) -> None:
         super().lets_go()
         for sessions in self.host._sessions.values():

@@ -261,8 +261,9 @@ class Ledger:
         elif leader in earlier.in_sync:
             # It was away, too, and has what its disk has: all that is persistent.
             seen["a mirror led from its disk"] += 1
-            is_damaged = earlier.leader in self._cluster.damaged
-            is_away = earlier.leader not in self._up() or self._has_just_come(earlier.leader)
+            before = earlier.leader
+            is_damaged = self._cluster[before].lacks_messages(earlier.storage_id(before))
+            is_away = before not in self._up() or self._has_just_come(before)
             assert is_damaged or is_away, (
                 f"MS26: {leader} leads {queue.name} from its disk: {earlier} -> {record}"
             )

@@ -1,4 +1,5 @@
-"""All nodes of a history die, and the disk of one has lost messages that another copy has.
+"""All nodes of a history die, and the disk of one has lost messages that another copy has: its node
+finds damage when it starts, or the disk has an older state than it had, and nothing is damaged.
 
 Nothing else goes wrong meanwhile, so the whole copies are those that the definitions name. A queue
 is left alone if its policy lets copies confirm what is not on disk, or fewer copies than a majority
@@ -33,16 +34,21 @@ class Damage:
         self._cluster = history.cluster
 
     def strike(self) -> None:
-        """All nodes die, the disk of one is damaged, and all come back."""
+        """All nodes die, the disk of one loses messages, and all come back."""
         history = self._history
         self._fill_queues()
         victim = history.random.choice(self._cluster.alive)
         records = [record for record in self._records() if self._is_elsewhere(record, victim)]
         for name in list(self._cluster.alive):
             history._kill(name, history.random.uniform(0.2, RETURN_WITHIN_S))
+        is_damaged = history.random.random() < 0.5
         for record in records:
-            self._lose_some(record, victim)
-        self._cluster.damaged.add(victim)
+            if is_damaged:
+                self._lose_some(record, victim)
+            else:
+                self._lose_last(record, victim)
+        if is_damaged:
+            self._cluster.damaged.add(victim)
         history._rest(WHOLE_WITHIN_S)
         self._cluster.damaged.discard(victim)
         history.check_rest()
@@ -77,15 +83,32 @@ class Damage:
         records = checks.queue_records(self._cluster)
         return next(name for name, one in records.items() if one.queue_id == record.queue_id)
 
+    def _levels_of(self, record: QueueRecord, victim: str) -> list[int]:
+        """The ids under which the disk knows the levels of a queue."""
+        storage_id = record.storage_id(victim)
+        known = self._history._disks[victim].queues
+        return [level for level in known if level - level % LEVELS == storage_id]
+
     def _lose_some(self, record: QueueRecord, victim: str) -> None:
         history = self._history
-        storage_id = record.storage_id(victim)
-        for queue_id, kept in history._disks[victim].queues.items():
-            if queue_id - queue_id % LEVELS != storage_id:
-                continue
+        for level in self._levels_of(record, victim):
+            kept = history._disks[victim].queues[level]
             for position in sorted(kept):
                 if history.random.random() < 0.3:
                     del kept[position]
-                    history.seen["damaged on disk"] += 1
-                    if record.leader == victim:
-                        history.seen["damaged on the disk of a leader"] += 1
+                    self._lost("damaged", record, victim)
+
+    def _lose_last(self, record: QueueRecord, victim: str) -> None:
+        history, disk = self._history, self._history._disks[victim]
+        for level in self._levels_of(record, victim):
+            kept = disk.queues[level]
+            count = history.random.randrange(1, 12)
+            for position in sorted(kept)[-count:]:
+                del kept[position]
+                disk.ends[level] = min(disk.ends[level], position)
+                self._lost("lost at the end", record, victim)
+
+    def _lost(self, how: str, record: QueueRecord, victim: str) -> None:
+        self._history.seen[f"{how} on disk"] += 1
+        if record.leader == victim:
+            self._history.seen[f"{how} on the disk of a leader"] += 1

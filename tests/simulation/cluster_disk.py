@@ -45,6 +45,8 @@ class Disk:
     def __init__(self, sync_s: Callable[[], float]) -> None:
         self.sync_s = sync_s
         self.queues: dict[int, Ready] = {}
+        # The position behind the last message that each queue ever had.
+        self.ends: dict[int, int] = {}
         # What is delayed, by delay queue.
         self.delayed: dict[int, dict[int, Kept]] = {}
         # What streams have, with the time at which it arrived.
@@ -174,6 +176,7 @@ class DiskQueue(MemoryQueue):
         self._forgotten: set[int] = set()
         self._timer: Timer | None = None
         self.defers_confirms = spec.durable
+        self._end_at_start = disk.ends.get(spec.queue_id, 0)
         self._kept = disk.queues.setdefault(spec.queue_id, {}) if spec.durable else {}
         for position in sorted(self._kept):
             message = self._kept[position]
@@ -208,6 +211,10 @@ class DiskQueue(MemoryQueue):
         message = super().publish_delivered(envelope, body, expires_at, confirms, publish_seq)
         self._keep(message, confirms, publish_seq)
         return message
+
+    @property
+    def end_at_start(self) -> int:
+        return self._end_at_start
 
     publish_many = OneByOne.publish_many
     publish_many_delivered = OneByOne.publish_many_delivered
@@ -257,6 +264,7 @@ class DiskQueue(MemoryQueue):
             return
         forgotten, self._forgotten = self._forgotten, set()
         for position, (message, _, _) in self._unsynced.items():
+            self._disk.ends[self._queue_id] = position + 1
             if position not in forgotten:
                 self._kept[position] = message
         for position in forgotten:

@@ -194,7 +194,11 @@ RARE = {
         "unconfirmed, handed over at an orderly stop",
         "unconfirmed, kept by a node that died",
     ),
-    "damaged": ("a mirror led from its disk", "damaged on the disk of a leader"),
+    "damaged": (
+        "a mirror led from its disk",
+        "damaged on the disk of a leader",
+        "lost at the end on the disk of a leader",
+    ),
     "retained": (
         "fault during synchronisation",
         "retained by quorum queues",

@@ -46,6 +46,7 @@ class FakeQueueStore:
         self.written_count = 0
         self.closed_at: int | None = None
         self.deleted = False
+        self.end_at_start = max(self.kept, default=-1) + 1
         self.delivery_counts: dict[int, int] = {}
         self.dead_marks: dict[int, int] = {}
         self._first_position = first_position

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from shutil import copytree, ignore_patterns, rmtree
 
 import pytest
 from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
@@ -25,6 +26,17 @@ def flip_in_log(data_directory: Path, body: bytes) -> int:
                 file.write(bytes([octets[found.end() - 3] ^ 0x10]))
             places += 1
     return places
+
+
+def cut_log_at(data_directory: Path, body: bytes) -> None:
+    """End the log in the middle of a body, as if the power had gone before the rest was synced."""
+    for path in (data_directory / "store" / "log").iterdir():
+        at = path.read_bytes().find(body)
+        if at >= 0:
+            with path.open("r+b") as file:
+                file.truncate(at + len(body) // 2)
+            return
+    raise AssertionError("the log does not have it")
 
 
 def checkpoint_of(node: ClusterProcess) -> int:
@@ -90,15 +102,14 @@ def test_a_reader_of_a_stream_misses_no_message_that_is_damaged(
     assert a.log.count("message_lost") and b.queue("read")["node"] != a.name
 
 
-def test_damage_that_is_found_when_all_nodes_are_started_costs_no_message(
-    running_cluster: RunningCluster,
-) -> None:
-    a, b, c = (running_cluster[node] for node in "abc")
+def publish_to_all_kinds(running_cluster: RunningCluster, what: str) -> dict[str, list[bytes]]:
+    """Messages for three queues that node a leads, and others mirror; by the queues' names."""
+    a = running_cluster["a"]
     channel = a.connect().channel()
     channel.confirm_delivery()
     published = {}
     for kind in ("gm", "log", "quorum"):
-        name = f"{kind} at start"
+        name = f"{kind} {what}"
         if kind == "quorum":
             channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
             wait_until(lambda name=name: len(a.queue(name).get("online", ())) == 3)
@@ -108,13 +119,31 @@ def test_damage_that_is_found_when_all_nodes_are_started_costs_no_message(
             a.changes("policies", "/", name, body=policy)
             channel.queue_declare(name, durable=True)
             wait_until(lambda name=name: len(a.in_sync(name)) == 2)
-        published[name] = [b"<start %s %05d>" % (kind.encode(), at) for at in range(COUNT)]
+        published[name] = [b"<%s %05d>" % (name.encode(), at) for at in range(COUNT)]
         publish(channel, name, published[name])
-    # No node may notice that another one is gone.
-    for node in (a, b, c):
+    return published
+
+
+def has_all_copies(leader: ClusterProcess, name: str) -> bool:
+    row = leader.queue(name)
+    copies = row.get("online", ()) if row["type"] == "quorum" else ["", *leader.in_sync(name)]
+    return row["node"] == leader.name and len(copies) == 3
+
+
+def kill_at_once(*nodes: ClusterProcess) -> None:
+    """No node may notice that another one is gone."""
+    for node in nodes:
         node.stand_still()
-    for node in (a, b, c):
+    for node in nodes:
         node.kill()
+
+
+def test_damage_that_is_found_when_all_nodes_are_started_costs_no_message(
+    running_cluster: RunningCluster,
+) -> None:
+    a, b, c = (running_cluster[node] for node in "abc")
+    published = publish_to_all_kinds(running_cluster, "at start")
+    kill_at_once(a, b, c)
     for bodies in published.values():
         assert [flip_in_log(a.data_directory, bodies[number]) for number in DAMAGED] == [1] * 4
     place = checkpoint_of(a)
@@ -134,3 +163,55 @@ def test_damage_that_is_found_when_all_nodes_are_started_costs_no_message(
     a.kill()
     a.start()
     assert a.log.count("journal_damaged") == damaged > 0
+
+
+def test_the_end_of_a_log_that_is_lost_while_all_nodes_are_down_costs_no_message(
+    running_cluster: RunningCluster,
+) -> None:
+    a, b, c = (running_cluster[node] for node in "abc")
+    published = publish_to_all_kinds(running_cluster, "cut off")
+    kill_at_once(a, b, c)
+    first = next(iter(published))
+    cut_log_at(a.data_directory, published[first][COUNT // 2])
+    for node in (a, b, c):
+        node.launch()
+    for node in (a, b, c):
+        node.wait_until_ready()
+
+    for name, bodies in published.items():
+        b.until_queue(name, lambda row: row.get("messages") == COUNT)
+        assert take(b.connect().channel(), name, COUNT) == bodies
+        assert b.queue(name)["node"] != a.name
+    assert a.log.count("leader_lacks_messages") == len(published)
+
+
+def test_a_disk_that_is_put_back_from_an_older_copy_costs_no_message(
+    running_cluster: RunningCluster, tmp_path: Path
+) -> None:
+    a, b, c = (running_cluster[node] for node in "abc")
+    published = publish_to_all_kinds(running_cluster, "put back")
+    kill_at_once(a, b, c)
+    copytree(a.data_directory, tmp_path / "older", ignore=ignore_patterns("*.sock"))
+    for node in (a, b, c):
+        node.launch()
+    for node in (a, b, c):
+        node.wait_until_ready()
+    for name in published:
+        wait_until(lambda name=name: has_all_copies(a, name))
+        channel = a.connect().channel()
+        channel.confirm_delivery()
+        more = [b"<%s, more %05d>" % (name.encode(), at) for at in range(COUNT)]
+        publish(channel, name, more)
+        published[name] += more
+
+    kill_at_once(a, b, c)
+    rmtree(a.data_directory)
+    copytree(tmp_path / "older", a.data_directory)
+    for node in (a, b, c):
+        node.launch()
+    for node in (a, b, c):
+        node.wait_until_ready()
+    for name, bodies in published.items():
+        b.until_queue(name, lambda row: row.get("messages") == 2 * COUNT)
+        assert take(b.connect().channel(), name, 2 * COUNT) == bodies
+        assert b.queue(name)["node"] != a.name

@@ -22,8 +22,11 @@ WRITE_CARD = "mirror.write_card"
 TAKE_LEAD = "mirror.take_lead"
 """A leader that was away asks a mirror whether it has a copy, and to lead if it has."""
 
+HAS_MORE_ON_DISK = "mirror.has_more_on_disk"
+"""A leader that was away asks a mirror whether that has messages which the leader never had."""
+
 TAKE_LEAD_FROM_DISK = "mirror.take_lead_from_disk"
-"""A leader whose disk is damaged asks a mirror to lead with the copy on its own disk."""
+"""A leader whose disk lacks messages asks a mirror to lead with the copy on its own disk."""
 
 
 class CopyQuestions:
@@ -46,6 +49,7 @@ class CopyQuestions:
         calls.serve("mirror.have_copy", self._has_copy)
         calls.serve(WRITE_CARD, self._write_card)
         calls.serve(TAKE_LEAD, self._take_lead)
+        calls.serve(HAS_MORE_ON_DISK, self._has_more_on_disk)
         calls.serve(TAKE_LEAD_FROM_DISK, self._take_lead_from_disk)
         calls.serve("mirror.take_over", self._take_over)
         calls.serve("mirror.take_over_in", self._take_over)
@@ -77,7 +81,7 @@ class CopyQuestions:
         """
         copy = self._copies.get(queue_id)
         if copy is None or not copy.mirror.started or copy.mirror.from_disk is not None:
-            # The leader has on its own disk what is on disk here.
+            # The leader should have on its own disk what is on disk here; it asks about that.
             return False
         record = self._definitions.record_of(copy.key, queue_id)
         if copy.carrier is CarrierKind.LOG and record is not None and not copy.may_vote(record):
@@ -90,9 +94,26 @@ class CopyQuestions:
         copy.leader_was_away(node)
         return True
 
+    async def _has_more_on_disk(
+        self, _node: str, queue_id: int, epoch: int, ballot: int, ends: list[int]
+    ) -> bool | None:
+        """The leader was away, and knows of no message of this epoch from `ends` on, which are per
+        level. Whether this copy was on disk when this node started, and has such messages.
+
+        Returns None if that cannot be said yet. Never raises `NotFound`: so a leader knows nodes of
+        earlier versions, which do not answer this.
+        """
+        copy = self._copies.get(queue_id)
+        if copy is None or copy.mirror.from_disk is None:
+            return False
+        record = self._definitions.record_of(copy.key, queue_id)
+        if record is None or (record.epoch, record.ballot) != (epoch, ballot):
+            return None
+        return any(own > end for own, end in zip(copy.mirror.ends(), ends, strict=False))
+
     async def _take_lead_from_disk(self, node: str, queue_id: int, epoch: int, ballot: int) -> bool:
-        """The leader was away, and its disk is damaged. Take the lead if this copy was on disk when
-        this node started, and return whether it was.
+        """The leader was away, and its disk lacks messages. Take the lead if this copy was on disk
+        when this node started, and return whether it was.
 
         Raises `NotFound` to be asked again, if the definition is not known here yet.
         """

@@ -48,6 +48,8 @@ class FormerCopies:
         self._led: dict[int, Card] = {}
         # Whether this start of the node has found damage on the disk.
         self._has_found_damage = False
+        # Storages that lack messages, as other nodes have said.
+        self._lacking: set[int] = set()
 
     # At start
 
@@ -100,9 +102,15 @@ class FormerCopies:
                 self.keep(card.queue_id, former)
         return noted
 
+    def is_lacking(self, storage_id: int) -> None:
+        """Note that the storage of a queue that this node led lacks messages which a mirror has."""
+        self._lacking.add(storage_id)
+
     def is_damaged(self, storage_id: int) -> bool:
-        """Whether a storage of this node may lack messages, as it was found on a damaged disk."""
-        return self._has_found_damage or self._cards.is_damaged(storage_id)
+        """Whether a storage of this node may lack messages: it was found on a damaged disk, or a
+        mirror has more."""
+        is_known = self._has_found_damage or storage_id in self._lacking
+        return is_known or self._cards.is_damaged(storage_id)
 
     def _opened(
         self,

@@ -2,11 +2,12 @@
 
 The definition still names the mirrors that were in sync when the leader went. Each of them is asked
 to lead, and says whether it has a copy. A mirror that has one is waited for, however long it takes
-to write itself into the definition. When all say that they have none, as after a start of the whole
-cluster, the leader goes on at once. A mirror that says nothing is waited for while it is up for the
-cluster or can be reached, and for `RECLAIM_S` in any case: links take a moment to come up. A leader
-whose disk was found damaged waits for `MIRROR_MAY_COME_S`: a mirror that comes has on its own disk
-what is damaged here.
+to write itself into the definition. When all say that they have none, or one on disk with nothing
+that the leader lacks, as after a start of the whole cluster, the leader goes on at once. A mirror
+that says nothing is waited for while it is up for the cluster or can be reached, and for
+`RECLAIM_S` in any case: links take a moment to come up. A leader whose disk was found damaged, or
+lacks messages that a mirror has, waits for `MIRROR_MAY_COME_S`: a mirror that comes has on its own
+disk what is missing here.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class ReturnedLeader:
         is_damaged: bool = False,
     ) -> None:
         """`can_lead`: whether this many mirrors in sync are enough for one of them to lead.
-        `is_damaged`: the leader's disk was found damaged when its node was started."""
+        `is_damaged`: the leader's disk is known to lack messages."""
         self._clock = clock
         self._until = clock.now() + (MIRROR_MAY_COME_S if is_damaged else RECLAIM_S)
         self._there = there

@@ -86,14 +86,23 @@ class Leader:
         self._is_from_afar = False
         # Whether that node can send them again to the next leader.
         self._is_sent_again = False
+        # Whether it has done nothing yet since its node was started, and mirrors may have more.
+        self.is_from_disk = False
 
     def goes_on_in(self, epoch: int) -> None:
-        """Go on in another epoch, in which this node still leads."""
+        """Go on in another epoch, in which this node still leads.
+
+        If it was away, what it had is what its disk had: a copy that comes back may have more.
+        """
         if epoch != self.epoch:
             self.epoch = epoch
             self._left_with_all.clear()
-            tails = [level.next_position for level in self.levels]
-            self.renumbering.step(LeaderChange(epoch, [0] * len(tails), tails))
+            none = [0] * len(self.levels)
+            tails, firsts = [level.next_position for level in self.levels], list[int]()
+            if self.is_from_disk:
+                tails, firsts = [level.inner.end_at_start for level in self.levels], none
+                self.is_from_disk = False
+            self.renumbering.step(LeaderChange(epoch, none, tails, firsts))
 
     # Writing down
 

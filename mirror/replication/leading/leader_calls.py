@@ -8,7 +8,7 @@ from warren.core.errors import NotFound
 from warren.core.scheduling.waiting import run
 from warren.mirror.carriers.ports import MemberId
 from warren.mirror.messages.calls import Calls, NodeDown
-from warren.mirror.replication.copies.copy_questions import WRITE_CARD
+from warren.mirror.replication.copies.copy_questions import HAS_MORE_ON_DISK, WRITE_CARD
 from warren.mirror.replication.copies.former_copy import Kept
 from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
 from warren.mirror.replication.definition.queue_members import invitation_to
@@ -48,6 +48,32 @@ class LeaderCalls:
                 led.has_answered(node, *result())
             except NotFound:
                 led.not_invited(node)
+
+        run(ask(), finish)
+
+    def ask_for_more(self, led: LedQueue, node: str, answer: Callable[[bool], None]) -> None:
+        """Ask a mirror whether it has messages on disk that the disk here has never had. There is
+        no answer if the mirror cannot say it yet, or is away."""
+        record = self._definitions.record_of(led.key, led.queue.queue_id)
+        if record is None:
+            return
+        ends = [level.inner.end_at_start for level in led.leader.levels]
+        at = (led.queue.queue_id, record.epoch, record.ballot, ends)
+
+        async def ask() -> bool | None:
+            has_more: bool | None = await self._calls.ask(node, HAS_MORE_ON_DISK, *at)
+            return has_more
+
+        def finish(result: Callable[[], bool | None]) -> None:
+            try:
+                has_more = result()
+            except NodeDown:
+                return
+            except NotFound:
+                # The mirror is of an earlier version, and cannot say.
+                has_more = False
+            if has_more is not None:
+                answer(has_more)
 
         run(ask(), finish)
 

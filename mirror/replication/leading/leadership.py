@@ -59,6 +59,7 @@ from warren.mirror.replication.definition.replicas import WantedMirrors
 from warren.mirror.replication.elections.election import can_be_elected
 from warren.mirror.replication.elections.returned_leader import ReturnedLeader
 from warren.mirror.replication.leading.hand_over import HandOvers
+from warren.mirror.replication.leading.leader_calls import LeaderCalls
 from warren.mirror.replication.leading.led_queue import LedEffects, LedQueue
 from warren.mirror.replication.leading.publishes_from_afar import PublishesFromAfar
 from warren.mirror.replication.levels.queue_levels import leader_level
@@ -114,6 +115,7 @@ class Leadership:
         self.from_afar = PublishesFromAfar(self.led)
         self.hand_overs = HandOvers(nodes, calls, clock, self.led, definitions)
         self.is_stopping = False
+        self._leader_calls = LeaderCalls(calls, definitions)
         self._nodes = nodes
         self._clock = clock
         self._definitions = definitions
@@ -278,15 +280,9 @@ class Leadership:
         for level in led.leader.levels:
             level.doubt_backlog()
         if record.mirrors:
+            led.leader.is_from_disk = queue.durable
             self.fence(led)
-            led.returned = ReturnedLeader(
-                self._clock,
-                lambda: {*self._nodes.present(), *self._nodes.running()},
-                lambda node, answer: self._ask_to_lead(node, led, answer),
-                *((can_be_elected,) if carrier is CarrierKind.LOG else ()),
-                is_damaged=self._formers.is_damaged(led.storage_id),
-            )
-            self.look_for_better_copies(led)
+            self._begin_to_look(led)
         else:
             nodes = self._carriers[carrier].nodes_of(queue.queue_id)
             if carrier is CarrierKind.GM and nodes is None:
@@ -305,6 +301,16 @@ class Leadership:
             member.start()
 
     # A leader that was away goes on
+
+    def _begin_to_look(self, led: LedQueue) -> None:
+        led.returned = ReturnedLeader(
+            self._clock,
+            lambda: {*self._nodes.present(), *self._nodes.running()},
+            lambda node, answer: self._ask_to_lead(node, led, answer),
+            *((can_be_elected,) if led.carrier is CarrierKind.LOG else ()),
+            is_damaged=self._formers.is_damaged(led.storage_id),
+        )
+        self.look_for_better_copies(led)
 
     def look_for_better_copies(self, led: LedQueue) -> None:
         """Go on with this node's copy as soon as no mirror can have more."""
@@ -333,12 +339,37 @@ class Leadership:
         known = (record.epoch, record.ballot)
 
         def answered(has_one: bool) -> None:
-            if has_one or not self._formers.is_damaged(led.storage_id):
-                answer(has_one)
-            else:
+            if has_one:
+                answer(True)
+            elif self._formers.is_damaged(led.storage_id):
                 self._copies.ask(TAKE_LEAD_FROM_DISK, *at, answer, *known)
+            else:
+                self._leader_calls.ask_for_more(led, node, answered_of_disk)
+
+        def answered_of_disk(has_more: bool) -> None:
+            if has_more:
+                self._lacks_messages(led, node)
+            else:
+                answer(False)
 
         self._copies.ask(TAKE_LEAD, *at, answered, *known)
+
+    def _lacks_messages(self, led: LedQueue, mirror: str) -> None:
+        """The end of the log was lost on the disk of this node, or that is an older copy of itself:
+        have a mirror lead, as if the disk had been found damaged."""
+        if self._formers.is_damaged(led.storage_id) or led.returned is None:
+            return
+        self._formers.is_lacking(led.storage_id)
+        log_event(
+            log,
+            logging.WARNING,
+            "leader_lacks_messages",
+            queue=led.queue.name,
+            vhost=led.queue.vhost_name,
+            mirror=mirror,
+            action="mirrors_in_sync_are_asked_to_lead",
+        )
+        self._begin_to_look(led)
 
     def reclaim(self, led: LedQueue, returned: ReturnedLeader | None = None) -> None:
         """No mirror has taken the lead: go on without the mirrors that the definition named."""

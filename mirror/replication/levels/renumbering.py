@@ -19,7 +19,8 @@ class LeaderChange(NamedTuple):
     """A change of leader. Per level: how far positions moved, and where the new leader went on.
 
     The new leader never got what the former one had from `tails` on, in the new positions. If it
-    was not in sync there are `firsts`, and it never got what is before these either. Of retained
+    was not in sync there are `firsts`, and it never got what is before these either. A leader that
+    was away and leads on has 0 there: its disk may have lost its end, and nothing else. Of retained
     messages a new leader that was in sync has all but those between the two positions `retained`.
     """
 
@@ -110,18 +111,20 @@ class Renumbering:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether a leader took over that was not in sync."""
+        """Whether a leader took over that was not in sync, or led on after it was away."""
         return any(step.firsts for step in self.steps)
 
     def up_to_gap(self, epoch: int) -> Gap | None:
-        """All steps since that epoch, up to the first of a leader that was not in sync, as one.
+        """All steps since that epoch, up to the first of a leader that was not in sync, as one. If
+        there is none, up to the first of a leader that was away.
 
         Only the next step if all leaders were in sync; None if the steps are not known.
         """
         if not self._is_known(epoch):
             return None
         steps = [step for step in self.steps if step.epoch > epoch]
-        gap = next((number for number, step in enumerate(steps) if step.firsts), 0)
+        gaps = [number for number, step in enumerate(steps) if step.firsts]
+        gap = next((number for number in gaps if any(steps[number].firsts)), min(gaps, default=0))
         steps = steps[: gap + 1]
         if not steps or len({len(step.shifts) for step in steps}) > 1:
             return None
