@@ -309,10 +309,16 @@ class StreamLog(PublishConfirms):
         self.ready_bytes -= body_bytes
         self._counted = self._front = None
 
-    def forget_chunks(self) -> None:
-        """Forget the chunks that were read last, as when no consumer reads from the disk any
-        more."""
+    def forget_chunks(self, readers: Collection[int] = ()) -> None:
+        """Forget the chunks that were read last, but those in which one of these readers stands:
+        it goes on there when it has acknowledged something. Of many readers none is heeded."""
+        if not self._chunks:
+            return
+        chunks = list(self._chunks) if len(readers) <= CHUNKS_MAX else []
         self._chunks.clear()
+        self._chunks += [
+            chunk for chunk in chunks if any([chunk[0] <= at < chunk[1] for at in readers])
+        ]
 
     def arrived_at(self, position: int) -> float | None:
         """When a message arrived, in seconds since 1970; None if it is lost, or not on the disk

@@ -303,7 +303,7 @@ class StreamingQueue(LocalQueue):
             if turns.over and ready:
                 self._resume_soon()
                 return
-        log.forget_chunks()
+        log.forget_chunks(cursors.values())
         self._keep_the_tail()
 
     def _await_copy(self) -> None:

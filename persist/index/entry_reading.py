@@ -112,14 +112,14 @@ class EntryReader:
         """Entries that are read at once, because they stand together."""
         run: list[IndexEntry] = []
         start = end = file_id = 0
-        contiguous = False
+        contiguous_below = 0
         for entry in entries:
             place = entry.place
             offset = place & OFFSET_MASK
             if run and not (
-                contiguous
-                and place >> 32 == file_id
+                place >> 32 == file_id
                 and end <= offset <= end + GAP_BYTES_MAX
+                and offset < contiguous_below
                 and offset + entry.length - start <= READ_BYTES_MAX
             ):
                 yield run
@@ -127,7 +127,7 @@ class EntryReader:
             if not run:
                 start = offset
                 file_id = place >> 32
-                contiguous = self._context.store_of(place).contiguous(file_id)
+                contiguous_below = self._context.store_of(place).contiguous_below(file_id)
             end = offset + entry.length
             run.append(entry)
         if run:

@@ -37,6 +37,10 @@ from warren.persist.log.log_writer import FilePiece, file_name
 from warren.persist.log.store_context import StoreContext
 
 
+WHOLE_FILE = OFFSET_MASK + 1
+"""Behind every offset in a file."""
+
+
 class StoreFile:
     """One file of a store.
 
@@ -212,10 +216,13 @@ class MessageStore:
         """The present offset of the record that was written at `offset`. Raises `Damaged`."""
         return offset if file.moved is None else _moved_to(file.moved, offset)
 
-    def contiguous(self, file_id: int) -> bool:
-        """Whether records still stand in the order in which they were written, without gaps."""
+    def contiguous_below(self, file_id: int) -> int:
+        """The offset in the file before which all records are on the disk, in the order in which
+        they were written and without gaps; 0 if there is none."""
         file = self.files.get(file_id)
-        return file is not None and file.moved is None and not file.unwritten
+        if file is None or file.moved is not None:
+            return 0
+        return file.unwritten[0][0] if file.unwritten else WHOLE_FILE
 
     def _handle(self, file: StoreFile) -> File:
         key = (file.file_id, file.generation)

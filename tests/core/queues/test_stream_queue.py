@@ -14,7 +14,7 @@ from recorder import Recorder
 from warren.amqp.content_codec import AmqpContentCodec
 from warren.amqp.properties import encode_properties
 from warren.core.backing.queue_store import Batch
-from warren.core.backing.stream_log import StreamLog
+from warren.core.backing.stream_log import CHUNK_COUNT, StreamLog
 from warren.core.backing.stream_store import MemoryStreamStore
 from warren.core.backing.stream_tail import TAIL_BYTES
 from warren.core.definitions.records import VirtualHostRecord
@@ -165,6 +165,34 @@ def test_nothing_of_what_was_delivered_is_kept(vhost: VirtualHost, clock: Manual
     (held,) = reader.held
     assert len(held.body) < 20
     assert held.body_bytes == 1000
+    assert not queue.log._chunks
+
+
+def chunks_read(queue: StreamingQueue, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where the stream begins to read a chunk from its store, from now on."""
+    read, starts = queue.log._store.read_stored, []
+
+    def read_stored(start: int, *more: int) -> Batch:
+        starts.append(start)
+        return read(start, *more)
+
+    monkeypatch.setattr(queue.log._store, "read_stored", read_stored)
+    return starts
+
+
+def test_readers_that_take_a_chunk_bit_by_bit_have_it_read_once(
+    vhost: VirtualHost, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = stream(vhost)
+    publish_many(clock, queue, 2 * CHUNK_COUNT)
+    starts = chunks_read(queue, monkeypatch)
+    readers = [read(clock, queue, longstr("first"), prefetch=8) for _ in range(2)]
+    for _ in range(2 * CHUNK_COUNT // 8):
+        for reader in readers:
+            reader.ack_all()
+            clock.settle()
+    assert all(reader.offsets == list(range(2 * CHUNK_COUNT)) for reader in readers)
+    assert starts == [0, CHUNK_COUNT]
     assert not queue.log._chunks
 
 
