@@ -36,7 +36,6 @@ from warren.persist.layout.segment import Segment
 from warren.persist.log.log_writer import FilePiece, file_name
 from warren.persist.log.store_context import StoreContext
 
-
 WHOLE_FILE = OFFSET_MASK + 1
 """Behind every offset in a file."""
 

@@ -211,10 +211,6 @@ class ClusterNode(Broker):
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
         self.host = QueueHost(self.node, self.post, self.calls, self.mirroring, incarnation << 40)
 
-    def lacks_messages(self, storage_id: int) -> bool:
-        """Whether the node knows that a storage of its disk lacks messages."""
-        return self.mirroring._formers.is_damaged(storage_id)
-
     def lets_go(self) -> None:
         super().lets_go()
         for sessions in self.host._sessions.values():
@@ -477,6 +473,11 @@ class Cluster:
         for other in self.alive:
             if other != name:
                 self.connect(*sorted((name, other)))
+
+    def lacks_messages(self, name: str, storage_id: int) -> bool:
+        """Whether the node knows that a storage of its disk lacks messages; not if it is gone."""
+        node = self.nodes.get(name)
+        return node is not None and node.mirroring._formers.is_damaged(storage_id)
 
     def tidy_after(self, name: str) -> None:
         """The lease of a dead node has run out: the first node deletes what does not outlive it."""

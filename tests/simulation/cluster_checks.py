@@ -262,7 +262,7 @@ class Ledger:
             # It was away, too, and has what its disk has: all that is persistent.
             seen["a mirror led from its disk"] += 1
             before = earlier.leader
-            is_damaged = self._cluster[before].lacks_messages(earlier.storage_id(before))
+            is_damaged = self._cluster.lacks_messages(before, earlier.storage_id(before))
             is_away = before not in self._up() or self._has_just_come(before)
             assert is_damaged or is_away, (
                 f"MS26: {leader} leads {queue.name} from its disk: {earlier} -> {record}"
