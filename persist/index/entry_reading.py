@@ -4,8 +4,8 @@ Records that stand together in a file of the log are read at once. A record that
 is reported as a lost message; those around it are read all the same.
 
 A record that the disk does not give, because of an error of the system, may be whole: the error may
-pass. It is reported as unreadable, and stays on the disk. After many of them in a row the disk
-itself does not work, and the node ends rather than pass over all messages.
+pass. It is reported as unreadable, and stays on the disk. After many of them the disk itself does
+not work, and the node ends rather than pass over all messages.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class EntryReader:
             data = store.read(first.place, end - start)
         except (Damaged, OSError) as reason:
             return reason
-        if self._context.unreadable_in_a_row and store.is_on_disk(first.place):
-            self._context.unreadable_in_a_row = 0
+        if self._context.has_read_trouble and store.is_on_disk(first.place):
+            self._context.disk_gave_messages()
         return data
 
     def _runs(self, entries: list[IndexEntry]) -> Iterator[list[IndexEntry]]:

@@ -12,8 +12,9 @@ from warren.persist.layout.segment import Segment
 from warren.persist.log.message_store import MessageStore
 from warren.persist.log.store_context import StoreContext
 
-UNREADABLE_IN_A_ROW_MAX = 100
-"""A bad place on a disk is 4096 octets or a few times that, in which so many messages are rare."""
+UNREADABLE_MAX = 100
+"""Unreadable messages after which the disk does not work: a bad place on a disk is 4096 octets or a
+few times that, in which so many messages are rare. Two reads that succeed make up for one."""
 
 CLOCK_IS_SET_S = 1.0
 """Smaller differences come from readings at different moments, or from a clock that is slewed."""
@@ -28,7 +29,7 @@ class IndexContext:
     `in_turns` goes through work that may take long: it takes a step at once and the others in
     later turns of the loop. `report_lost` is told of a damaged message: queue, position, reason,
     and its octets. `on_unreadable` is told of one that the disk does not give, but may give later:
-    queue, position, and the error. `unreadable_in_a_row` counts these until something is read.
+    queue, position, and the error.
 
     `dirty` are the segments whose files are behind, `discarded` the files of segments that are not
     needed any more. `counted` are the delivery counts and dead marks of the queues that may have
@@ -60,7 +61,8 @@ class IndexContext:
         self.in_turns = in_turns
         self.report_lost = report_lost
         self.on_fault = store.on_fault
-        self.unreadable_in_a_row = 0
+        # In halves, so that a read that succeeds takes one off.
+        self._unreadable_halves = 0
         self._on_unreadable = on_unreadable
         self.dirty: dict[Segment, None] = {}
         self.discarded: dict[Path, None] = {}
@@ -72,13 +74,24 @@ class IndexContext:
     def store_of(self, place: int) -> MessageStore:
         return self.transient if place >= TRANSIENT else self.persistent
 
+    @property
+    def has_read_trouble(self) -> bool:
+        """Whether the disk did not give some of the messages that it was asked for lately."""
+        return self._unreadable_halves > 0
+
+    def disk_gave_messages(self) -> None:
+        """Note that a read succeeded, after some that did not."""
+        if self._unreadable_halves < 2 * UNREADABLE_MAX:
+            self._unreadable_halves -= 1
+
     def report_unreadable(self, queue_id: int, position: int, error: OSError) -> None:
         """Report that the disk does not give a message; end the node if that goes on."""
-        self.unreadable_in_a_row += 1
-        if self.unreadable_in_a_row <= UNREADABLE_IN_A_ROW_MAX:
-            self._on_unreadable(queue_id, position, error)
-        if self.unreadable_in_a_row == UNREADABLE_IN_A_ROW_MAX:
-            said = f"{self.unreadable_in_a_row} messages in a row: {error.strerror}"
+        if self._unreadable_halves >= 2 * UNREADABLE_MAX:
+            return
+        self._unreadable_halves += 2
+        self._on_unreadable(queue_id, position, error)
+        if self._unreadable_halves >= 2 * UNREADABLE_MAX:
+            said = f"{UNREADABLE_MAX} messages or more cannot be read: {error.strerror}"
             self.on_fault(OSError(error.errno, said, error.filename))
 
     def offset_s(self) -> float:

@@ -11,7 +11,7 @@ from disk import SimulatedDisk, SimulatedFile
 from stored_queues import OTHER, QUEUE, STORE, Node, bodies
 
 from warren.core.backing.variable_queue import LAZY_MODE, VariableQueue
-from warren.persist.index.index_context import UNREADABLE_IN_A_ROW_MAX
+from warren.persist.index.index_context import UNREADABLE_MAX
 from warren.persist.layout.format import SEGMENT_ENTRIES
 
 COUNT = 20
@@ -141,10 +141,35 @@ def test_a_purge_removes_what_cannot_be_read(node: Node) -> None:
 
 
 def test_a_disk_that_gives_nothing_ends_the_node_and_loses_nothing(node: Node) -> None:
-    expected = [b"%d" % number for number in range(2 * UNREADABLE_IN_A_ROW_MAX)]
+    expected = [b"%d" % number for number in range(2 * UNREADABLE_MAX)]
     node, queue = filled(node, expected)
     node.disk.fail_read(log_file(node))
     assert bodies(queue) == []
+    (fault,) = node.faults
+    assert isinstance(fault, OSError) and fault.errno == errno.EIO
+    assert bodies(restarted(node).queues[QUEUE]) == expected
+
+
+def test_a_disk_that_gives_every_second_message_ends_the_node(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [b"%d" % number for number in range(6 * UNREADABLE_MAX)]
+    node, _ = filled(node, expected)
+    read, count = SimulatedFile.read, 0
+
+    def read_or_not(file: SimulatedFile, offset: int, length: int) -> bytes:
+        nonlocal count
+        count += 1
+        if count % 2:
+            raise OSError(errno.EIO, "bad sector")
+        return read(file, offset, length)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedFile, "read", read_or_not)
+        index = node.stores[QUEUE]
+        start = index.recovered().start
+        for position in range(start, start + len(expected)):
+            index.read(position, position + 1, 1, 1)
     (fault,) = node.faults
     assert isinstance(fault, OSError) and fault.errno == errno.EIO
     assert bodies(restarted(node).queues[QUEUE]) == expected
@@ -185,7 +210,7 @@ def test_an_index_that_is_away_for_a_while_ends_the_node_and_costs_nothing(
 
 
 def test_what_is_still_in_memory_says_nothing_of_the_disk(node: Node) -> None:
-    expected = [b"%d" % number for number in range(UNREADABLE_IN_A_ROW_MAX)]
+    expected = [b"%d" % number for number in range(UNREADABLE_MAX)]
     node, _ = filled(node, expected)
     node.disk.fail_read(log_file(node))
     node.publish(b"on its way to the disk", OTHER)
