@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from warren.amqp.delivery_limit import DeliveryLimit
 from warren.amqp.frames import END, HEAD, METHOD, OVERHEAD, FrameHeads, content_frames
@@ -233,12 +233,11 @@ class ChannelConsumer(Consumer):
         tag_and_bit = _pack_tag_and_bit(delivery_tag, redelivered)
         header = envelope.header
         size = len(body)
-        if not 0 < size <= self._room:
-            self._output += (head, tag_and_bit, address, END)
-            frame_max = channel.connection.frame_max
-            self._output += content_frames(channel.number, header, body, frame_max)
-            return
         header_head = channel.header_heads[len(header)]
+        if not 0 < size <= self._room:
+            self._output += (head, tag_and_bit, address, header_head, header)
+            self._write_in_frames(body)
+            return
         body_head = channel.body_heads[size]
         self._output += (
             head,
@@ -255,6 +254,17 @@ class ChannelConsumer(Consumer):
             self._head = head
             self._tail = b"".join((b"\x00", address, header_head, header, body_head))
         self._last_envelope = envelope
+
+    def _write_in_frames(self, body: bytes) -> None:
+        """Write a body of no frame, or of several, behind the payload of its content header. Its
+        octets are not copied: it may have a hundred megabytes."""
+        heads, room = self._channel.body_heads, self._room
+        output, octets = self._output, memoryview(body)
+        for start in range(0, len(body), room):
+            # The code that writes the parts takes any bytes-like object.
+            piece = cast(bytes, octets[start : start + room])
+            output += (heads[len(piece)], piece)
+        output.append(END)
 
 
 class LeavingConsumer(ChannelConsumer):

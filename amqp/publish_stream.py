@@ -9,7 +9,8 @@ and it is an ordinary publish, it is recognised by its octets, without decoding 
 - the content header is stepped through once for the properties that publishing needs; a header that
   equals the last one in all octets that decide these is not stepped through again;
 - to a headers exchange, the headers that its bindings ask for are decoded, and lead to the queues;
-- then the body is cut out, if there is one, and the publish is gathered with those before it.
+- then the body is cut out, or put together where it comes in several frames, and the publish is
+  gathered with those before it.
 
 The publishes gathered go to the queues when no further publish can be taken, or when there are
 enough of them (`gathered_publishes.py`). So a queue and its consumers get many messages at a time,
@@ -17,8 +18,8 @@ which costs less for each.
 
 All other publishes are left alone, before any part of them is carried out, and go the general way
 (`Connection`, `Channel.publish`), which answers them properly: publishes that are incomplete, not
-allowed, malformed or too large; those with a body of several frames; those with CC, BCC or a direct
-reply address; and publishes that an observer must see one by one, or that come during an alarm.
+allowed, malformed or too large; those with CC, BCC or a direct reply address; and publishes that an
+observer must see one by one, or that come during an alarm.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from functools import cache
 
 from warren.amqp.channel import Channel
 from warren.amqp.channel_owner import ChannelOwner
-from warren.amqp.frames import FRAME_END, HEADER, METHOD, OVERHEAD
+from warren.amqp.frames import BODY, FRAME_END, HEAD, HEADER, METHOD, OVERHEAD
 from warren.amqp.gathered_publishes import GatheredPublishes, Gathering
 from warren.amqp.properties import EXPIRATION_AT, EXPIRING, PERSISTENT, PRIORITY, UNUSUAL, ordinary
 from warren.amqp.publishing import QUEUES_AT_ONCE, Route
@@ -46,6 +47,10 @@ octets, such as those with the headers table of a task, are hardly ever the same
 
 PUBLISH_MIN = 40
 """A lower limit of the octets of a publish: its three frames take more."""
+
+PIECE_MIN = 1024
+"""Octets of each frame of a body but the last. Bodies in smaller frames cost more for their frames,
+and go the general way, which counts them."""
 
 _METHOD_HEAD = struct.Struct(">BHII")
 """Type, channel and payload size of a method frame; class and method."""
@@ -147,10 +152,10 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
                 or data[stop] != FRAME_END
                 or not data.startswith(body_heads[body_size], body_at - OVERHEAD)
             ):
-                # A publish without a body ends with its content header.
-                stop = body_at - OVERHEAD
-                if body_size or stop >= end or data[stop] != FRAME_END:
+                found_body = _body_in_frames(channel, data, body_at - OVERHEAD, end, body_size)
+                if found_body is None:
                     break
+                stop, body = found_body
             header = data[at + OVERHEAD - 1 : body_at - OVERHEAD]
             if not is_like:
                 found, decided = ordinary(header, flags, user)
@@ -174,13 +179,13 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
                     deciding = header[_FLAGS_AT:decided]
                 else:
                     start = _NOTHING_BEGINS_SO
-            if header != last_header or not body_size:
+            if header != last_header or stop - body_at != body_size:
                 envelope = Envelope(
                     exchange_name, routing_key, header, persistent, priority, lives_ms, (), address
                 )
                 last_header = header
                 envelopes.append(envelope)
-                bodies.append(data[body_at:stop])
+                bodies.append(data[body_at:stop] if stop - body_at == body_size else body)
                 pos = stop + 1
             else:
                 # A client that sends the same header twice may send it many times.
@@ -195,6 +200,31 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
         break
     gathering.hand_over()
     return pos
+
+
+def _body_in_frames(
+    channel: Channel, data: bytes, at: int, end: int, body_size: int
+) -> tuple[int, bytes] | None:
+    """The offset of the last octet of a publish whose content header ends at `at`, and its body: of
+    no frame, or of several. None if not all of it is there, or it has to be refused."""
+    frame_room = channel.connection.frame_max - OVERHEAD
+    if at + body_size >= end or body_size > channel.body_size_max or data[at] != FRAME_END:
+        return None
+    pieces: list[memoryview] = []
+    octets, left = memoryview(data), body_size
+    while left:
+        begin = at + 1 + HEAD.size
+        if begin >= end:
+            return None
+        kind, number, size = HEAD.unpack_from(data, at + 1)
+        at = begin + size
+        if not min(left, PIECE_MIN) <= size <= min(left, frame_room):
+            return None
+        if kind != BODY or number != channel.number or at >= end or data[at] != FRAME_END:
+            return None
+        pieces.append(octets[begin:at])
+        left -= size
+    return at, b"".join(pieces)
 
 
 def _take_alike(

@@ -171,6 +171,19 @@ def run(channel: int, count: int, size: int = 5, key: str = "q") -> bytes:
     )
 
 
+def in_frames(channel: int, *sizes: int, announced: int | None = None) -> bytes:
+    """A publish whose body comes in frames of these sizes."""
+    size = sum(sizes) if announced is None else announced
+    return (
+        method_frame(channel, commands.Basic.Publish, routing_key="q")
+        + Frame(HEADER, channel, content_header(size)).octets
+        + b"".join(
+            Frame(BODY, channel, bytes((number,)) * size).octets
+            for number, size in enumerate(sizes)
+        )
+    )
+
+
 def keys(channel: int, *keys: str, mandatory: bool = False) -> bytes:
     """Publishes to a topic exchange, with these keys."""
     return b"".join(
@@ -234,6 +247,32 @@ STREAMS = {
     + method_frame(2, commands.Queue.Delete, queue="q")
     + run(2, 3),
     "bodies of several frames": run(1, 3, size=4089) + run(2, 2, size=9000),
+    "bodies in frames of many sizes": in_frames(1, 1024, 1024, 5)
+    + in_frames(2, 2000, 1, 2047)
+    + in_frames(2, 4088, 4088, 4088, 1)
+    + in_frames(3, 4088, 4087)
+    + in_frames(1, 5, 4000)
+    + method_frame(3, commands.Tx.Commit)
+    + in_frames(2, 4088, 4088)
+    + run(1, 2)
+    + in_frames(2, 4088, 4089),
+    "a body of several frames of which one is another's": run(1, 2)
+    + in_frames(1, 4088, 4088)[:-4096]
+    + Frame(BODY, 2, b"x" * 4088).octets
+    + run(1, 2),
+    "a body of several frames with a wrong end": run(1, 2)
+    + in_frames(2, 4088, 3000)[:-1]
+    + b"\x00"
+    + run(1, 2),
+    "a body of several frames that is longer than announced": run(1, 2)
+    + in_frames(2, 4088, 3000, announced=7087)
+    + run(2, 2),
+    "a body of several frames that is interrupted": run(1, 2)
+    + in_frames(2, 4088, 3000)[:-3008]
+    + Frame(8, 0, b"").octets
+    + in_frames(2, 4088, 3000)[-3008:]
+    + in_frames(1, 4088, 3000)[:-3008]
+    + run(1, 2),
     "empty bodies": run(1, 3, size=0)
     + run(2, 3, size=0)
     + run(2, 2)
