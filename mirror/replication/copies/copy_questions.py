@@ -109,7 +109,7 @@ class CopyQuestions:
         record = self._definitions.record_of(copy.key, queue_id)
         if record is None or (record.epoch, record.ballot) != (epoch, ballot):
             return None
-        return any(own > end for own, end in zip(copy.mirror.ends(), ends, strict=False))
+        return copy.mirror.from_disk.has_behind(ends)
 
     async def _take_lead_from_disk(self, node: str, queue_id: int, epoch: int, ballot: int) -> bool:
         """The leader was away, and its disk lacks messages. Take the lead if this copy was on disk

@@ -145,6 +145,11 @@ class FormerCopy:
         ends = zip(self.ends(), self._deltas, strict=True)
         return [EMPTY if end is None else end - delta for end, delta in ends]
 
+    def has_behind(self, ends: Sequence[int]) -> bool:
+        """Whether a level has messages from its end on, in the positions of the leader."""
+        levels = zip(self.levels, ends, self._deltas, strict=False)
+        return any(_first_from(level, end + delta) is not None for level, end, delta in levels)
+
     def take(self, level: int, start: int, count: int) -> list[Message]:
         """Messages by their positions in the former epoch. Raises `CopyLost` if one is gone."""
         at = start + self._deltas[level]
