@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from stopped_cluster import StoppedCluster
 
+from warren.mirror.replication.copies import copy_questions
 from warren.mirror.replication.copies.copy_here import LEADER_MAY_COME_S
 from warren.mirror.replication.copies.lost_and_found import LOST_AND_FOUND
 from warren.mirror.replication.elections.returned_leader import MIRROR_MAY_COME_S, RECLAIM_S
@@ -135,3 +136,16 @@ def test_a_mirror_that_comes_late_and_has_no_more_puts_nothing_there(carrier: st
     assert cluster.record().leader == "a" and is_at_rest(cluster)
     assert [body for body, _ in cluster.bodies()] == [*BODIES, b"new"]
     assert LOST_AND_FOUND not in cluster["a"].node.vhosts["/"].queues
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_the_leader_goes_on_if_its_mirrors_are_of_an_earlier_version(
+    carrier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These do not know the question whether they have more."""
+    monkeypatch.setattr(copy_questions, "HAS_MORE_ON_DISK", "not asked yet")
+    cluster = killed_with(carrier, *BODIES)
+    cluster.start_again("a", "b", "c")
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader == "a" and is_at_rest(cluster)
+    assert [body for body, _ in cluster.bodies()] == BODIES
