@@ -5,10 +5,11 @@ through this interface, so that a simulated disk can stand in for it and lose po
 
 What durability takes, as POSIX has it and the simulated disk enforces:
 
-- what `write` wrote is durable after `sync` of that file, or `sync_files` with its path;
+- what `write` wrote is durable after `sync` of that file, or `sync_files` with its path; what
+  `write_synced` wrote is when it returns;
 - an entry made by `create`, `rename` or `remove` is durable after `sync_directory`;
-- after an error of `sync` nothing is known about what was written since the last good one, and a
-  later success means nothing for it: the data must be written again, elsewhere.
+- after an error of `sync` or `write_synced` nothing is known about what was written since the last
+  good one, and a later success means nothing for it: the data must be written again, elsewhere.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+_SYNCED: int | None = getattr(os, "RWF_DSYNC", None)
+"""The flag of a write that returns when its octets are durable; None where Python has none."""
+
+NO_SYNCED_WRITES = (errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors of systems that know no such write."""
+
 SYNC_ONE_BY_ONE_MAX = 16
 """Files up to this many are synced one by one, more by one sync of the whole file system."""
 
@@ -29,6 +36,11 @@ class File(Protocol):
 
     def write(self, offset: int, data: bytes) -> None:
         """Write all of the data at the offset; after an error any part of it may be there."""
+        ...
+
+    def write_synced(self, offset: int, data: bytes) -> None:
+        """`write`, and return when these octets are durable, and the size of the file. Octets that
+        were written before without a sync need not be."""
         ...
 
     def read(self, offset: int, size: int) -> bytes:
@@ -102,6 +114,22 @@ class RealFile:
                 written += os.pwrite(self._fd, memoryview(data)[written:], offset + written)
         except OSError as error:
             raise self._named(error) from None
+
+    def write_synced(self, offset: int, data: bytes) -> None:
+        if _SYNCED is None:
+            self.write(offset, data)
+            self.sync()
+            return
+        try:
+            written = os.pwritev(self._fd, [data], offset, _SYNCED)
+            while written < len(data):
+                rest = memoryview(data)[written:]
+                written += os.pwritev(self._fd, [rest], offset + written, _SYNCED)
+        except OSError as error:
+            if error.errno not in NO_SYNCED_WRITES:
+                raise self._named(error) from None
+            self.write(offset, data)
+            self.sync()
 
     def read(self, offset: int, size: int) -> bytes:
         try:

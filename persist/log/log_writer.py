@@ -4,8 +4,9 @@ Answerable for the octets on the disk: a file is created with its header, grows 
 closed with a footer. `write` returns when the pieces are durable (or, in the transient store,
 handed to the operating system). After an error `write` is called with the same pieces again.
 
-A sync takes less time if the file does not grow. So when small pieces come one by one, the file is
-given room for the next ones: zeros behind its end, over which they are written.
+A piece is written and synced in one call of the system: after each call the thread has to wait for
+the loop. A sync takes less time if the file does not grow. So when small pieces come one by one,
+the file is given room for the next ones: zeros behind its end, over which they are written.
 
 After a failed sync nothing is known about what was written since the last good one. The file is
 then replaced by its next generation: what was durable is copied, the piece is written after it,
@@ -15,6 +16,7 @@ its readers know of the new one.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +38,8 @@ from warren.persist.log.log_reader import ROOM_BYTES
 log = logging.getLogger("warren.storage")
 
 COPY_BYTES = 1 << 20
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 SMALL_BYTES = 4096
 SMALL_IN_A_ROW = 8
@@ -71,6 +75,9 @@ class LogWriter:
         self._batches = 0
         self._crc = 0
         self._doubtful = False
+        # Whether the file has octets that are not synced, so that the next piece is written first,
+        # and then the whole file is synced.
+        self._is_unsynced = False
         self._small = 0
         self._room_end = 0
 
@@ -100,22 +107,41 @@ class LogWriter:
         if self._doubtful:
             self._replace(piece)
         else:
-            assert self._file is not None
-            self._file.write(piece.offset, piece.data)
-            self._small = self._small + 1 if len(piece.data) <= SMALL_BYTES else 0
-            if self._small >= SMALL_IN_A_ROW:
-                self._make_room(piece.offset + len(piece.data))
-            self._sync(self._file)
+            self._add(piece.offset, piece.data)
         self._crc = crc32(piece.data, self._crc)
         self._end = piece.offset + len(piece.data)
         self._batches += 1
         if piece.seals:
             self._write_footer()
 
+    def _add(self, offset: int, data: bytes) -> None:
+        """Write octets at the end of the file, and sync them."""
+        assert self._file is not None
+        end = offset + len(data)
+        self._small = self._small + 1 if len(data) <= SMALL_BYTES else 0
+        wants_room = self._small >= SMALL_IN_A_ROW and end > self._room_end
+        if not self._durable:
+            self._file.write(offset, data)
+        elif self._is_unsynced or wants_room:
+            self._file.write(offset, data)
+            if wants_room:
+                self._make_room(end)
+            self._sync(self._file)
+        else:
+            self._write_synced(self._file, offset, data)
+
+    def _write_synced(self, file: File, offset: int, data: bytes) -> None:
+        try:
+            file.write_synced(offset, data)
+        except OSError as error:
+            # A disk without room has not taken the octets, and takes the same ones later. After
+            # other errors they may be lost though the next sync succeeds.
+            self._is_unsynced = True
+            self._doubtful = error.errno not in NO_ROOM
+            raise
+
     def _make_room(self, end: int) -> None:
         """Give the file room behind `end`, where its octets end after the next sync."""
-        if end <= self._room_end or not self._durable:
-            return
         assert self._file is not None
         self._small = 0
         self._room_end = end + ROOM_BYTES
@@ -154,6 +180,7 @@ class LogWriter:
         self._batches = 0
         self._crc = crc32(first)
         self._doubtful = False
+        self._is_unsynced = True
         self._small = self._room_end = 0
 
     def _write_footer(self) -> None:
@@ -178,6 +205,7 @@ class LogWriter:
             except OSError:
                 self._doubtful = True
                 raise
+            self._is_unsynced = False
 
     def _replace(self, piece: FilePiece) -> None:
         """Write the file anew, up to and with this piece, as its next generation."""
@@ -205,5 +233,5 @@ class LogWriter:
         self._file.close()
         self._file = fresh
         self._header = header
-        self._doubtful = False
+        self._doubtful = self._is_unsynced = False
         self._small = self._room_end = 0

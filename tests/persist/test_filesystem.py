@@ -13,7 +13,13 @@ from disk import SimulatedDisk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.persist.disk.filesystem import SYNC_ONE_BY_ONE_MAX, File, FileSystem, RealFileSystem
+from warren.persist.disk.filesystem import (
+    NO_SYNCED_WRITES,
+    SYNC_ONE_BY_ONE_MAX,
+    File,
+    FileSystem,
+    RealFileSystem,
+)
 
 
 @pytest.fixture(params=["real", "simulated"])
@@ -118,6 +124,7 @@ def test_a_file_opened_for_reading_is_not_written(filesystem: FileSystem, direct
 USES: list[Callable[[File], object]] = [
     lambda file: file.read(0, 1),
     lambda file: file.write(0, b"x"),
+    lambda file: file.write_synced(0, b"x"),
     lambda file: file.truncate(0),
     lambda file: file.sync(),
     lambda file: file.size(),
@@ -265,7 +272,10 @@ def test_sync_files_leaves_them_as_they_are(
 OPERATIONS = st.lists(
     st.one_of(
         st.tuples(
-            st.just("write"), st.sampled_from("ab"), st.integers(0, 1500), st.integers(0, 1200)
+            st.sampled_from(["write", "write_synced"]),
+            st.sampled_from("ab"),
+            st.integers(0, 1500),
+            st.integers(0, 1200),
         ),
         st.tuples(st.just("truncate"), st.sampled_from("ab"), st.integers(0, 1500), st.just(0)),
         st.tuples(
@@ -312,6 +322,8 @@ def outcome(
             file = filesystem.open(path)
             if verb == "write":
                 file.write(offset, bytes([at + 1]) * size)
+            elif verb == "write_synced":
+                file.write_synced(offset, bytes([at + 1]) * size)
             elif verb == "truncate":
                 file.truncate(offset)
             else:
@@ -345,6 +357,44 @@ def test_a_write_the_system_cuts_short_is_continued(
     file.write(1, b"0123456789")
     assert file.read(0, 100) == b"\x000123456789"
     assert file.read(2, 5) == b"12345"
+    file.close()
+
+
+def test_a_synced_write_is_one_call_and_is_continued_where_the_system_cuts_it_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwritev, flags = os.pwritev, []
+
+    def cut_short(fd: int, parts: list[bytes], offset: int, how: int) -> int:
+        flags.append(how)
+        return pwritev(fd, [parts[0][:6]], offset, how)
+
+    monkeypatch.setattr(os, "pwritev", cut_short)
+    file = RealFileSystem().create(tmp_path / "a")
+    file.write_synced(0, b"0123456789")
+    assert file.read(0, 100) == b"0123456789"
+    assert flags == [os.RWF_DSYNC] * 2
+    file.close()
+
+
+@pytest.mark.parametrize("number", NO_SYNCED_WRITES)
+def test_a_system_that_knows_no_synced_writes_writes_and_syncs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fdatasync, synced = os.fdatasync, []
+
+    def refused(*arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    def noted(fd: int) -> None:
+        synced.append(os.pread(fd, 10, 0))
+        fdatasync(fd)
+
+    monkeypatch.setattr(os, "pwritev", refused)
+    monkeypatch.setattr(os, "fdatasync", noted)
+    file = RealFileSystem().create(tmp_path / "a")
+    file.write_synced(0, b"abc")
+    assert synced == [b"abc"]
     file.close()
 
 

@@ -80,6 +80,15 @@ class SimulatedFile:
             lambda whole: self._disk._write(self._file, self._path, offset, data, whole),
         )
 
+    def write_synced(self, offset: int, data: bytes) -> None:
+        self.write(offset, data)
+        self._disk._step(
+            f"sync {self._path} {offset} {len(data)}",
+            lambda whole: self._disk._sync(
+                self._file, self._path, whole, range(offset, offset + len(data))
+            ),
+        )
+
     def read(self, offset: int, size: int) -> bytes:
         self._check()
         if offset < 0:
@@ -360,14 +369,18 @@ class SimulatedDisk:
         if file.linked:
             self._used += len(file.cache) - before
 
-    def _sync(self, file: StoredFile, path: str, whole: bool) -> None:
+    def _sync(self, file: StoredFile, path: str, whole: bool, octets: range = EVERYWHERE) -> None:
         if not whole:
             return
         if self._failing_syncs.is_now():
             file.fail_sync()
             raise self._failed(errno.EIO, path)
-        if not self.lying:
+        if self.lying:
+            return
+        if octets is EVERYWHERE:
             file.sync()
+        else:
+            file.sync_range(octets.start, octets.stop)
 
     def _sync_files(self, keys: list[str], whole: bool) -> None:
         """As many as come before the power fails, and in the end their directories."""

@@ -97,6 +97,15 @@ class StoredFile:
         self._lost = {sector for sector in self._lost if sector < end}
         self._sizes.clear()
 
+    def sync_range(self, start: int, end: int) -> None:
+        """These octets are durable, and the size. Of others that are dirty nothing is known."""
+        synced = self._dirty.intersection(range(start // SECTOR_BYTES, _sectors(end)))
+        self._persist(synced)
+        self._dirty -= synced
+        _resize(self._disk, _sectors(len(self.cache)) * SECTOR_BYTES)
+        self._disk_size = len(self.cache)
+        self._sizes.clear()
+
     def fail_sync(self) -> None:
         """What was to be synced will not be, and the next sync does not know of it."""
         self._lost |= self._dirty

@@ -34,6 +34,19 @@ def test_synced_octets_survive_in_a_sector_that_is_written_on() -> None:
         assert set(left[100:]) <= {0, ord("u")}
 
 
+def test_a_synced_write_is_durable_and_what_was_written_before_it_need_not_be() -> None:
+    seen = set()
+    for disk in disks():
+        file = durable(disk, A, b"o" * SECTOR_BYTES)
+        file.write(0, b"n" * SECTOR_BYTES)
+        file.write_synced(SECTOR_BYTES, b"s" * 100)
+        disk.crash()
+        left = content(disk, A)
+        assert left[SECTOR_BYTES:] == b"s" * 100
+        seen.add(left[:1])
+    assert seen == {b"o", b"n"}
+
+
 def test_sectors_that_were_not_synced_are_kept_lost_or_torn_each_on_its_own() -> None:
     seen = set()
     for disk in disks():
