@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Protocol
 
 from warren.core.exchanges.delay import when_due
@@ -45,11 +45,12 @@ from warren.core.vhosts.node_counts import Death, NodeCounts
 
 log = logging.getLogger("warren.queue")
 
-BURIAL_US = 10
-"""The cost of a burial: headers are decoded, get a death, are encoded again, and routed."""
+BURIAL_US = 15
+"""The cost of a burial: headers are decoded, get a death, are encoded again, and routed to a queue.
+"""
 
 TOGETHER_US = 8
-"""The same, with one queue, for messages that died together."""
+"""The same for messages that died together."""
 
 TOGETHER_MAX = 64
 TOGETHER_BYTES = 256 << 10
@@ -76,7 +77,7 @@ KEPT_AGAIN_S = 10.0
 between."""
 
 QUEUE_US = 5
-"""The cost of each queue that takes the dead letter."""
+"""The cost of each further queue that takes the dead letter."""
 
 
 HAPPENED = Event()
@@ -406,36 +407,46 @@ class Burials:
     ) -> None:
         """Publish these dead letters. If finding the queues of one takes more than a turn, it waits
         in the line with those behind it."""
-        queue, routes = dead.queue, self._routes
-        died_at, settings = self._clock.wall_time(), dead.settings
         letters = _Letters()
-        found: dict[str, tuple[Queue, ...] | None] = {}
+        by_key = cache(partial(self._routes.queues_by_key, exchange))
         for place, message in enumerate(messages):
-            envelope, keys, avoided = self._envelopes.of(
-                message.envelope, queue.name, dead.reason, settings, died_at
-            )
             try:
-                if keys[0] not in found:
-                    found[keys[0]] = routes.queues_by_key(exchange, keys[0])
-                targets = found[keys[0]] if len(keys) == 1 else None
-                if targets is None:
-                    targets = routes.queues_for(exchange, keys, envelope.header)
+                envelope, keys, targets = self._dead_letter(dead, exchange, message, by_key)
             except Unfinished:
                 dead.messages.extendleft(reversed(messages[place:]))
                 self._turns.spend(TURN_US)
                 break
-            if avoided:
-                targets = tuple([target for target in targets if target.name not in avoided])
-            header_us = max(0, len(envelope.header) - FIRST_DEATH_OCTETS) // HEADER_OCTETS_PER_US
-            self._turns.spend(TOGETHER_US + header_us + QUEUE_US * (len(targets) - 1))
-            if exchange.name == DEFAULT_EXCHANGE:
-                routes.reply(envelope, message.body, keys)
-            routes.histories.keep(exchange, keys, envelope, message.body)
+            self._routes.histories.keep(exchange, keys, envelope, message.body)
             if targets != letters.targets:
                 letters.hand_over(self._succession)
                 letters.targets = targets
-            letters.add(envelope, message.body, self._keeper(queue, message))
+            letters.add(envelope, message.body, self._keeper(dead.queue, message))
         letters.hand_over(self._succession)
+
+    def _dead_letter(
+        self,
+        dead: _Dead,
+        exchange: Exchange,
+        message: Message,
+        by_key: Callable[[str], tuple[Queue, ...] | None] | None = None,
+    ) -> tuple[Envelope, tuple[str, ...], tuple[Queue, ...]]:
+        """The dead letter of a message, its routing keys, and the queues that it goes to. Raises
+        `Unfinished`, with nothing done. `by_key` knows the queues of messages with one key that
+        died together."""
+        envelope, keys, avoided = self._envelopes.of(
+            message.envelope, dead.queue.name, dead.reason, dead.settings, self._clock.wall_time()
+        )
+        targets = None if by_key is None or len(keys) > 1 else by_key(keys[0])
+        if targets is None:
+            targets = self._routes.queues_for(exchange, keys, envelope.header)
+        if avoided:
+            targets = tuple([target for target in targets if target.name not in avoided])
+        header_us = max(0, len(envelope.header) - FIRST_DEATH_OCTETS) // HEADER_OCTETS_PER_US
+        burial_us = BURIAL_US if by_key is None else TOGETHER_US
+        self._turns.spend(burial_us + header_us + QUEUE_US * (len(targets) - 1))
+        if exchange.name == DEFAULT_EXCHANGE:
+            self._routes.reply(envelope, message.body, keys)
+        return envelope, keys, targets
 
     def _is_stalled(self, queue: LocalQueue) -> bool:
         """Whether dead letters of the queue have to wait, as too many are on the way."""
@@ -445,41 +456,30 @@ class Burials:
     def _publish(self, dead: _Dead, message: Message, done: Callable[[], None]) -> None:
         """Publish a dead letter. Raises `Unfinished`, with nothing done, if finding the queues
         takes more than a turn."""
-        queue, reason, settings = dead.queue, dead.reason, dead.settings
+        queue, routes = dead.queue, self._routes
         if queue.settings.delays is not None:
             self._send_on(queue, queue.settings.delays, message, done)
             return
-        routes = self._routes
         insists = queue.settings.keeps_dead and not queue.deleted
-        exchange = routes.exchanges.get(settings.dead_letter_exchange or DEFAULT_EXCHANGE)
+        exchange = routes.exchanges.get(dead.settings.dead_letter_exchange or DEFAULT_EXCHANGE)
         if exchange is None:
             if insists:
                 self._keep(dead, message, done)
             else:
                 done()
             return
-        envelope, keys, circle = self._envelopes.of(
-            message.envelope, queue.name, reason, settings, self._clock.wall_time()
-        )
-        if exchange.name == DEFAULT_EXCHANGE:
-            routes.reply(envelope, message.body, keys)
-        targets = routes.queues_for(exchange, keys, envelope.header)
-        if circle:
-            targets = tuple([target for target in targets if target.name not in circle])
-        header_us = max(0, len(envelope.header) - FIRST_DEATH_OCTETS) // HEADER_OCTETS_PER_US
-        self._turns.spend(BURIAL_US + header_us + QUEUE_US * len(targets))
+        envelope, keys, targets = self._dead_letter(dead, exchange, message)
         if routes.observer is not None:
             routes.observer.dead_lettered(queue, envelope, targets)
-        if not insists:
-            routes.histories.keep(exchange, keys, envelope, message.body)
-            self._succession.publish(targets, envelope, message.body, done)
-        elif targets:
-            routes.histories.keep(exchange, keys, envelope, message.body)
-            arrived = partial(self._has_arrived, done)
+        keep = None
+        if insists:
             keep = partial(self._keep, dead, message, done)
-            self._succession.publish(targets, envelope, message.body, arrived, keep)
-        else:
-            self._keep(dead, message, done)
+            if not targets:
+                keep()
+                return
+            done = partial(self._has_arrived, done)
+        routes.histories.keep(exchange, keys, envelope, message.body)
+        self._succession.publish(targets, envelope, message.body, done, keep)
 
     def _send_on(
         self, queue: LocalQueue, delayed: str, message: Message, done: Callable[[], None]
@@ -492,7 +492,7 @@ class Burials:
         envelope = when_due(message.envelope, self._codec)
         keys = envelope.routing_keys
         targets = self._routes.queues_for(exchange, keys, envelope.header)
-        self._turns.spend(BURIAL_US + QUEUE_US * len(targets))
+        self._turns.spend(BURIAL_US + QUEUE_US * (len(targets) - 1))
         if self._routes.observer is not None:
             self._routes.observer.sent_on(queue, envelope, targets)
         self._routes.histories.keep(exchange, keys, envelope, message.body)
