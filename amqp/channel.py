@@ -27,6 +27,7 @@ from warren.amqp.errors import (
     UnexpectedFrame,
     no_content_header,
     refused_header,
+    too_large,
 )
 from warren.amqp.frames import BODY as BODY_FRAME
 from warren.amqp.frames import END, FRAME_US, FrameHeads
@@ -61,9 +62,6 @@ if TYPE_CHECKING:
     from warren.amqp.reply_consumer import ReplyConsumer
     from warren.amqp.transaction import Transaction
     from warren.core.vhosts.vhost import VirtualHost
-
-MESSAGE_SIZE_CAP = 536_870_912
-"""The largest message that any configuration allows."""
 
 NO_ROUTE = 312
 
@@ -160,7 +158,7 @@ class Channel:
         self._body_left = 0
         self._body = bytearray()
         # The largest body accepted, in octets.
-        self.body_size_max = min(connection.settings.max_message_size, MESSAGE_SIZE_CAP)
+        self.body_size_max = connection.settings.max_message_size
         # The heads of its content frames, each with the end of the frame before.
         self.header_heads = FrameHeads(HEADER_FRAME, number, before=END)
         self.body_heads = FrameHeads(BODY_FRAME, number, before=END)
@@ -293,7 +291,7 @@ class Channel:
             self._body += payload
             payload, self._body = cast(bytes, self._body), bytearray()
         if self._body_size > self.body_size_max:
-            raise self._too_large(self._body_size)
+            raise too_large(self._body_size, self.body_size_max)
         self.publish(self.publish_method, self.header, payload)
 
     def leads_to(self, header: bytes) -> Sequence[Queue]:
@@ -315,7 +313,7 @@ class Channel:
     def publish(self, method: bytes, header: bytes, body: bytes) -> None:
         """Publish a message: its method frame, the payload of its content header, and its body."""
         if len(body) > self.body_size_max:
-            raise self._too_large(len(body))
+            raise too_large(len(body), self.body_size_max)
         try:
             addressed = self._addressed(method, header)
         except Unfinished:
@@ -383,12 +381,6 @@ class Channel:
                 self.unroutable(route, envelope, body)
         if confirms is not None:
             confirms.record(publish_seq, answers)
-
-    def _too_large(self, size: int) -> PreconditionFailed:
-        configured = "configured " if self.body_size_max < MESSAGE_SIZE_CAP else ""
-        return PreconditionFailed(
-            f"message size {size} is larger than {configured}max size {self.body_size_max}"
-        )
 
     def unroutable(self, route: Route, envelope: Envelope, body: bytes) -> None:
         """Return a publish that reached no queue if it is mandatory; otherwise drop it."""

@@ -26,6 +26,7 @@ from warren.core.errors import (
     ResourceLocked,
     Unsupported,
 )
+from warren.core.messages.message import MESSAGE_SIZE_CAP
 
 REPLY_TEXT_MAX = 255
 """The longest short string, in octets; a longer text is cut and ends in three dots."""
@@ -148,6 +149,11 @@ def refused_header(header: bytes) -> FrameError | UnexpectedFrame:
     if len(header) < 14:
         return FrameError(f"cannot decode {binary_text(header)}")
     return no_content_header()
+
+
+def too_large(size: int, size_max: int) -> PreconditionFailed:
+    configured = "configured " if size_max < MESSAGE_SIZE_CAP else ""
+    return PreconditionFailed(f"message size {size} is larger than {configured}max size {size_max}")
 
 
 def reply_to(error: BrokerError) -> tuple[int, str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from warren.amqp.frames import FRAME_MIN_SIZE
 from warren.config import (
     CERTIFICATE_NAME_TYPES,
     CERTIFICATE_NAMES,
@@ -28,13 +29,11 @@ from warren.config import (
     parse_processes,
 )
 from warren.core.access.password import ALGORITHMS
+from warren.core.messages.message import MESSAGE_SIZE_CAP
 from warren.core.patterns.pattern import compile_permission
 from warren.core.resources.information_unit import parse_bytes
 from warren.core.resources.memory_monitor import Absolute, Fraction
 
-FRAME_MIN = 4096
-# RabbitMQ's upper limit of the message size; no configuration can exceed it.
-MESSAGE_SIZE_CAP = 536_870_912
 FIFTY_DAYS_MS = 50 * 24 * 3600 * 1000
 UNIT_BITS = {"k": 10, "m": 20, "g": 30}
 SECRET_BYTES_MIN = 16
@@ -142,7 +141,7 @@ def _boolean(text: str) -> bool:
 
 def _frame_max(text: str) -> int:
     number: int = _number(0)(text)
-    if 0 < number < FRAME_MIN:
+    if 0 < number < FRAME_MIN_SIZE:
         raise ValueError(text)
     return number
 
@@ -293,7 +292,9 @@ KEYS: Mapping[str, ValueKind] = {
     ),
     "proxy_protocol": BOOLEAN,
     "channel_max": ValueKind(_number(0, 65535), "a number from 0 to 65535"),
-    "frame_max": ValueKind(_byte_size(_frame_max), f"0 or a number of bytes from {FRAME_MIN} on"),
+    "frame_max": ValueKind(
+        _byte_size(_frame_max), f"0 or a number of bytes from {FRAME_MIN_SIZE} on"
+    ),
     "heartbeat": ValueKind(_number(0, 65535), "a number of seconds from 0 to 65535"),
     "handshake_timeout": _or_named(MILLISECONDS, {"infinity": str(FIFTY_DAYS_MS)}),
     "max_message_size": ValueKind(

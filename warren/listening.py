@@ -10,6 +10,7 @@ from warren.amqp.peer import ConnectionSettings
 from warren.amqp.proxy_preface import ProxyReader
 from warren.amqp.server import TlsFiles
 from warren.config import Config
+from warren.core.messages.message import MESSAGE_SIZE_CAP
 from warren.tls import server_context
 
 
@@ -19,7 +20,7 @@ def connection_settings(config: Config) -> ConnectionSettings:
         frame_max=config.frame_max,
         heartbeat_s=config.heartbeat_s,
         handshake_timeout_s=config.handshake_timeout_ms / 1000,
-        max_message_size=config.max_message_size,
+        max_message_size=min(config.max_message_size, MESSAGE_SIZE_CAP),
         consumer_timeout_s=(
             None if config.consumer_timeout_ms is None else config.consumer_timeout_ms / 1000
         ),

@@ -20,6 +20,9 @@ from msgspec import Struct
 PAGED_OUT: Final = b"paged out"
 """In place of a body that only the store of the queue has; compare it with `is`."""
 
+MESSAGE_SIZE_CAP = 536_870_912
+"""Octets of the largest body that any configuration allows, as in RabbitMQ."""
+
 
 class HeldQueue(Protocol):
     """The queue of a delivered message, as the code that settles the message knows it."""

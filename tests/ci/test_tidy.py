@@ -36,7 +36,7 @@ FUNCTION_LINES_MAX = 60
 PARAMETERS_MAX = 9
 
 LONG_FILES: dict[str, int] = {
-    "amqp/channel.py": 784,
+    "amqp/channel.py": 776,
     "amqp/connection.py": 832,
     "core/backing/variable_queue.py": 622,
     "core/queues/classic_queue.py": 632,
