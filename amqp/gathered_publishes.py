@@ -51,7 +51,7 @@ the storage then writes them once; it writes small ones once for each queue anyw
 class GatheredPublishes:
     """Publishes to the same queues, which are none until they are known.
 
-    `lives_ms` is their expiration; None without one. They are added to `envelopes` and `bodies`,
+    All have the same `expiration_ms`; None without one. They are added to `envelopes` and `bodies`,
     and handed over when there are as many as `room`; both are new lists afterwards. `channel` and
     `route` are those of the last publish. They are of one channel, unless other batches wait.
     `may_wait`: they may wait while others are gathered for other queues.
@@ -64,7 +64,7 @@ class GatheredPublishes:
         "bodies",
         "channel",
         "envelopes",
-        "lives_ms",
+        "expiration_ms",
         "may_wait",
         "noted",
         "queues",
@@ -74,12 +74,12 @@ class GatheredPublishes:
     )
 
     def __init__(
-        self, channel: Channel, route: Route, queues: tuple[Queue, ...], lives_ms: int | None
+        self, channel: Channel, route: Route, queues: tuple[Queue, ...], expiration_ms: int | None
     ) -> None:
         self.channel = channel
         self.route = route
         self.queues = queues
-        self.lives_ms = lives_ms
+        self.expiration_ms = expiration_ms
         self.envelopes: list[Envelope] = []
         self.bodies: list[bytes] = []
         self.room = self._find_room()
@@ -95,25 +95,25 @@ class GatheredPublishes:
         self.waiters: list[tuple[ChannelConfirms, int]] = []
 
     def takes(
-        self, channel: Channel, route: Route, queues: tuple[Queue, ...], lives_ms: int | None
+        self, channel: Channel, route: Route, queues: tuple[Queue, ...], expiration_ms: int | None
     ) -> bool:
         """Whether publishes of this channel and route to these queues, with this expiration, may
         be handed over with these."""
-        return channel is self.channel and self._takes(route, queues, lives_ms)
+        return channel is self.channel and self._takes(route, queues, expiration_ms)
 
     def takes_beside(
-        self, channel: Channel, route: Route, queues: tuple[Queue, ...], lives_ms: int | None
+        self, channel: Channel, route: Route, queues: tuple[Queue, ...], expiration_ms: int | None
     ) -> bool:
         """The same while other batches gather, when the channel may also be another one. Publishes
         with confirms are not handed over with those without."""
         alike = (channel.confirms is None) is (self.channel.confirms is None)
-        return alike and channel.transaction is None and self._takes(route, queues, lives_ms)
+        return alike and channel.transaction is None and self._takes(route, queues, expiration_ms)
 
-    def _takes(self, route: Route, queues: tuple[Queue, ...], lives_ms: int | None) -> bool:
+    def _takes(self, route: Route, queues: tuple[Queue, ...], expiration_ms: int | None) -> bool:
         mine = self.route
         return (
             route.mandatory is mine.mandatory
-            and lives_ms == self.lives_ms
+            and expiration_ms == self.expiration_ms
             and (queues is self.queues or (route.exchange, queues) == (mine.exchange, self.queues))
         )
 
@@ -130,7 +130,7 @@ class GatheredPublishes:
         queues, exchange = self.queues, route.exchange
         shared = len(queues) > 1
         transaction = channel.transaction
-        if transaction is not None and not route.is_observed and self.lives_ms is None:
+        if transaction is not None and not route.is_observed and self.expiration_ms is None:
             channel.published += count
             exchange.published_in += count
             transaction.publish_many(route, queues, envelopes, bodies)
@@ -208,7 +208,7 @@ class GatheredPublishes:
 
     def _one_by_one(self) -> bool:
         """Whether a queue must look at each message by itself."""
-        return self.lives_ms == 0 or any([queue.one_by_one for queue in self.queues])
+        return self.expiration_ms == 0 or any([queue.one_by_one for queue in self.queues])
 
     def _find_room(self) -> int:
         count = len(self.queues)
@@ -235,17 +235,17 @@ class Gathering:
         self._count = 0
 
     def batch_for(
-        self, channel: Channel, route: Route, queues: tuple[Queue, ...], lives_ms: int | None
+        self, channel: Channel, route: Route, queues: tuple[Queue, ...], expiration_ms: int | None
     ) -> GatheredPublishes | None:
         """The batch that gathers publishes of this channel and route, for these queues and with
         this expiration: the one at hand or another one, if need be after everything before was
         handed over. None if the turn is over then."""
         batch = self._batch
-        if batch is None or not batch.takes(channel, route, queues, lives_ms):
-            batch = self._another_than(batch, channel, route, queues, lives_ms)
+        if batch is None or not batch.takes(channel, route, queues, expiration_ms):
+            batch = self._another_than(batch, channel, route, queues, expiration_ms)
             if batch is None and not self.hand_over():
                 return None
-            self._batch = batch = batch or GatheredPublishes(channel, route, queues, lives_ms)
+            self._batch = batch = batch or GatheredPublishes(channel, route, queues, expiration_ms)
         batch.channel = channel
         batch.route = route
         return batch
@@ -256,7 +256,7 @@ class Gathering:
         channel: Channel,
         route: Route,
         queues: tuple[Queue, ...],
-        lives_ms: int | None,
+        expiration_ms: int | None,
     ) -> GatheredPublishes | None:
         """The batch to gather next while this one waits, which may be the same one for another
         channel. None if it must not wait."""
@@ -264,8 +264,8 @@ class Gathering:
             return None
         waiting = self._waiting
         waiting[batch.queues[0]] = batch
-        other = waiting.get(queues[0]) or GatheredPublishes(channel, route, queues, lives_ms)
-        if not (other.may_wait and other.takes_beside(channel, route, queues, lives_ms)):
+        other = waiting.get(queues[0]) or GatheredPublishes(channel, route, queues, expiration_ms)
+        if not (other.may_wait and other.takes_beside(channel, route, queues, expiration_ms)):
             return None
         self._note_arrived(batch)
         return other if self._count < WAITING_MAX else None

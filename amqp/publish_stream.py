@@ -99,7 +99,7 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
     like: _Like | None = None
     start, deciding = _NOTHING_BEGINS_SO, b""
     to_body, persistent, priority = 0, False, 0
-    lives_ms: int | None = None
+    expiration_ms: int | None = None
     while True:
         another = like.key_of(data, pos, end) if like is not None else None
         if another is not None:
@@ -113,14 +113,14 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
             queues = route.queues or ()
             number, body_heads = channel.number, channel.body_heads
             body_max = min(frame_room, channel.body_size_max)
-            exchange_name, routing_key = route.exchange_name, route.routing_key
+            exchange, routing_key = route.exchange_name, route.routing_key
             address = route.address
             by_key = None if quotas else route.by_key
             like = _Like(method, by_key, queues if observed else None) if by_key else None
             by_headers = route.by_headers
             start = start if by_headers is None else _NOTHING_BEGINS_SO
         if batch is None or another is None or queues is not batch.queues:
-            batch = gathering.batch_for(channel, route, queues, lives_ms)
+            batch = gathering.batch_for(channel, route, queues, expiration_ms)
             if batch is None:
                 return pos
             if quotas is not None and not _has_room(quotas, route, end - pos):
@@ -161,14 +161,14 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
                 found, decided = ordinary(header, flags, user)
                 if found == UNUSUAL:
                     break
+                priority = found & PRIORITY
                 if found < EXPIRING:
-                    priority, persistent, lives_ms = found & PRIORITY, found >= PERSISTENT, None
+                    persistent, expiration_ms = found >= PERSISTENT, None
                 else:
-                    priority, persistent = found & PRIORITY, found & PERSISTENT > 0
-                    lives_ms = (found >> EXPIRATION_AT) - 1
-                if by_headers is not None or lives_ms != batch.lives_ms:
+                    persistent, expiration_ms = found & PERSISTENT > 0, (found >> EXPIRATION_AT) - 1
+                if by_headers is not None or expiration_ms != batch.expiration_ms:
                     queues = batch.queues if by_headers is None else by_headers(header)
-                    batch = gathering.batch_for(channel, route, queues, lives_ms)
+                    batch = gathering.batch_for(channel, route, queues, expiration_ms)
                     if batch is None:
                         return pos
                     if not 0 < len(batch.queues) <= QUEUES_AT_ONCE:
@@ -181,7 +181,7 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
                     start = _NOTHING_BEGINS_SO
             if header != last_header or stop - body_at != body_size:
                 envelope = Envelope(
-                    exchange_name, routing_key, header, persistent, priority, lives_ms, (), address
+                    exchange, routing_key, header, persistent, priority, expiration_ms, (), address
                 )
                 last_header = header
                 envelopes.append(envelope)

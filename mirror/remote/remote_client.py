@@ -196,13 +196,13 @@ class RemoteClient(PublishConfirms):
         confirms = self if some.flags & CONFIRM else None
         if confirms is None and not self._unasked:
             self._unasked = first
-        lives_ms = envelopes[0].expiration_ms
+        expiration_ms = envelopes[0].expiration_ms
         if (
             len(bodies) == 1
             or some.flags & AGAIN
             or queue.one_by_one
-            or lives_ms == 0
-            or any([envelope.expiration_ms != lives_ms for envelope in envelopes])
+            or expiration_ms == 0
+            or any([envelope.expiration_ms != expiration_ms for envelope in envelopes])
         ):
             for envelope, body, number in zip(envelopes, bodies, some.numbers, strict=True):
                 self._publish_one(CarriedMessage(some.flags, number, envelope, body), confirms)
