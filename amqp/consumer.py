@@ -14,8 +14,8 @@ from typing import Protocol, cast
 from warren.amqp.delivery_limit import DeliveryLimit
 from warren.amqp.frames import END, HEAD, METHOD, OVERHEAD, FrameHeads, content_frames
 from warren.amqp.peer import Peer
-from warren.core.field import Table
-from warren.core.messages.message import Envelope, HeldQueue, Message
+from warren.core.field import Table, to_octets
+from warren.core.messages.message import Envelope, HeldQueue, Message, address_of
 from warren.core.messages.message_observer import TracedClient
 from warren.core.queues.consumers import Blocked, ConsumedQueue, Consumer
 from warren.core.queues.queue import Queue
@@ -67,11 +67,6 @@ class DeliveringChannel(Protocol):
     def traced_as(self) -> TracedClient: ...
 
 
-def short_string(text: str) -> bytes:
-    raw = text.encode("utf-8", "surrogateescape")
-    return bytes((len(raw),)) + raw
-
-
 class Outdated:
     """The holder of messages that a consumer got before its queue moved to another leader."""
 
@@ -114,7 +109,8 @@ class ChannelConsumer(Consumer):
         self._channel = channel
         self._output = channel.connection.output
         self._room = channel.connection.frame_max - OVERHEAD
-        start = _BASIC_DELIVER + short_string(tag)
+        tag_octets = to_octets(tag)
+        start = _BASIC_DELIVER + bytes((len(tag_octets),)) + tag_octets
         self._heads = FrameHeads(METHOD, channel.number, after=start, more=TAG_AND_BIT_OCTETS)
         self._envelope: Envelope | None = None
         self._last_envelope: Envelope | None = None
@@ -301,7 +297,7 @@ class LeavingConsumer(ChannelConsumer):
 
 
 def _address(envelope: Envelope) -> bytes:
-    return short_string(envelope.exchange) + short_string(envelope.routing_key)
+    return address_of(to_octets(envelope.exchange), to_octets(envelope.routing_key))
 
 
 def delivery_frames(

@@ -99,6 +99,11 @@ class Envelope(Struct, eq=False, gc=False):
         return (self.routing_key, *self.copies)
 
 
+def address_of(exchange: bytes, routing_key: bytes) -> bytes:
+    """Exchange and routing key as methods carry them: each behind its length."""
+    return b"%c%b%c%b" % (len(exchange), exchange, len(routing_key), routing_key)
+
+
 class Message(Struct, eq=False, gc=False):
     """A message in one queue.
 

@@ -11,13 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from warren.amqp.consumer import short_string
 from warren.amqp.errors import REPLIES, FrameError, reply_to
 from warren.amqp.properties import MalformedProperties, encode_properties
 from warren.amqp.publishing import PublishRoutes
 from warren.core.errors import BrokerError, ConnectionFault, ResourceLocked, Unsupported
-from warren.core.field import from_json, to_json
-from warren.core.messages.message import Envelope, Message
+from warren.core.field import from_json, to_json, to_octets
+from warren.core.messages.message import Envelope, Message, address_of
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import PENDING, REJECTED, PublishConfirms
@@ -95,7 +94,8 @@ async def publish(request: ApiRequest) -> Any:
     )
     body = _decoded(payload, encoding)
     routes = PublishRoutes(request.node, vhost, request.caller.user)
-    arguments = b"\0\0" + short_string(exchange.name) + short_string(routing_key(key)) + _MANDATORY
+    address = address_of(to_octets(exchange.name), to_octets(routing_key(key)))
+    arguments = b"\0\0" + address + _MANDATORY
     header = _header(properties, len(body))
     try:
         if request.caller.local:

@@ -10,7 +10,8 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from warren.core.messages.message import Envelope
+from warren.core.field import to_octets, to_text
+from warren.core.messages.message import Envelope, address_of
 from warren.mirror.links.ports import LARGE_PART
 from warren.mirror.messages.post import Undeliverable
 
@@ -75,8 +76,8 @@ class EnvelopePacker:
 
     def _name(self, envelope: Envelope) -> None:
         self._exchange, self._routing_key = envelope.exchange, envelope.routing_key
-        exchange = self._exchange.encode("utf-8", "surrogateescape")
-        key = self._routing_key.encode("utf-8", "surrogateescape")
+        exchange = to_octets(self._exchange)
+        key = to_octets(self._routing_key)
         self._exchange_octets, self._key_octets = len(exchange), len(key)
         self._names = exchange + key
 
@@ -201,24 +202,19 @@ class Unpacker:
 
     def _read_begin(self, payload: bytes, start: int) -> None:
         """Read an envelope up to its content header. Raises as `envelope`, and UnicodeError."""
-        exchange, key, header, flags, priority, expiration = _ENVELOPE.unpack_from(payload, start)
+        exchange_octets, key_octets, header_octets, flags, priority, expiration = (
+            _ENVELOPE.unpack_from(payload, start)
+        )
         names_at = start + _ENVELOPE.size
-        end = names_at + exchange + key
+        key_at = names_at + exchange_octets
+        end = key_at + key_octets
         if end > len(payload):
             raise Undeliverable("an envelope that is not whole")
-        address = b"%c%b%c%b" % (
-            exchange,
-            payload[names_at : names_at + exchange],
-            key,
-            payload[names_at + exchange : end],
-        )
+        exchange, key = payload[names_at:key_at], payload[key_at:end]
+        address = address_of(exchange, key)
         if address != self._names[2]:
-            self._names = (
-                address[1 : exchange + 1].decode("utf-8", "surrogateescape"),
-                address[exchange + 2 :].decode("utf-8", "surrogateescape"),
-                address,
-            )
+            self._names = to_text(exchange), to_text(key), address
         self._facts = (bool(flags & _PERSISTENT), priority, None if expiration < 0 else expiration)
         self._begin = payload[start:end]
-        self._header_octets = header
+        self._header_octets = header_octets
         self._last = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from warren.core.messages.message import Envelope
+from warren.core.messages.message import Envelope, address_of
 from warren.persist.layout.format import Damaged
 
 NO_EXPIRATION = (1 << 64) - 1
@@ -109,9 +109,7 @@ class EnvelopeDecoder:
     def _note_names(self, names: bytes, both: bytes, exchange_bytes: int) -> None:
         exchange, routing_key = both[:exchange_bytes], both[exchange_bytes:]
         self._exchange, self._routing_key = _text(exchange), _text(routing_key)
-        self._address = b"".join(
-            (bytes((len(exchange),)), exchange, bytes((len(routing_key),)), routing_key)
-        )
+        self._address = address_of(exchange, routing_key)
         self._names = names
 
 
