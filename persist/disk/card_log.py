@@ -23,7 +23,7 @@ from zlib import crc32
 
 from warren.core.log_line import log_event
 from warren.core.ports import Commit
-from warren.persist.disk.filesystem import FileSystem
+from warren.persist.disk.filesystem import FileSystem, read_whole, write_whole
 from warren.persist.disk.group_commit import (
     CallLater,
     GroupCommit,
@@ -125,7 +125,7 @@ class CardLog:
     def _load(self) -> dict[int, bytes]:
         """Raises OSError."""
         cards = self._load_former()
-        octets = self._octets_of(self._path)
+        octets = read_whole(self._filesystem, self._path) or b""
         damaged = 0
         for entry in _entries(octets):
             damaged += entry.is_damaged
@@ -148,7 +148,7 @@ class CardLog:
             if name.endswith(NEW):
                 # The node ended while this file was being written, and nothing relied on it.
                 continue
-            octets = self._octets_of(path)
+            octets = read_whole(self._filesystem, path) or b""
             crc, card = octets[: _CRC.size], octets[_CRC.size :]
             try:
                 storage_id = int(name, 16)
@@ -160,16 +160,6 @@ class CardLog:
             else:
                 log_event(log, logging.WARNING, "card_ignored", path=path, error="damaged")
         return cards
-
-    def _octets_of(self, path: Path) -> bytes:
-        try:
-            file = self._filesystem.open(path, writable=False)
-        except FileNotFoundError:
-            return b""
-        try:
-            return file.read(0, file.size())
-        finally:
-            file.close()
 
     # Writing, on the thread
 
@@ -210,19 +200,10 @@ class CardLog:
     def _renew(self, cards: Mapping[int, bytes]) -> None:
         """Write the valid entries into a new file."""
         octets = _encoded(cards.items())
-        filesystem = self._filesystem
-        new = self._path.with_name(CARDS_FILE + NEW)
-        file = filesystem.create(new)
-        try:
-            file.write(0, octets)
-        finally:
-            file.close()
-        filesystem.sync_files([new])
-        filesystem.rename(new, self._path)
-        filesystem.sync_directory(self._path.parent)
+        write_whole(self._filesystem, self._path, octets)
         self._size = len(octets)
         if self._has_former:
-            filesystem.remove_directory(self._former)
+            self._filesystem.remove_directory(self._former)
             self._has_former = False
 
     def _report_failure(self, error: Exception) -> None:

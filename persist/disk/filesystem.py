@@ -249,3 +249,28 @@ class RealFileSystem:
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def read_whole(filesystem: FileSystem, path: Path) -> bytes | None:
+    """The octets of a file; None if there is none. Raises OSError."""
+    try:
+        file = filesystem.open(path, writable=False)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
+
+
+def write_whole(filesystem: FileSystem, path: Path, data: bytes) -> None:
+    """Replace a file durably; if that fails, the old file stays. Raises OSError."""
+    unfinished = path.with_name(path.name + ".new")
+    file = filesystem.create(unfinished)
+    try:
+        file.write(0, data)
+        file.sync()
+    finally:
+        file.close()
+    filesystem.rename(unfinished, path)
+    filesystem.sync_directory(path.parent)

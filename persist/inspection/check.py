@@ -32,9 +32,9 @@ from warren.persist.definitions.second_copy import FILE as COPY_FILE
 from warren.persist.definitions.second_copy import read_copy
 from warren.persist.disk.cluster_file import read_known_cluster
 from warren.persist.disk.data_directory import NotADataDirectory, read_identity
-from warren.persist.disk.filesystem import File, FileSystem
+from warren.persist.disk.filesystem import File, FileSystem, read_whole
 from warren.persist.inspection.queue_levels import QueueLevels, definition_id, read_levels
-from warren.persist.inspection.store_view import Gone, RecordReader, StoreView, read_whole
+from warren.persist.inspection.store_view import Gone, RecordReader, StoreView
 from warren.persist.layout.envelopes import decode_envelope
 from warren.persist.layout.format import (
     ENQUEUE,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from warren.persist.disk.filesystem import File, FileSystem
+from warren.persist.disk.filesystem import File, FileSystem, read_whole
 from warren.persist.layout.format import (
     FILE_HEADER_BYTES,
     OFFSET_MASK,
@@ -348,15 +348,3 @@ def _mismatch(record: Record, queue_id: int, entry: IndexEntry) -> str:
     if found != wanted:
         return f"record (type, queue, position) {found} where {wanted} was entered"
     return ""
-
-
-def read_whole(filesystem: FileSystem, path: Path) -> bytes | None:
-    """A small file; None when there is none. Raises OSError."""
-    try:
-        file = filesystem.open(path, writable=False)
-    except FileNotFoundError:
-        return None
-    try:
-        return file.read(0, file.size())
-    finally:
-        file.close()

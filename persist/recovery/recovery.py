@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warren.core.log_line import log_event
-from warren.persist.disk.filesystem import File, FileSystem
+from warren.persist.disk.filesystem import File, FileSystem, read_whole
 from warren.persist.layout.format import (
     FILE_HEADER_BYTES,
     OFFSET_MASK,
@@ -140,7 +140,7 @@ class Recovery:
 
         A node writes the checkpoint before anything else.
         """
-        data = self._read_whole(CHECKPOINT_FILE)
+        data = read_whole(self._filesystem, self._directory / CHECKPOINT_FILE)
         heads: list[tuple[Callable[[bytes], object], bytes]] = []
         if data is not None:
             heads.append((decode_checkpoint, data))
@@ -166,18 +166,8 @@ class Recovery:
 
     # Small files
 
-    def _read_whole(self, name: str) -> bytes | None:
-        try:
-            file = self._filesystem.open(self._directory / name, writable=False)
-        except FileNotFoundError:
-            return None
-        try:
-            return file.read(0, file.size())
-        finally:
-            file.close()
-
     def _read_checkpoint(self) -> None:
-        data = self._read_whole(CHECKPOINT_FILE)
+        data = read_whole(self._filesystem, self._directory / CHECKPOINT_FILE)
         if data is None:
             return
         try:
@@ -204,7 +194,7 @@ class Recovery:
 
     def _read_clean(self) -> None:
         self.end = place_of(self.last_file_id + 1, FILE_HEADER_BYTES)
-        data = self._read_whole(CLEAN_FILE)
+        data = read_whole(self._filesystem, self._directory / CLEAN_FILE)
         if data is None:
             return
         try:
@@ -229,7 +219,7 @@ class Recovery:
 
     def _read_counts(self) -> None:
         """Read the delivery counts that the last checkpoint has kept."""
-        data = self._read_whole(COUNTS_FILE)
+        data = read_whole(self._filesystem, self._directory / COUNTS_FILE)
         if data is None:
             return
         try:

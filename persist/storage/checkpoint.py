@@ -25,7 +25,7 @@ from typing import TypeAlias
 
 from warren.core.log_line import log_event
 from warren.core.ports import Timer
-from warren.persist.disk.filesystem import FileSystem
+from warren.persist.disk.filesystem import FileSystem, write_whole
 from warren.persist.index.delivery_counts import DeliveryCounts
 from warren.persist.index.index_context import IndexContext
 from warren.persist.layout.format import (
@@ -216,7 +216,7 @@ class Checkpointer:
         def job() -> None:
             if counts is not None:
                 write_counts(store.filesystem, store.directory, store.node_id, counts)
-            write_small_file(store.filesystem, store.directory / CHECKPOINT_FILE, data)
+            write_whole(store.filesystem, store.directory / CHECKPOINT_FILE, data)
 
         self._in_background(job, lambda error: self._checkpoint_written(place, error))
 
@@ -400,7 +400,7 @@ def write_counts(
         for queue_id, of_queue in counts
         for position, count in of_queue
     ]
-    write_small_file(filesystem, directory / COUNTS_FILE, encode_counts(node_id, each))
+    write_whole(filesystem, directory / COUNTS_FILE, encode_counts(node_id, each))
 
 
 def cut_off(filesystem: FileSystem, path: Path, size: int) -> None:
@@ -420,16 +420,3 @@ def cut_off(filesystem: FileSystem, path: Path, size: int) -> None:
 
 def _log_failure(event: str, error: OSError, action: str) -> None:
     log_event(log, logging.ERROR, event, error=error, action=action)
-
-
-def write_small_file(filesystem: FileSystem, path: Path, data: bytes) -> None:
-    """Replace a file durably; if that fails, the old file stays. Raises OSError."""
-    unfinished = path.with_name(path.name + ".new")
-    file = filesystem.create(unfinished)
-    try:
-        file.write(0, data)
-        file.sync()
-    finally:
-        file.close()
-    filesystem.rename(unfinished, path)
-    filesystem.sync_directory(path.parent)

@@ -22,7 +22,7 @@ from warren.persist.disk.data_directory import (
     is_of_a_process,
     read_identity,
 )
-from warren.persist.disk.filesystem import RealFileSystem
+from warren.persist.disk.filesystem import RealFileSystem, write_whole
 from warren.persist.layout.format import Checkpoint, encode_checkpoint
 from warren.persist.recovery.recovery import (
     CHECKPOINT_FILE,
@@ -31,7 +31,6 @@ from warren.persist.recovery.recovery import (
     QUEUES_DIRECTORY,
     STORE_DIRECTORY,
 )
-from warren.persist.storage.checkpoint import write_small_file
 
 
 def is_there(data_directory: Path) -> bool:
@@ -106,7 +105,7 @@ def _make(directory: DataDirectory) -> None:
     store = directory.path / STORE_DIRECTORY
     filesystem.make_directory(store)
     checkpoint = Checkpoint(bytes.fromhex(directory.node_id), FIRST_PLACE, 1)
-    write_small_file(filesystem, store / CHECKPOINT_FILE, encode_checkpoint(checkpoint))
+    write_whole(filesystem, store / CHECKPOINT_FILE, encode_checkpoint(checkpoint))
 
 
 def _is_here(record: object, member: str | None) -> bool:

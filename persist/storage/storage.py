@@ -30,7 +30,7 @@ from warren.persist.definitions.deleted_queues import (
     no_notes,
 )
 from warren.persist.disk.card_log import CardLog
-from warren.persist.disk.filesystem import FileSystem
+from warren.persist.disk.filesystem import FileSystem, write_whole
 from warren.persist.disk.group_commit import GroupCommit, Job
 from warren.persist.index.index_beside import IndexBeside
 from warren.persist.index.index_context import IndexContext
@@ -57,7 +57,7 @@ from warren.persist.recovery.recovery import (
     Recovery,
 )
 from warren.persist.snapshots.pins import NO_LIMIT, PINS_DIRECTORY, Pins
-from warren.persist.storage.checkpoint import Checkpointer, write_small_file
+from warren.persist.storage.checkpoint import Checkpointer
 from warren.persist.storage.deletion import Deletion
 from warren.persist.storage.disk_trouble import DiskTrouble
 from warren.persist.storage.unclaimed import UnclaimedMessages
@@ -258,7 +258,7 @@ class Storage:
         # The number of the start is on disk first, so that no later start gets the same one.
         checkpoint = Checkpoint(self._context.node_id, recovery.place, recovery.start)
         data = encode_checkpoint(checkpoint)
-        write_small_file(filesystem, self.directory / CHECKPOINT_FILE, data)
+        write_whole(filesystem, self.directory / CHECKPOINT_FILE, data)
         # That file described the end of the run before.
         filesystem.remove(self.directory / CLEAN_FILE)
         filesystem.sync_directory(self.directory)
@@ -540,7 +540,7 @@ class Storage:
         ]
         data = encode_clean(self._context.node_id, self.persistent.next_file_place, delivered_below)
         try:
-            write_small_file(self._context.filesystem, self.directory / CLEAN_FILE, data)
+            write_whole(self._context.filesystem, self.directory / CLEAN_FILE, data)
         except OSError as error:
             log_event(
                 log,

@@ -15,8 +15,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from warren.persist.disk.filesystem import FileSystem
-from warren.persist.inspection.store_view import read_whole
+from warren.persist.disk.filesystem import FileSystem, read_whole
 from warren.persist.recovery.recovery import CHECKPOINT_FILE, CLEAN_FILE, STORE_DIRECTORY
 from warren.spark_export.errors import StoreRefused
 from warren.spark_export.snapshot.node_state import NodeAnswer, Span, ask, is_running

@@ -22,7 +22,7 @@ def test_a_checkpoint_that_fails_is_tried_again_once_a_second_however_much_is_pu
         raise OSError(errno.EIO, "the disk fails")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "write_small_file", fail)
+        patch.setattr(checkpoint, "write_whole", fail)
         node.storage.checkpointer.request()
         for number in range(100):
             node.publish(b"%d" % number)

@@ -101,7 +101,7 @@ class Tidying:
     """The thread that may take its time meets it."""
 
     def break_in(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(checkpoint, "write_small_file", _fail)
+        patch.setattr(checkpoint, "write_whole", _fail)
 
     def provoke(self, broker: Broker, channel: RawChannel) -> None:
         storage = broker._running.messages.storage  # type: ignore[union-attr]
