@@ -23,7 +23,8 @@ from warren.client.events import (
     Event,
     Opened,
 )
-from warren.client.protocol import ClientProtocol, Login, Tuning
+from warren.client.handshake import Login, Tuning
+from warren.client.protocol import ClientProtocol
 
 WRITE_BUFFER_HIGH = 1 << 20
 """Octets that may wait in the socket before `may_publish` is False; a few of the largest frames."""

@@ -22,10 +22,9 @@ import struct
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from pamqp import base, commands, frame
-from pamqp.common import FieldTable
 from pamqp.exceptions import PAMQPException
 
 from warren.client.events import (
@@ -56,28 +55,12 @@ from warren.client.frames import (
     publish_frame,
     read_short_string,
 )
+from warren.client.handshake import PROTOCOL_HEADER, SILENCES_MAX, Login, Tuning
 
-PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
-FRAME_BYTES_MAX: Final = 131_072
-"""RabbitMQ's default. A broker may ask for less."""
-FRAME_BYTES_MIN: Final = 4096
-CHANNELS_MAX: Final = 2047
 BODY_BYTES_MAX: Final = 512 << 20
 """The largest message that any version of RabbitMQ takes."""
-SILENCES_MAX: Final = 2
-"""Heartbeats of the broker that may be missing in a row (4.2.7)."""
 ANSWER_S: Final = 60.0
 """The time a broker may take for an answer: a queue of millions of messages may be slow."""
-
-CAPABILITIES: Final[FieldTable] = {
-    "authentication_failure_close": True,
-    "basic.nack": True,
-    "connection.blocked": True,
-    "consumer_cancel_notify": True,
-    "publisher_confirms": True,
-}
-
-Mechanism: TypeAlias = Literal["PLAIN", "EXTERNAL"]
 
 _DELIVER = 60 << 16 | 60
 _ACK = 60 << 16 | 80
@@ -103,30 +86,6 @@ class Phase(Enum):
 
 
 ENDING: Final = frozenset({Phase.AWAITING_CLOSE_OK, Phase.CLOSED})
-
-
-class Login(NamedTuple):
-    """The user and the virtual host to log in to; brokers show `connection_name` to their
-    operators."""
-
-    username: str
-    password: str
-    vhost: str
-    connection_name: str
-    mechanism: Mechanism = "PLAIN"
-
-    @property
-    def response(self) -> str:
-        return f"\0{self.username}\0{self.password}" if self.mechanism == "PLAIN" else ""
-
-
-class Tuning(NamedTuple):
-    """The limits the client asks for; a broker that asks for less prevails. `heartbeat_s` 0 asks
-    for no heartbeats."""
-
-    heartbeat_s: int = 10
-    channel_max: int = CHANNELS_MAX
-    frame_max: int = FRAME_BYTES_MAX
 
 
 class _Publish(NamedTuple):
@@ -507,27 +466,14 @@ class ClientProtocol:
         login = self._login
         if login.mechanism not in offered:
             raise _Nonsense(f"the login mechanisms {' '.join(offered)}, not {login.mechanism}")
-        properties: FieldTable = {
-            "product": "Warren",
-            "connection_name": login.connection_name,
-            "capabilities": CAPABILITIES,
-        }
-        self._send(0, commands.Connection.StartOk, client_properties=properties,
-                   mechanism=login.mechanism, response=login.response, locale="en_US")  # fmt: skip
+        self._to_send.append(login.start_ok())
         self._asked_at = now
         self.phase = Phase.AWAITING_TUNE
 
     def _tune(self, method: commands.Connection.Tune, now: float) -> None:
-        asked = self._tuning
-        # 0 means no limit, or no heartbeats.
-        self.frame_max = max(
-            FRAME_BYTES_MIN, min(method.frame_max or asked.frame_max, asked.frame_max)
-        )
-        channel_max = min(method.channel_max or asked.channel_max, asked.channel_max)
-        self.heartbeat_s = min(asked.heartbeat_s, method.heartbeat or asked.heartbeat_s)
-        self._send(0, commands.Connection.TuneOk, channel_max=channel_max,
-                   frame_max=self.frame_max, heartbeat=self.heartbeat_s)  # fmt: skip
-        self._send(0, commands.Connection.Open, virtual_host=self._login.vhost)
+        agreed = self._tuning.agreed(method)
+        self.frame_max, self.heartbeat_s = agreed.frame_max, agreed.heartbeat_s
+        self._to_send += (agreed.tune_ok(), self._login.open())
         self._asked_at = now
         self.phase = Phase.AWAITING_OPEN_OK
 

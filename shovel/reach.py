@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from warren.client.connection import BrokerTarget, ConnectionFailed, Dial, network
-from warren.client.protocol import Login
+from warren.client.handshake import Login
 from warren.core.access.access_control import AccessControl, LoginRefused, User
 from warren.core.definitions.validation import ValidationFailed
 from warren.shovel.uri import DEFAULT_PASSWORD, DEFAULT_USER, Uri

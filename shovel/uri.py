@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from warren.client.protocol import CHANNELS_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MIN, Mechanism, Tuning
+from warren.client.handshake import (
+    CHANNELS_MAX,
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MIN,
+    Mechanism,
+    Tuning,
+)
 from warren.core.definitions.validation import string, term
 
 PORTS = {"amqp": 5672, "amqps": 5671}

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from warren.client.connection import BrokerTarget, network
-from warren.client.protocol import Login
+from warren.client.handshake import Login
 from warren.core.policies.parameters import INTERNAL_CLUSTER_ID
 from warren.mgmt.ctl.control_client import ControlClient, RemoteTarget
 from warren.mgmt.migrate.errors import MigrateError, WrongAddress

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from warren.client.handshake import Login
 from warren.spark_export.errors import PublishFailed
 from warren.spark_export.sink.encoded_rows import EncodedRows
 from warren.spark_export.sink.publisher_protocol import (
     Patience,
     PublisherProtocol,
-    SinkLogin,
     SinkPhase,
 )
 from warren.spark_export.sink.sink_options import BrokerAddress, SinkOptions
@@ -56,7 +56,7 @@ class AmqpPublisher:
         self._socket = _connect(address, options.connect_timeout_s)
         self._poll = select.poll()
         self._protocol = PublisherProtocol(
-            SinkLogin(address.username, address.password, address.vhost, purpose),
+            Login(address.username, address.password, address.vhost, purpose),
             Patience(options.confirm_timeout_s, options.connect_timeout_s, options.heartbeat_s),
             confirms=options.confirms,
             now=time.monotonic(),

@@ -22,9 +22,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, VariantType
 
+from warren.client.frames import FRAME_END, OVERHEAD
 from warren.spark_export.errors import PublishFailed
 from warren.spark_export.sink.encoded_rows import EncodedRows
-from warren.spark_export.sink.publisher_protocol import CHANNEL, FRAME_END, FRAME_OVERHEAD
+from warren.spark_export.sink.publisher_protocol import CHANNEL
 from warren.spark_export.sink.sink_columns import SinkColumns
 from warren.spark_export.sink.sink_options import SHORT_STRING_MAX, SinkOptions
 from warren.spark_export.values.basic_properties import FIXED_BYTES, PROPERTIES, Property
@@ -70,7 +71,7 @@ class FrameEncoder:
         self._delivery_mode = options.delivery_mode
         self._bits = _MANDATORY if options.mandatory else 0
         self._id_prefix = id_prefix.encode() if options.generate_message_ids else None
-        self._payload_bytes_max = frame_max - FRAME_OVERHEAD
+        self._payload_bytes_max = frame_max - OVERHEAD
         self._encode_headers = _headers_encoder(columns.headers_type)
 
     def encode(self, batch: pa.RecordBatch, first_row: int) -> Iterator[EncodedRows]:

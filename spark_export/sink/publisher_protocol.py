@@ -23,37 +23,36 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from pamqp import base, commands, frame, heartbeat
-from pamqp.common import FieldTable
+from pamqp import base, commands, frame
 from pamqp.exceptions import PAMQPException
 
+from warren.client.frames import (
+    BODY,
+    FRAME_END,
+    HEAD,
+    HEADER,
+    HEARTBEAT,
+    HEARTBEAT_FRAME,
+    METHOD,
+    OVERHEAD,
+)
+from warren.client.handshake import (
+    FRAME_BYTES_MAX,
+    PROTOCOL_HEADER,
+    SILENCES_MAX,
+    Login,
+    Tuning,
+)
 from warren.spark_export.sink.encoded_rows import EncodedRows, RowMessage
 from warren.spark_export.values.basic_properties import message_id
 
 CHANNEL: Final = 1
-PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
-FRAME_BYTES_MAX: Final = 131_072
-"""The frame size asked for, RabbitMQ's default. A broker that asks for less prevails."""
-FRAME_OVERHEAD: Final = 8
-FRAME_END: Final = 0xCE
 REPLY_SUCCESS: Final = 200
-SILENCES_MAX: Final = 2
-"""Heartbeats of the broker that may be missing in a row (4.2.7)."""
-
-CAPABILITIES: Final[FieldTable] = {
-    "authentication_failure_close": True,
-    "basic.nack": True,
-    "connection.blocked": True,
-    "publisher_confirms": True,
-}
 
 _BASIC_PUBLISH = (60, 40)
 _ACK_START = struct.pack(">HH", 60, 80)
 _ACK = struct.Struct(">QB")
 _ACK_BYTES = 13
-_FRAME_HEADER = struct.Struct(">BHI")
-_FRAME_HEADER_BYTES = 7
-_METHOD, _CONTENT_HEADER, _CONTENT_BODY, _HEARTBEAT = 1, 2, 3, 8
 
 
 class SinkPhase(Enum):
@@ -82,16 +81,6 @@ OPENING = frozenset(
 ENDING = frozenset({SinkPhase.AWAITING_CLOSE_OK, SinkPhase.CLOSED})
 
 
-class SinkLogin(NamedTuple):
-    """The user and the virtual host to log in to; the broker shows `purpose` among its
-    connections."""
-
-    username: str
-    password: str
-    vhost: str
-    purpose: str
-
-
 class Patience(NamedTuple):
     """The seconds without progress after which the client gives up. `heartbeat_s` is the interval
     asked for, 0 for none; a broker that asks for a shorter one prevails."""
@@ -117,7 +106,7 @@ class _Sent(NamedTuple):
 class PublisherProtocol:
     """One connection with one channel."""
 
-    def __init__(self, login: SinkLogin, patience: Patience, *, confirms: bool, now: float) -> None:
+    def __init__(self, login: Login, patience: Patience, *, confirms: bool, now: float) -> None:
         self.phase = SinkPhase.AWAITING_START
         self.failure: str | None = None
         self.blocked: str | None = None
@@ -210,7 +199,7 @@ class PublisherProtocol:
                     f" every {self.heartbeat_s} s{self._at_stake()}"
                 )
             if now - self._last_sent >= self.heartbeat_s / 2:
-                self._to_send.append(heartbeat.Heartbeat().marshal())
+                self._to_send.append(HEARTBEAT_FRAME)
                 # It counts as sent from now on: at a socket that takes nothing, heartbeats would
                 # pile up.
                 self._last_sent = now
@@ -224,34 +213,34 @@ class PublisherProtocol:
         self._last_received = now
         received = self._received + data if self._received else data
         at, end = 0, len(received)
-        while end - at >= FRAME_OVERHEAD and self.phase is not SinkPhase.CLOSED:
-            kind, channel, size = _FRAME_HEADER.unpack_from(received, at)
+        while end - at >= OVERHEAD and self.phase is not SinkPhase.CLOSED:
+            kind, channel, size = HEAD.unpack_from(received, at)
             if kind == PROTOCOL_HEADER[0]:
                 self._break_off(f"the broker speaks another protocol: {received[at : at + 8]!r}")
                 break
-            if size + FRAME_OVERHEAD > self.frame_max:
-                self._break_off(f"a frame of {size + FRAME_OVERHEAD} octets, of {self.frame_max}")
+            if size + OVERHEAD > self.frame_max:
+                self._break_off(f"a frame of {size + OVERHEAD} octets, of {self.frame_max}")
                 break
-            stop = at + size + FRAME_OVERHEAD
+            stop = at + size + OVERHEAD
             if stop > end:
                 break
             if received[stop - 1] != FRAME_END:
                 self._break_off(f"a frame ends in 0x{received[stop - 1]:02X}")
                 break
-            payload_at = at + _FRAME_HEADER_BYTES
+            payload_at = at + HEAD.size
             if (
                 size == _ACK_BYTES
-                and kind == _METHOD
+                and kind == METHOD
                 and channel == CHANNEL
                 and received.startswith(_ACK_START, payload_at)
             ):
                 tag, multiple = _ACK.unpack_from(received, payload_at + 4)
                 self._receive_ack(tag, bool(multiple), now)
-            elif kind == _METHOD:
+            elif kind == METHOD:
                 self._receive_method(received[at:stop], channel, now)
-            elif kind == _CONTENT_HEADER:
+            elif kind == HEADER:
                 self._receive_content_header(received[payload_at : stop - 1])
-            elif kind not in (_CONTENT_BODY, _HEARTBEAT):
+            elif kind not in (BODY, HEARTBEAT):
                 # The body of a returned message is not needed.
                 self._break_off(f"a frame of type {kind}")
             at = stop
@@ -264,23 +253,13 @@ class PublisherProtocol:
         if "PLAIN" not in mechanisms:
             self._break_off(f"the broker offers {' '.join(mechanisms)}, not PLAIN")
             return
-        properties: FieldTable = {
-            "product": "Warren",
-            "platform": "Spark",
-            "connection_name": self._login.purpose,
-            "capabilities": CAPABILITIES,
-        }
-        response = f"\0{self._login.username}\0{self._login.password}"
-        self._send(commands.Connection.StartOk(properties, "PLAIN", response, "en_US"), 0)
+        self._to_send.append(self._login.start_ok(platform="Spark"))
         self.phase = SinkPhase.AWAITING_TUNE
 
     def _receive_tune(self, method: commands.Connection.Tune, now: float) -> None:
-        # 0 means no limit, or no heartbeats.
-        self.frame_max = min(method.frame_max or FRAME_BYTES_MAX, FRAME_BYTES_MAX)
-        asked = self._patience.heartbeat_s
-        self.heartbeat_s = min(asked, method.heartbeat or asked)
-        self._send(commands.Connection.TuneOk(CHANNEL, self.frame_max, self.heartbeat_s), 0)
-        self._send(commands.Connection.Open(self._login.vhost), 0)
+        agreed = Tuning(self._patience.heartbeat_s, CHANNEL).agreed(method)
+        self.frame_max, self.heartbeat_s = agreed.frame_max, agreed.heartbeat_s
+        self._to_send += (agreed.tune_ok(), self._login.open())
         self.phase = SinkPhase.AWAITING_OPEN_OK
 
     def _receive_open_ok(self, method: commands.Connection.OpenOk, now: float) -> None:

@@ -30,7 +30,7 @@ from warren.client.events import (
     PublishesConfirmed,
     PublishRefused,
 )
-from warren.client.protocol import Login, Tuning
+from warren.client.handshake import Login, Tuning
 from warren.config import Listener, SslOptions
 
 HEADER = b"\x00\x3c\0\0" + (2).to_bytes(8, "big") + b"\x10\0\x02"

@@ -23,15 +23,8 @@ from warren.client.events import (
     PublishRefused,
 )
 from warren.client.frames import HEARTBEAT_FRAME, method_frame
-from warren.client.protocol import (
-    ANSWER_S,
-    PROTOCOL_HEADER,
-    SILENCES_MAX,
-    ClientProtocol,
-    Login,
-    Phase,
-    Tuning,
-)
+from warren.client.handshake import PROTOCOL_HEADER, SILENCES_MAX, Login, Tuning
+from warren.client.protocol import ANSWER_S, ClientProtocol, Phase
 
 START = (commands.Connection.Start(mechanisms="PLAIN EXTERNAL"), 0)
 TUNE = (commands.Connection.Tune(2047, 65536, 60), 0)

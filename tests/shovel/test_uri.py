@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trustme
 
-from warren.client.protocol import Tuning
+from warren.client.handshake import Tuning
 from warren.shovel.uri import InvalidUri, TlsQuery, parse_uri
 
 

@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 from pamqp import base, commands, frame, header, heartbeat
 
 from warren.amqp.properties import encode_properties
+from warren.client.handshake import PROTOCOL_HEADER, SILENCES_MAX, Login
 from warren.spark_export.sink.encoded_rows import EncodedRows
 from warren.spark_export.sink.publisher_protocol import (
-    PROTOCOL_HEADER,
-    SILENCES_MAX,
     Patience,
     PublisherProtocol,
-    SinkLogin,
     SinkPhase,
 )
 
@@ -55,7 +53,7 @@ def rows(count: int, first_row: int = 0) -> EncodedRows:
 
 
 def opened(*, confirms: bool = True, patience: Patience = PATIENCE) -> PublisherProtocol:
-    login = SinkLogin("guest", "secret", "/", "a test")
+    login = Login("guest", "secret", "/", "a test")
     protocol = PublisherProtocol(login, patience, confirms=confirms, now=0)
     for method, channel in OPENING[: 5 if confirms else 4]:
         protocol.receive_data(octets((method, channel)), 0)
@@ -100,7 +98,7 @@ def returned(number: int) -> bytes:
 
 def test_it_logs_in_and_asks_for_confirms() -> None:
     protocol = PublisherProtocol(
-        SinkLogin("mary", "secret", "shop", "an import"), PATIENCE, confirms=True, now=0
+        Login("mary", "secret", "shop", "an import"), PATIENCE, confirms=True, now=0
     )
     assert protocol.data_to_send() == PROTOCOL_HEADER
     said = []
@@ -238,7 +236,7 @@ def test_a_broker_that_closes_the_connection_says_why_and_is_answered() -> None:
 
 
 def test_an_end_while_logging_in_is_explained() -> None:
-    protocol = PublisherProtocol(SinkLogin("a", "b", "/", ""), PATIENCE, confirms=True, now=0)
+    protocol = PublisherProtocol(Login("a", "b", "/", ""), PATIENCE, confirms=True, now=0)
     protocol.receive_data(octets(OPENING[0]), 0)
     protocol.receive_eof("the broker closed the socket")
     assert protocol.failure is not None
@@ -307,7 +305,7 @@ def test_blocked_time_does_not_count() -> None:
 
 
 def test_a_broker_that_does_not_open_the_connection_is_given_up() -> None:
-    protocol = PublisherProtocol(SinkLogin("a", "b", "/", ""), PATIENCE, confirms=True, now=0)
+    protocol = PublisherProtocol(Login("a", "b", "/", ""), PATIENCE, confirms=True, now=0)
     assert protocol.deadline() == 30
     protocol.receive_data(octets(OPENING[0]), 25)
     protocol.tick(54)
@@ -361,7 +359,7 @@ def test_nonsense_breaks_off_and_never_raises(received: bytes, text: str) -> Non
 @given(st.binary(max_size=300), st.booleans())
 def test_no_octets_make_it_raise(data: bytes, early: bool) -> None:
     protocol = (
-        PublisherProtocol(SinkLogin("a", "b", "/", ""), PATIENCE, confirms=True, now=0)
+        PublisherProtocol(Login("a", "b", "/", ""), PATIENCE, confirms=True, now=0)
         if early
         else publishing(3)
     )
