@@ -69,7 +69,7 @@ class CommittingChannel(Protocol):
         ...
 
 
-class _Run:
+class _PublishRun:
     """Consecutive publishes with the same route and queues.
 
     `plain`: none of them expires, and the routing key alone determines their queues.
@@ -93,7 +93,7 @@ class Transaction(PublishConfirms):
 
     def __init__(self, channel: CommittingChannel) -> None:
         self._channel = channel
-        self._runs: list[_Run] = []
+        self._runs: list[_PublishRun] = []
         self.published = 0
         self._verdicts: deque[tuple[dict[int, Message], Verdict]] = deque()
         self._unsafe = 0
@@ -132,13 +132,13 @@ class Transaction(PublishConfirms):
         run.bodies += bodies
         self.published += len(bodies)
 
-    def _run(self, route: Route, queues: tuple[Queue, ...], plain: bool) -> _Run:
+    def _run(self, route: Route, queues: tuple[Queue, ...], plain: bool) -> _PublishRun:
         """The run that a publish with this route joins."""
         if self._runs:
             last = self._runs[-1]
             if last.route is route and last.queues is queues and last.plain is plain:
                 return last
-        run = _Run(route, queues, plain)
+        run = _PublishRun(route, queues, plain)
         self._runs.append(run)
         return run
 
@@ -226,7 +226,7 @@ class Transaction(PublishConfirms):
             turns.spend(SETTLED_US * len(chosen))
             await turns.pause()
 
-    def _taker_of_many(self, run: _Run) -> Queue | None:
+    def _taker_of_many(self, run: _PublishRun) -> Queue | None:
         """The queue of a run that has only one, if it takes many messages in one call.
 
         It is looked up by name: since the routing another queue may have taken the name.
@@ -237,7 +237,7 @@ class Transaction(PublishConfirms):
         return None if queue is None or queue.one_by_one else queue
 
     async def _publish_each(
-        self, run: _Run, envelopes: Sequence[Envelope], bodies: Sequence[bytes]
+        self, run: _PublishRun, envelopes: Sequence[Envelope], bodies: Sequence[bytes]
     ) -> None:
         turns, vhost = self._channel.vhost.turns, self._channel.vhost
         for envelope, body in zip(envelopes, bodies, strict=True):
@@ -264,7 +264,7 @@ class Transaction(PublishConfirms):
         self._unsafe += answers.count(PENDING)
         self._refused |= REJECTED in answers
 
-    def _let_go(self, run: _Run) -> None:
+    def _let_go(self, run: _PublishRun) -> None:
         """Free the publishes of a run, some in each turn."""
         turns = self._channel.vhost.turns
         turns.let_go(run.envelopes)
@@ -301,7 +301,7 @@ class Transaction(PublishConfirms):
             judged.update(unacked)
         self._channel.put_back(judged)
 
-    async def _tell_observer(self, runs: Sequence[_Run]) -> None:
+    async def _tell_observer(self, runs: Sequence[_PublishRun]) -> None:
         """Report the rolled back publishes, some in each turn."""
         turns = self._channel.vhost.turns
         for run in runs:

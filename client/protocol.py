@@ -88,7 +88,7 @@ class Phase(Enum):
 ENDING: Final = frozenset({Phase.AWAITING_CLOSE_OK, Phase.CLOSED})
 
 
-class _Publish(NamedTuple):
+class _SentPublish(NamedTuple):
     exchange: bytes
     routing_key: bytes
     header: bytes
@@ -117,7 +117,7 @@ class _Channel:
         self.content: _Content | None = None
         self.next_tag = 0
         """0 as long as the channel has no confirms."""
-        self.unconfirmed: dict[int, _Publish] = {}
+        self.unconfirmed: dict[int, _SentPublish] = {}
         self.returned: dict[int, str] = {}
         self.closing = False
 
@@ -190,7 +190,7 @@ class ClientProtocol:
         publisher = self._channels[channel]
         tag = publisher.next_tag
         if tag:
-            publisher.unconfirmed[tag] = _Publish(exchange, routing_key, header, body)
+            publisher.unconfirmed[tag] = _SentPublish(exchange, routing_key, header, body)
             publisher.next_tag += 1
         return tag
 
@@ -345,7 +345,7 @@ class ClientProtocol:
         reason = f"{code} {text.decode(errors='replace')}"
 
         def finish(header: bytes, body: bytes) -> None:
-            sent = _Publish(exchange, routing_key, header, body)
+            sent = _SentPublish(exchange, routing_key, header, body)
             for tag, publish in channel.unconfirmed.items():
                 if publish == sent and tag not in channel.returned:
                     channel.returned[tag] = reason
@@ -429,12 +429,12 @@ class ClientProtocol:
             raise _Nonsense(f"a method that cannot be read: {error}") from error
         kind = type(method)
         if number == 0:
-            move = _CONNECTION.get(kind)
-            if move is None or (move.phase is not None and move.phase is not self.phase):
+            rule = _CONNECTION.get(kind)
+            if rule is None or (rule.phase is not None and rule.phase is not self.phase):
                 if self.phase is Phase.AWAITING_CLOSE_OK:
                     return
                 raise _Nonsense(f"{_name(method)} where {self.phase.value} was due")
-            move.receive(self, method, now)
+            rule.receive(self, method, now)
         elif channel is None:
             raise _Nonsense(f"{_name(method)} on channel {number}, which is not open")
         elif kind is commands.Channel.Close:
@@ -513,21 +513,21 @@ class _Nonsense(Exception):
     """Octets of the broker cannot be understood, so the octets after them cannot be either."""
 
 
-class _Move(NamedTuple):
+class _Rule(NamedTuple):
     """A method of channel 0: the phase in which it is legal (None is any), and its handler."""
 
     phase: Phase | None
     receive: Callable[[ClientProtocol, Any, float], None]
 
 
-_CONNECTION: Final[Mapping[type[Any], _Move]] = {
-    commands.Connection.Start: _Move(Phase.AWAITING_START, ClientProtocol._start),
-    commands.Connection.Tune: _Move(Phase.AWAITING_TUNE, ClientProtocol._tune),
-    commands.Connection.OpenOk: _Move(Phase.AWAITING_OPEN_OK, ClientProtocol._open_ok),
-    commands.Connection.CloseOk: _Move(Phase.AWAITING_CLOSE_OK, ClientProtocol._close_ok),
-    commands.Connection.Blocked: _Move(Phase.OPEN, ClientProtocol._blocked),
-    commands.Connection.Unblocked: _Move(Phase.OPEN, ClientProtocol._unblocked),
-    commands.Connection.Close: _Move(None, ClientProtocol._closed),
+_CONNECTION: Final[Mapping[type[Any], _Rule]] = {
+    commands.Connection.Start: _Rule(Phase.AWAITING_START, ClientProtocol._start),
+    commands.Connection.Tune: _Rule(Phase.AWAITING_TUNE, ClientProtocol._tune),
+    commands.Connection.OpenOk: _Rule(Phase.AWAITING_OPEN_OK, ClientProtocol._open_ok),
+    commands.Connection.CloseOk: _Rule(Phase.AWAITING_CLOSE_OK, ClientProtocol._close_ok),
+    commands.Connection.Blocked: _Rule(Phase.OPEN, ClientProtocol._blocked),
+    commands.Connection.Unblocked: _Rule(Phase.OPEN, ClientProtocol._unblocked),
+    commands.Connection.Close: _Rule(None, ClientProtocol._closed),
 }
 
 _EVERY_MESSAGE: Final[Mapping[int, Callable[[ClientProtocol, int, _Channel, bytes], None]]] = {

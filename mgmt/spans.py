@@ -51,7 +51,7 @@ class MessageSpan(NamedTuple):
     failed: str
 
 
-class _Open(NamedTuple):
+class _OpenSpan(NamedTuple):
     """A span that has not ended."""
 
     began: int
@@ -112,8 +112,8 @@ class Spans:
 
     def __init__(self, random_bits: Callable[[int], int]) -> None:
         self._random_bits = random_bits
-        self._waiting: dict[Place, _Open] = {}
-        self._held: dict[Place, _Open] = {}
+        self._waiting: dict[Place, _OpenSpan] = {}
+        self._held: dict[Place, _OpenSpan] = {}
         # Places of the latest message to arrive, without those where it was waiting already.
         self._new: set[Place] = set()
         # The parent of a message's spans, by virtual host and message id.
@@ -134,7 +134,7 @@ class Spans:
         if event in VERDICTS:
             ended += self._settled(place, record)
             if event is TraceEvent.REQUEUED:
-                self._begin(self._waiting, place, _Open(record.at, parent))
+                self._begin(self._waiting, place, _OpenSpan(record.at, parent))
         elif event is TraceEvent.DELIVERED:
             ended += self._delivered(place, record, parent)
         elif event in LEAVES:
@@ -145,10 +145,10 @@ class Spans:
             for queue in record.queues:
                 self._waiting.pop((record.vhost, record.id, queue), None)
         elif event is TraceEvent.ARRIVED:
-            self._brought((place,), _Open(record.at, parent))
+            self._brought((place,), _OpenSpan(record.at, parent))
         if event in BRINGS:
             places = [(record.vhost, record.id, queue) for queue in record.queues]
-            self._brought(places, _Open(record.at, parent))
+            self._brought(places, _OpenSpan(record.at, parent))
         return ended
 
     def _parent(self, record: TraceRecord) -> Context | None:
@@ -162,13 +162,13 @@ class Spans:
                 del self._parents[next(iter(self._parents))]
         return self._parents[key]
 
-    def _brought(self, places: Iterable[Place], span: _Open) -> None:
+    def _brought(self, places: Iterable[Place], span: _OpenSpan) -> None:
         """A message came into these queues. One with its id that waits there keeps its span."""
         self._new = {place for place in places if place not in self._waiting}
         for place in self._new:
             self._begin(self._waiting, place, span)
 
-    def _begin(self, opened: dict[Place, _Open], place: Place, span: _Open) -> None:
+    def _begin(self, opened: dict[Place, _OpenSpan], place: Place, span: _OpenSpan) -> None:
         opened.pop(place, None)
         opened[place] = span
         if len(opened) > OPEN_MAX:
@@ -180,7 +180,7 @@ class Spans:
         waited = self._left(place, record)
         if not record.no_ack:
             below = waited[0].context if waited else parent
-            self._begin(self._held, place, _Open(record.at, below))
+            self._begin(self._held, place, _OpenSpan(record.at, below))
         return waited
 
     def _left(self, place: Place, record: TraceRecord) -> list[MessageSpan]:
@@ -191,7 +191,7 @@ class Spans:
         opened = self._held.pop(place, None)
         return [] if opened is None else [self._span(VERDICTS[record.event], opened, record)]
 
-    def _span(self, operation: str, opened: _Open, record: TraceRecord) -> MessageSpan:
+    def _span(self, operation: str, opened: _OpenSpan, record: TraceRecord) -> MessageSpan:
         parent = opened.parent
         trace_id = self._random_bits(128) if parent is None else parent.trace_id
         state = "" if parent is None else parent.state

@@ -75,7 +75,7 @@ class Successor(Protocol):
         ...
 
 
-class _Move:
+class _UnsafeMessage:
     """One message, and how many queues do not have it safe yet.
 
     `missed` is called instead of `done` if a queue was deleted before it had the message; where it
@@ -103,10 +103,12 @@ class _Move:
 class _Publish:
     """The message on its way to one queue, which may have `had` it before it was refused."""
 
-    __slots__ = ("body", "envelope", "had", "move", "queue")
+    __slots__ = ("body", "envelope", "had", "message", "queue")
 
-    def __init__(self, move: _Move, queue: str, envelope: Envelope, body: bytes) -> None:
-        self.move = move
+    def __init__(
+        self, message: _UnsafeMessage, queue: str, envelope: Envelope, body: bytes
+    ) -> None:
+        self.message = message
         self.queue = queue
         self.envelope = envelope
         self.body = body
@@ -132,7 +134,7 @@ class Succession(PublishConfirms):
         self._later: list[_Publish] = []
         self._last_number = 0
         self._ended = False
-        # The callbacks to call: one move may be done because another one is, to any depth.
+        # The callbacks to call: one message may be safe because another one is, to any depth.
         self._done: deque[Callable[[], None]] = deque()
         self._telling = False
 
@@ -163,21 +165,21 @@ class Succession(PublishConfirms):
         With `missed`, one that is full is tried again as well, and `missed` is called instead of
         `done` if a queue was deleted before it had the message.
         """
-        move = _Move(done, missed)
-        move.unsafe += len(queues)
+        message = _UnsafeMessage(done, missed)
+        message.unsafe += len(queues)
         if len(queues) > QUEUES_AT_ONCE or self._unsent:
             if not self._unsent:
                 self._turns.soon(self._send_some)
             names = [queue.name for queue in queues]
-            self._unsent.append(_Publish(move, name, envelope, body) for name in names)
+            self._unsent.append(_Publish(message, name, envelope, body) for name in names)
         else:
             for queue in queues:
-                publish = _Publish(move, queue.name, envelope, body)
+                publish = _Publish(message, queue.name, envelope, body)
                 if queue.deleted:
                     self._publish_by_name(publish)
                 else:
                     self._publish(publish, queue)
-        self._one_is_safe(move)
+        self._one_is_safe(message)
 
     def publish_many(
         self,
@@ -197,7 +199,9 @@ class Succession(PublishConfirms):
         for number, envelope, body, one_done in zip(
             range(first, first + count), envelopes, bodies, done, strict=True
         ):
-            self._unsafe[number] = _Publish(_Move(one_done, None), queue.name, envelope, body)
+            self._unsafe[number] = _Publish(
+                _UnsafeMessage(one_done, None), queue.name, envelope, body
+            )
         queue.published += count
         answers = queue.publish_many(envelopes, bodies, self, first)
         for number, answer in enumerate(answers, first):
@@ -214,7 +218,7 @@ class Succession(PublishConfirms):
     def settle(self, publish_seq: int) -> None:
         publish = self._unsafe.pop(publish_seq, None)
         if publish is not None:
-            self._one_is_safe(publish.move)
+            self._one_is_safe(publish.message)
 
     def refuse(self, publish_seq: int) -> None:
         publish = self._unsafe.pop(publish_seq, None)
@@ -241,7 +245,7 @@ class Succession(PublishConfirms):
         if answer is REJECTED:
             self._refused(publish, queue)
         else:
-            self._one_is_safe(publish.move)
+            self._one_is_safe(publish.message)
 
     def _send_some(self) -> None:
         while self._unsent and not self._turns.over:
@@ -257,19 +261,19 @@ class Succession(PublishConfirms):
         queue = self._queue_named(publish.queue)
         self._turns.spend(PUBLISH_US)
         if queue is None:
-            publish.move.miss()
-            self._one_is_safe(publish.move)
+            publish.message.miss()
+            self._one_is_safe(publish.message)
         else:
             self._publish(publish, queue)
 
     def _refused(self, publish: _Publish, queue: Successor | None) -> None:
-        move = publish.move
+        message = publish.message
         if queue is None:
             # The queue was deleted, and would have been deleted with the message in it.
-            move.miss()
-            self._one_is_safe(move)
-        elif queue.refuses_when_full and not move.insists:
-            self._one_is_safe(move)
+            message.miss()
+            self._one_is_safe(message)
+        elif queue.refuses_when_full and not message.insists:
+            self._one_is_safe(message)
         else:
             self._try_later(publish)
 
@@ -291,11 +295,11 @@ class Succession(PublishConfirms):
             self._publish_by_name(publish)
             await self._turns.pause()
 
-    def _one_is_safe(self, move: _Move) -> None:
-        move.unsafe -= 1
-        if move.unsafe:
+    def _one_is_safe(self, message: _UnsafeMessage) -> None:
+        message.unsafe -= 1
+        if message.unsafe:
             return
-        self._done.append(move.done)
+        self._done.append(message.done)
         if self._telling:
             return
         self._telling = True

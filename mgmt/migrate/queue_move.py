@@ -120,7 +120,7 @@ class FirstMessages:
 
 async def move_queue(pair: Pair, queue: str, portion: Portion, terms: Terms) -> Moved:
     """Move messages of a queue. Raises nothing for faults of the brokers."""
-    move = _Move(pair, queue, portion, terms)
+    move = _QueueMove(pair, queue, portion, terms)
     failed: SideFailed | None = None
     try:
         await move.begin()
@@ -130,7 +130,7 @@ async def move_queue(pair: Pair, queue: str, portion: Portion, terms: Terms) -> 
     return await move.finish(failed)
 
 
-class _Move:
+class _QueueMove:
     def __init__(self, pair: Pair, queue: str, portion: Portion, terms: Terms) -> None:
         self._pair = pair
         self._queue = queue

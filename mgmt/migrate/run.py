@@ -176,7 +176,7 @@ async def move_messages(
 
     Raises `CtlError` and `MigrateError` when the first round cannot begin.
     """
-    run = _Run(source, target, options, stop, audience or MoveAudience())
+    run = _MoveRun(source, target, options, stop, audience or MoveAudience())
     return await run.carry_on()
 
 
@@ -232,7 +232,7 @@ def left_because(row: Mapping[str, Any]) -> str:
     return ""
 
 
-class _Run:
+class _MoveRun:
     def __init__(
         self,
         source: Side,

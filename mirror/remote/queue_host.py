@@ -38,7 +38,7 @@ _HEARD = struct.Struct("<QQ")
 _CONSUMER_STATE = struct.Struct("<QI?I")
 
 
-class _Awaited:
+class _AwaitedQueue:
     """A queue that another node has named, but that is not known here yet."""
 
     def __init__(self, timer: Timer) -> None:
@@ -72,7 +72,7 @@ class QueueHost:
         self._post = post
         self._sessions: dict[str, dict[int, RemoteClient]] = {}
         self._delivery_numbers = count(first_number)
-        self._awaited: dict[int, _Awaited] = {}
+        self._awaited: dict[int, _AwaitedQueue] = {}
         # Publishes to queues that are being handed over, in order. They are not answered, so their
         # nodes send them again to the next leader.
         self._held: dict[int, list[tuple[str, bytes]]] = {}
@@ -264,11 +264,11 @@ class QueueHost:
 
     # Queues that become known, and that are deleted
 
-    def _await(self, queue_id: int) -> _Awaited:
+    def _await(self, queue_id: int) -> _AwaitedQueue:
         awaited = self._awaited.get(queue_id)
         if awaited is None:
             timer = self._node.clock.call_later(WAIT_FOR_QUEUE_S, lambda: self._give_up(queue_id))
-            awaited = self._awaited[queue_id] = _Awaited(timer)
+            awaited = self._awaited[queue_id] = _AwaitedQueue(timer)
         return awaited
 
     def _queue_here(self, queue: LocalQueue) -> None:

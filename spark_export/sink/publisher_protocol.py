@@ -419,18 +419,18 @@ class PublisherProtocol:
         except (PAMQPException, ValueError, LookupError, TypeError, struct.error) as error:
             self._break_off(f"a method that cannot be read: {error}")
             return
-        move = _MOVES.get(type(method))
-        if move is None or channel != move.channel:
+        rule = _RULES.get(type(method))
+        if rule is None or channel != rule.channel:
             self._break_off(f"{type(method).__name__} on channel {channel}")
             return
-        if move.phase is None:
+        if rule.phase is None:
             if self.phase not in ENDING or channel == 0:
-                move.receive(self, method, now)
-        elif move.phase is self.phase:
+                rule.receive(self, method, now)
+        elif rule.phase is self.phase:
             self._last_progress = now
-            move.receive(self, method, now)
+            rule.receive(self, method, now)
         elif self.phase is not SinkPhase.AWAITING_CLOSE_OK:
-            self._break_off(f"{move.phase.value}, when {self.phase.value} was waited for")
+            self._break_off(f"{rule.phase.value}, when {self.phase.value} was waited for")
 
     def _patience_now(self) -> float | None:
         """The time that the broker may take for its next answer; None if none is expected, or while
@@ -456,7 +456,7 @@ class PublisherProtocol:
         self._to_send.append(frame.marshal(method, channel))
 
 
-class _Move(NamedTuple):
+class _SinkRule(NamedTuple):
     """A method: its channel, the phase in which it is legal (None is any once the channel is open),
     and its handler."""
 
@@ -465,28 +465,32 @@ class _Move(NamedTuple):
     receive: Callable[[PublisherProtocol, Any, float], None]
 
 
-_MOVES: Final[Mapping[type[Any], _Move]] = {
-    commands.Connection.Start: _Move(0, SinkPhase.AWAITING_START, PublisherProtocol._receive_start),
-    commands.Connection.Tune: _Move(0, SinkPhase.AWAITING_TUNE, PublisherProtocol._receive_tune),
-    commands.Connection.OpenOk: _Move(
+_RULES: Final[Mapping[type[Any], _SinkRule]] = {
+    commands.Connection.Start: _SinkRule(
+        0, SinkPhase.AWAITING_START, PublisherProtocol._receive_start
+    ),
+    commands.Connection.Tune: _SinkRule(
+        0, SinkPhase.AWAITING_TUNE, PublisherProtocol._receive_tune
+    ),
+    commands.Connection.OpenOk: _SinkRule(
         0, SinkPhase.AWAITING_OPEN_OK, PublisherProtocol._receive_open_ok
     ),
-    commands.Channel.OpenOk: _Move(
+    commands.Channel.OpenOk: _SinkRule(
         CHANNEL, SinkPhase.AWAITING_CHANNEL, PublisherProtocol._receive_channel_open_ok
     ),
-    commands.Confirm.SelectOk: _Move(
+    commands.Confirm.SelectOk: _SinkRule(
         CHANNEL, SinkPhase.AWAITING_SELECT_OK, PublisherProtocol._receive_select_ok
     ),
-    commands.Channel.CloseOk: _Move(
+    commands.Channel.CloseOk: _SinkRule(
         CHANNEL, SinkPhase.AWAITING_CHANNEL_CLOSE_OK, PublisherProtocol._receive_channel_close_ok
     ),
-    commands.Connection.CloseOk: _Move(
+    commands.Connection.CloseOk: _SinkRule(
         0, SinkPhase.AWAITING_CLOSE_OK, PublisherProtocol._receive_connection_close_ok
     ),
-    commands.Basic.Nack: _Move(CHANNEL, None, PublisherProtocol._receive_nack),
-    commands.Basic.Return: _Move(CHANNEL, None, PublisherProtocol._receive_return),
-    commands.Channel.Close: _Move(CHANNEL, None, PublisherProtocol._receive_channel_close),
-    commands.Connection.Blocked: _Move(0, None, PublisherProtocol._receive_blocked),
-    commands.Connection.Unblocked: _Move(0, None, PublisherProtocol._receive_unblocked),
-    commands.Connection.Close: _Move(0, None, PublisherProtocol._receive_connection_close),
+    commands.Basic.Nack: _SinkRule(CHANNEL, None, PublisherProtocol._receive_nack),
+    commands.Basic.Return: _SinkRule(CHANNEL, None, PublisherProtocol._receive_return),
+    commands.Channel.Close: _SinkRule(CHANNEL, None, PublisherProtocol._receive_channel_close),
+    commands.Connection.Blocked: _SinkRule(0, None, PublisherProtocol._receive_blocked),
+    commands.Connection.Unblocked: _SinkRule(0, None, PublisherProtocol._receive_unblocked),
+    commands.Connection.Close: _SinkRule(0, None, PublisherProtocol._receive_connection_close),
 }

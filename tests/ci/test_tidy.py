@@ -150,7 +150,7 @@ def test_no_two_classes_have_one_name() -> None:
     paths: dict[str, list[str]] = defaultdict(list)
     for path, module in modules().items():
         for node in module.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            if isinstance(node, ast.ClassDef):
                 paths[node.name].append(path)
     assert not {name: found for name, found in paths.items() if len(found) > 1}
 
