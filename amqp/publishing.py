@@ -41,7 +41,7 @@ from warren.core.vhosts.vhost import VirtualHost
 ROUTES_MAX = 4096
 """Routes kept per connection; beyond that number the cache is emptied and begins anew."""
 
-SOURCES_MAX = 256
+EXCHANGES_MAX = 256
 """Exchanges kept per connection, by their names as sent."""
 
 QUEUE_US = 2
@@ -89,7 +89,7 @@ class Route(Struct, frozen=True, eq=False):
     by_headers: Callable[[bytes], tuple[Queue, ...]] | None
 
 
-class _Source(Struct, frozen=True, eq=False):
+class _KnownExchange(Struct, frozen=True, eq=False):
     """An exchange to which the user may publish.
 
     `checks_keys`: each routing key needs a permission of its own. `queues` returns the queues for
@@ -109,11 +109,11 @@ class PublishRoutes:
     """The routes of one connection, by the octets of whole method frames."""
 
     __slots__ = (
+        "_exchanges",
         "_generation",
         "_node",
         "_observed",
         "_routes",
-        "_sources",
         "_topology",
         "_user",
         "user_octets",
@@ -128,7 +128,7 @@ class PublishRoutes:
         self._topology = vhost.topology
         self._generation = vhost.topology.generation
         self._routes: dict[bytes, Route] = {}
-        self._sources: dict[bytes, _Source] = {}
+        self._exchanges: dict[bytes, _KnownExchange] = {}
         # Whether observers want the publishes of a route, by its queues.
         self._observed: dict[tuple[Queue, ...] | None, bool] = {}
 
@@ -136,7 +136,7 @@ class PublishRoutes:
         """The routes found so far, which are valid until the topology changes."""
         if self._generation != self._topology.generation:
             self._routes.clear()
-            self._sources.clear()
+            self._exchanges.clear()
             self._observed.clear()
             self._generation = self._topology.generation
         return self._routes
@@ -207,11 +207,11 @@ class PublishRoutes:
         routing_key = arguments[at + 1 : end].decode("utf-8", "surrogateescape")
         if bits & _IMMEDIATE:
             raise Unsupported("immediate=true")
-        source = self._sources.get(arguments[3:at]) or self._source(arguments[3:at])
-        exchange, name = source.exchange, source.name
-        if source.checks_keys:
+        known = self._exchanges.get(arguments[3:at]) or self._exchange(arguments[3:at])
+        exchange, name = known.exchange, known.name
+        if known.checks_keys:
             self._node.access.check_topic(self._user, self.vhost.name, name, routing_key, "write")
-        queues = source.queues(routing_key)
+        queues = known.queues(routing_key)
         is_reply = not name and routing_key.startswith(REPLY_TO_PREFIX)
         # The octets between the reserved short and the bits.
         address = arguments[2:end]
@@ -226,9 +226,9 @@ class PublishRoutes:
             is_reply,
             address,
             is_observed=observed and self._is_observed(queues),
-            by_key=source.queues if source.has_many_keys else None,
+            by_key=known.queues if known.has_many_keys else None,
             # Whether observers want a publish depends on its queues.
-            by_headers=None if observed else source.by_headers,
+            by_headers=None if observed else known.by_headers,
         )
 
     def _is_observed(self, queues: tuple[Queue, ...] | None) -> bool:
@@ -240,7 +240,7 @@ class PublishRoutes:
             )
         return known
 
-    def _source(self, octets: bytes) -> _Source:
+    def _exchange(self, octets: bytes) -> _KnownExchange:
         """The exchange of that name, with the facts that hold for all publishes to it."""
         name = octets.decode("utf-8", "surrogateescape")
         vhost, user, access = self.vhost, self._user, self._node.access
@@ -260,12 +260,12 @@ class PublishRoutes:
         if isinstance(exchange, HeadersExchange):
             targets = HeaderTargets(exchange, vhost.queues_for, vhost.codec, self._node.turns)
             by_headers = targets.queues
-        if len(self._sources) >= SOURCES_MAX:
-            self._sources.clear()
-        source = self._sources[octets] = _Source(
+        if len(self._exchanges) >= EXCHANGES_MAX:
+            self._exchanges.clear()
+        known = self._exchanges[octets] = _KnownExchange(
             exchange, name, checks_keys, queues, has_many_keys, by_headers
         )
-        return source
+        return known
 
     def _with_facts(self, route: Route, header: bytes, facts: properties.Facts) -> Envelope:
         """The envelope, with the routing keys in CC and BCC. The properties are checked in
