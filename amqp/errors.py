@@ -26,6 +26,7 @@ from warren.core.errors import (
     ResourceLocked,
     Unsupported,
 )
+from warren.core.field import printable
 from warren.core.messages.message import MESSAGE_SIZE_CAP
 
 REPLY_TEXT_MAX = 255
@@ -183,7 +184,7 @@ def method_ids(kind: int, data: bytes, pos: int) -> tuple[int, int]:
 
 def short_text(text: str) -> str:
     """The text, cut to the length of a short string; octets that are not UTF-8 are replaced."""
-    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    text = printable(text)
     raw = text.encode()
     if len(raw) <= REPLY_TEXT_MAX:
         return text

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Container, Iterator
 from typing import Any
 
-from warren.core.field import Field, Table, to_text
+from warren.core.field import Field, Table, to_octets, to_text
 
 NESTING_MAX = 128
 """The deepest nesting of tables and arrays. Each level costs two frames of Python's stack, of 1000;
@@ -113,10 +113,7 @@ def items_of_kind(data: bytes, start: int, end: int, letter: int) -> list[bytes]
 
 def encoded_pairs(table: Table) -> dict[bytes, bytes]:
     """The pairs of a table as octets, by their names."""
-    return {
-        name.encode("utf-8", "surrogateescape"): encode_table({name: field})[4:]
-        for name, field in table.items()
-    }
+    return {to_octets(name): encode_table({name: field})[4:] for name, field in table.items()}
 
 
 def decode_fields(data: bytes) -> Table:

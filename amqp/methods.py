@@ -26,6 +26,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 from pamqp import base, commands
 
 from warren.amqp.field_table import TableError, decode_table, encode_table
+from warren.core.field import to_octets
 
 Method: TypeAlias = base.Frame
 M = TypeVar("M", bound=base.Frame)
@@ -241,8 +242,7 @@ def _default(wire_type: str, value: object) -> Callable[[], Any]:
 def _to_bytes(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
-    encoded: bytes = value.encode("utf-8", "surrogateescape")
-    return encoded
+    return to_octets(value)
 
 
 def _bit(position: int, last: bool) -> _Argument:

@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Final, Literal, NamedTuple
 
 from warren.amqp.field_table import TableError, decode_named, decode_table, encode_table
-from warren.core.field import Table
+from warren.core.field import Table, to_octets
 
 EXPIRATION_MS_MAX = 315_360_000_000
 """Ten years: RabbitMQ's limit of all times to live."""
@@ -439,7 +439,7 @@ def _encode_value(name: str, wire_type: str, value: str | int) -> bytes:
     if wire_type == "shortstr":
         if not isinstance(value, str):
             raise ValueError(f"{name} should be a string")
-        return _encode_shortstr(value.encode("utf-8", "surrogateescape"))
+        return _encode_shortstr(to_octets(value))
     size = {"octet": 1, "timestamp": 8}.get(wire_type)
     if size is None or isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} should be a whole number")
@@ -536,7 +536,7 @@ def sorted_by_key(table: Table) -> Table:
     """The table in the order in which RabbitMQ leaves tables to which it has added a key."""
     # Sorted by the bytes of the names: code points would put escaped bytes and astral planes in
     # another order.
-    return dict(sorted(table.items(), key=lambda pair: pair[0].encode("utf-8", "surrogateescape")))
+    return dict(sorted(table.items(), key=lambda pair: to_octets(pair[0])))
 
 
 def _encode_shortstr(value: bytes) -> bytes:

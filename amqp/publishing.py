@@ -204,7 +204,7 @@ class PublishRoutes:
             raise MalformedArguments(f"cannot decode {octets_text(arguments)}") from error
         if end + 1 != len(arguments):
             raise MalformedArguments(f"cannot decode {octets_text(arguments)}")
-        routing_key = arguments[at + 1 : end].decode("utf-8", "surrogateescape")
+        routing_key = to_text(arguments[at + 1 : end])
         if bits & _IMMEDIATE:
             raise Unsupported("immediate=true")
         known = self._exchanges.get(arguments[3:at]) or self._exchange(arguments[3:at])
@@ -242,7 +242,7 @@ class PublishRoutes:
 
     def _exchange(self, octets: bytes) -> _KnownExchange:
         """The exchange of that name, with the facts that hold for all publishes to it."""
-        name = octets.decode("utf-8", "surrogateescape")
+        name = to_text(octets)
         vhost, user, access = self.vhost, self._user, self._node.access
         access.check_resource(user, vhost.name, "exchange", name, "write")
         exchange = vhost.exchange(name)

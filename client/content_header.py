@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from warren.client.frames import read_short_string, short_string
+from warren.core.field import to_octets
 
 Wire: TypeAlias = Literal["shortstr", "octet", "table", "timestamp"]
 
@@ -128,7 +129,7 @@ def table_octets(fields: Fields) -> bytes:
 
 
 def longstr_value(text: str) -> bytes:
-    octets = text.encode("utf-8", "surrogateescape")
+    octets = to_octets(text)
     return b"S" + _LONG.pack(len(octets)) + octets
 
 

@@ -103,6 +103,11 @@ def to_octets(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
+def printable(text: str) -> str:
+    """The text with replacement characters for octets that are not UTF-8."""
+    return to_octets(text).decode("utf-8", "replace")
+
+
 def cut_to_short_string(text: str) -> str:
     """The text, or as much of its start as a short string holds."""
     raw = to_octets(text)

@@ -32,7 +32,7 @@ from warren.core.exchanges.federation_hops import (
     HopBroker,
     HopRule,
 )
-from warren.core.field import Field, Table, long, longstr
+from warren.core.field import Field, Table, long, longstr, to_octets
 from warren.federation.bindings import Carried, Way, carried
 from warren.federation.marking import Marker
 from warren.federation.session import (
@@ -282,7 +282,7 @@ class ExchangeSession:
         exchange = self._wanted.remote_name
         return self._destination.publish(
             CHANNEL,
-            self._wanted.name.encode("utf-8", "surrogateescape"),
+            to_octets(self._wanted.name),
             message.routing_key,
             self._marker.of_exchange(message, self._uri, exchange, self._there),
             message.body,

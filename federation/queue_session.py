@@ -18,6 +18,7 @@ from pamqp import commands
 
 from warren.client.connection import ClientConnection
 from warren.client.events import Delivered
+from warren.core.field import to_octets
 from warren.core.queues.queue import Queue
 from warren.federation.marking import Marker
 from warren.federation.session import (
@@ -142,7 +143,7 @@ class QueueSession:
         return self._destination.publish(
             CHANNEL,
             b"",
-            self._wanted.name.encode("utf-8", "surrogateescape"),
+            to_octets(self._wanted.name),
             self._marker.of_queue(message, self._uri, self._wanted.remote_name),
             message.body,
             # Without confirms, the message has been acked by the time it would be returned.

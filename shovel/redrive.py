@@ -24,6 +24,7 @@ from warren.client.content_header import (
     table_octets,
     with_properties,
 )
+from warren.core.field import to_text
 
 DEATHS = b"x-death"
 CARBON_COPIES = b"CC"
@@ -69,7 +70,7 @@ def back(header: bytes, to: Back, which: DecidingDeath) -> tuple[WayBack, bytes]
         first, *others = _routing_keys(death)
         address = WayBack(_text(death, b"exchange"), first)
         if others and fields.get(CARBON_COPIES) is None:
-            texts = [key.decode("utf-8", "surrogateescape") for key in others]
+            texts = [to_text(key) for key in others]
             copies = b"".join([longstr_value(text) for text in texts])
             changed = changed.with_field(CARBON_COPIES, array_value(copies))
     if changed == fields:

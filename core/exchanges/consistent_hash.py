@@ -21,7 +21,7 @@ from zlib import crc32
 from warren.core.erlang_text import binary_text
 from warren.core.errors import PreconditionFailed
 from warren.core.exchanges.binding import Binding, DestinationKind
-from warren.core.field import KIND_NAMES, Field, Table, to_octets
+from warren.core.field import KIND_NAMES, Field, Table, to_octets, to_text
 
 SLOTS = 65_536
 """Enough that shares are even to 4 % between a hundred destinations, few enough to remember."""
@@ -130,5 +130,4 @@ def _name_in(arguments: Table, argument: str) -> str | None:
         raise PreconditionFailed(
             f"invalid type '{KIND_NAMES[field.kind]}' for arg '{argument}'; expected longstr"
         )
-    name: str = field.value.decode("utf-8", "surrogateescape")
-    return name
+    return to_text(field.value)

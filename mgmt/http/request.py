@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from warren.core.errors import AccessRefused
-from warren.core.field import NESTED_TOO_DEEP, nested_too_deep
+from warren.core.field import NESTED_TOO_DEEP, nested_too_deep, to_octets
 from warren.core.vhosts.topology_access import Asking
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.http.caller import Caller
@@ -204,7 +204,7 @@ def demanded(body: dict[str, Any], *names: str) -> list[Any]:
 
 def check_length(name: str, kind: str) -> None:
     """Raises `BadRequest` for a name that is longer than AMQP allows."""
-    octets = len(name.encode("utf-8", "surrogateescape"))
+    octets = len(to_octets(name))
     if octets > NAME_BYTES_MAX:
         raise BadRequest(
             f"{kind} should be less than {NAME_BYTES_MAX} bytes, actually was {octets}\n"

@@ -19,6 +19,7 @@ from aiohttp.typedefs import Middleware
 
 from warren.core.access.access_control import User
 from warren.core.errors import BrokerError
+from warren.core.field import printable
 from warren.core.log_line import log_fault
 from warren.mgmt.http.caller import (
     Caller,
@@ -538,7 +539,7 @@ def encode(value: Any) -> bytes:
 def _printable(value: Any) -> Any:
     match value:
         case str():
-            return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            return printable(value)
         case dict():
             return {_printable(key): _printable(item) for key, item in value.items()}
         case list() | tuple():

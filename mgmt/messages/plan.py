@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from warren.core.field import to_octets
 from warren.core.messages.message_filter import parse_filter, seconds_since_1970
 from warren.mgmt.messages.looking import parse_place
 from warren.shovel.redrive import Back, DecidingDeath
@@ -106,7 +107,7 @@ def _check_target(plan: JobPlan) -> None:
     if plan.routing_key is not None:
         if plan.to_exchange is None:
             raise InvalidPlan("routing_key goes with to_exchange")
-        if len(plan.routing_key.encode("utf-8", "surrogateescape")) > 255:
+        if len(to_octets(plan.routing_key)) > 255:
             raise InvalidPlan("routing_key should be 255 octets at most")
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from warren.core.field import printable
 from warren.mgmt.http.slices import chunks
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -42,7 +43,7 @@ def labels(pairs: Mapping[str, str]) -> str:
 
 def _escaped(value: str) -> str:
     value = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return printable(value)
 
 
 def number(value: float) -> str:

@@ -26,6 +26,7 @@ from warren.amqp.properties import MalformedProperties, property_bytes
 from warren.client.connection import ClientConnection
 from warren.client.content_header import MalformedContent, header_fields
 from warren.client.events import Cancelled, Delivered, PublishesConfirmed, PublishRefused
+from warren.core.field import to_octets
 from warren.mgmt.migrate.pair import MESSAGES, Heard, Pair, SideFailed
 from warren.mgmt.migrate.window import MovedPublish, MoveWindow
 from warren.mgmt.pace import Pace
@@ -134,7 +135,7 @@ class _QueueMove:
     def __init__(self, pair: Pair, queue: str, portion: Portion, terms: Terms) -> None:
         self._pair = pair
         self._queue = queue
-        self._queue_octets = queue.encode("utf-8", "surrogateescape")
+        self._queue_octets = to_octets(queue)
         self._portion = portion
         self._terms = terms
         self._window = MoveWindow()

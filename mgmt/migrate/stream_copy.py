@@ -34,6 +34,7 @@ from warren.client.content_header import (
     with_properties,
 )
 from warren.client.events import Delivered
+from warren.core.field import to_octets
 from warren.mgmt.migrate.pair import LOOKS, QUESTIONS, Pair, SideFailed
 from warren.mgmt.migrate.queue_move import Moved, Terms, message_property, move_queue
 
@@ -170,7 +171,7 @@ async def has_first(pair: Pair, queue: str, terms: Terms) -> bool:
 
 def claim_on(queue: str) -> str:
     """The name of the queue that a run makes at the target, so that no other copies this stream."""
-    named = hashlib.sha256(queue.encode("utf-8", "surrogateescape"))
+    named = hashlib.sha256(to_octets(queue))
     return f"warren-migrate-{named.hexdigest()[:32]}"
 
 

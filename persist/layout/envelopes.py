@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from warren.core.field import to_octets, to_text
 from warren.core.messages.message import Envelope, address_of
 from warren.persist.layout.format import Damaged
 
@@ -108,7 +109,7 @@ class EnvelopeDecoder:
 
     def _note_names(self, names: bytes, both: bytes, exchange_bytes: int) -> None:
         exchange, routing_key = both[:exchange_bytes], both[exchange_bytes:]
-        self._exchange, self._routing_key = _text(exchange), _text(routing_key)
+        self._exchange, self._routing_key = to_text(exchange), to_text(routing_key)
         self._address = address_of(exchange, routing_key)
         self._names = names
 
@@ -119,11 +120,7 @@ def decode_envelope(octets: bytes, persistent: bool) -> Envelope:
 
 
 def _octets(text: str) -> bytes:
-    return text.encode() if text.isascii() else text.encode("utf-8", "surrogateescape")
-
-
-def _text(octets: bytes) -> str:
-    return octets.decode("utf-8", "surrogateescape")
+    return text.encode() if text.isascii() else to_octets(text)
 
 
 def _long_string(octets: bytes) -> bytes:
@@ -137,6 +134,6 @@ def _long_strings(octets: bytes) -> tuple[str, ...]:
         end = at + 4 + int.from_bytes(octets[at : at + 4], "little")
         if end > len(octets):
             raise Damaged("a routing key longer than the envelope")
-        texts.append(_text(octets[at + 4 : end]))
+        texts.append(to_text(octets[at + 4 : end]))
         at = end
     return tuple(texts)

@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 from warren.backup.shelf import SHARED, Shelf
 from warren.backup.shelves import shelf_at
+from warren.core.field import to_octets
 from warren.spark_export.errors import OptionRefused, StoreRefused
 
 FORMAT = 1
@@ -182,7 +183,7 @@ def partition_directory(vhost: str, queue: str, date: str | None) -> str:
 
 
 def _partition(key: str, name: str) -> str:
-    octets = name.encode("utf-8", "surrogateescape")
+    octets = to_octets(name)
     encoded = f"{key}={quote(octets, safe='')}"
     if len(encoded) <= NAME_BYTES_MAX:
         return encoded
