@@ -7,7 +7,6 @@ in order, and are refused when that takes too long.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -23,19 +22,14 @@ from warren.mirror.messages.calls import Calls, NodeDown
 from warren.mirror.messages.cargo import Unpacker
 from warren.mirror.messages.origin import origin_name
 from warren.mirror.messages.post import Post, PostKind, Undeliverable
+from warren.mirror.remote import frame_heads as heads
 from warren.mirror.remote.remote_client import Effects, RemoteClient
-from warren.mirror.remote.remote_queue import PUBLISH_HEAD
 from warren.mirror.remote.settling import PublishedReport, pack_report, unpack_numbers
 from warren.mirror.remote.subscription import Subscription, Who
 from warren.mirror.replication.mirroring import Mirroring
 
 WAIT_FOR_QUEUE_S = 10.0
 """Seconds that frames wait for the definition of their queue; definitions take milliseconds."""
-
-_QUEUE = struct.Struct("<Q")
-_CONSUMER = struct.Struct("<QI")
-_HEARD = struct.Struct("<QQ")
-_CONSUMER_STATE = struct.Struct("<QI?I")
 
 
 class _AwaitedQueue:
@@ -100,9 +94,9 @@ class QueueHost:
         return lambda node, payload: self._frame(node, kind, payload)
 
     def _frame(self, node: str, kind: PostKind, payload: bytes) -> None:
-        if len(payload) < _QUEUE.size:
+        if len(payload) < heads.QUEUE.size:
             raise Undeliverable(f"a frame of {len(payload)} octets for a queue")
-        (queue_id,) = _QUEUE.unpack_from(payload)
+        (queue_id,) = heads.QUEUE.unpack_from(payload)
         awaited = self._awaited.get(queue_id)
         if awaited is None and queue_id not in self._node.local_queues:
             if kind is not PostKind.PUBLISH:
@@ -128,23 +122,23 @@ class QueueHost:
                 # If the queue has grown, the nodes that publish to it are told that it has.
                 self._node.growth.holds_back(session.queue)
             with self._mirroring.from_afar.publishing(queue_id, origin):
-                session.publish(self._unpacker.messages(payload, PUBLISH_HEAD.size))
+                session.publish(self._unpacker.messages(payload, heads.PUBLISH.size))
             self._mirroring.from_afar.note_origin(queue_id, origin, session.received)
         elif kind is PostKind.SETTLE:
-            session.judge(*unpack_numbers(payload, _QUEUE.size))
+            session.judge(*unpack_numbers(payload, heads.QUEUE.size))
         elif kind is PostKind.HEARD:
-            _, upto = _unpack(_HEARD, payload)
+            _, upto = heads.unpacked(heads.HEARD, payload)
             self._mirroring.from_afar.note_heard(session.queue.queue_id, self._origin(node), upto)
         elif kind is PostKind.CANCEL:
-            _, number = _unpack(_CONSUMER, payload)
+            _, number = heads.unpacked(heads.CONSUMER, payload)
             session.cancel(number)
         else:
-            _, number, blocked, _ = _unpack(_CONSUMER_STATE, payload)
+            _, number, blocked, _ = heads.unpacked(heads.CONSUMER_STATE, payload)
             session.set_blocked(number, bool(blocked))
 
     def _is_stale(self, queue: LocalQueue, payload: bytes) -> bool:
         """Whether the publishes were sent in an earlier epoch of the queue."""
-        _, epoch = _unpack(PUBLISH_HEAD, payload)
+        _, epoch = heads.unpacked(heads.PUBLISH, payload)
         return epoch < self._mirroring.epoch_of(queue)
 
     def _stays(self, queue: LocalQueue) -> None:
@@ -291,11 +285,11 @@ class QueueHost:
                 continue
             node, kind, payload = waiting
             if kind is PostKind.PUBLISH:
-                carried = self._unpacker.messages(payload, PUBLISH_HEAD.size)
+                carried = self._unpacker.messages(payload, heads.PUBLISH.size)
                 numbers = [number for some in carried for number in some.numbers]
                 report = PublishedReport(max(numbers, default=0), numbers)
                 self._post.send(
-                    node, PostKind.PUBLISHED, _QUEUE.pack(queue_id), pack_report(report)
+                    node, PostKind.PUBLISHED, heads.QUEUE.pack(queue_id), pack_report(report)
                 )
 
     def _queue_gone(self, queue: LocalQueue) -> None:
@@ -357,7 +351,7 @@ class QueueHost:
             session.await_mirrors(when_safe if is_mirrored else None)
             report = session.report()
             if report is not None:
-                head = _QUEUE.pack(session.queue.queue_id)
+                head = heads.QUEUE.pack(session.queue.queue_id)
                 self._post.send(node, PostKind.PUBLISHED, head, pack_report(report))
 
     def _link_congested(self, node: str, congested: bool) -> None:
@@ -398,10 +392,3 @@ _SERVED = (
     PostKind.CANCEL,
     PostKind.CONSUMER_STATE,
 )
-
-
-def _unpack(layout: struct.Struct, payload: bytes) -> tuple[int, ...]:
-    try:
-        return layout.unpack_from(payload)
-    except struct.error as error:
-        raise Undeliverable(f"a frame that cannot be read: {error}") from None

@@ -8,7 +8,6 @@ did not acknowledge are put back.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -28,10 +27,9 @@ from warren.mirror.messages.cargo import (
     CarriedMessages,
     Packer,
 )
+from warren.mirror.remote import frame_heads as heads
 from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport
 from warren.mirror.remote.subscription import Subscription
-
-_CONSUMER = struct.Struct("<QI")
 
 WhenSafe: TypeAlias = Callable[[Callable[[bool], None]], None]
 """Calls back when all that is in the queue now is safe; with False when another node leads."""
@@ -398,7 +396,7 @@ class RemoteClient(PublishConfirms):
 
     def send_deliveries(self, consumer: RemoteConsumer) -> None:
         if consumer.packer.parts:
-            head = _CONSUMER.pack(self.queue.queue_id, consumer.number)
+            head = heads.CONSUMER.pack(self.queue.queue_id, consumer.number)
             self._effects.deliver(head, consumer.packer.take())
 
     def flush(self) -> None:
@@ -411,7 +409,7 @@ class RemoteClient(PublishConfirms):
         """Tell the other node that the queue has cancelled a consumer."""
         if self._consumers.pop(consumer.number, None) is not None:
             self.send_deliveries(consumer)
-            self._effects.tell_cancelled(_CONSUMER.pack(self.queue.queue_id, consumer.number))
+            self._effects.tell_cancelled(heads.CONSUMER.pack(self.queue.queue_id, consumer.number))
 
     # Ending
 

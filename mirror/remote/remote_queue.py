@@ -19,7 +19,6 @@ rest. Only then is the leader told that the consumer can be served again.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -47,6 +46,7 @@ from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import Call, NodeDown
 from warren.mirror.messages.cargo import REDELIVERED, CarriedMessages
 from warren.mirror.messages.post import PostKind
+from warren.mirror.remote import frame_heads as heads
 from warren.mirror.remote.leaders import Leaders
 from warren.mirror.remote.publishes_under_way import PublishesUnderWay
 from warren.mirror.remote.queue_end import QueueEnd, QueueMoved
@@ -59,14 +59,6 @@ ELSEWHERE: Final = object()
 
 PUBLISH_BYTES_MAX = 1 << 18
 """Octets of publishes that are sent without waiting for the end of the turn."""
-
-PUBLISH_HEAD = struct.Struct("<QQ")
-"""The id of the queue, and its epoch as far as the publishing node knows."""
-
-_QUEUE = struct.Struct("<Q")
-_CONSUMER = struct.Struct("<QI")
-_HEARD = struct.Struct("<QQ")
-_CONSUMER_STATE = struct.Struct("<QI?I")
 
 _ELSEWHERE_REASONS = ~Blocked.PREFETCH
 
@@ -274,7 +266,7 @@ class RemoteQueue(Queue):
         if number is None or self.deleted:
             return None
         self.flush()
-        self._leaders.send(self.leader, PostKind.CANCEL, _CONSUMER.pack(self.queue_id, number))
+        self._leaders.send(self.leader, PostKind.CANCEL, heads.CONSUMER.pack(self.queue_id, number))
         if self._told or self._waiting or not self.auto_delete:
             return None
         return self._gone.unless_used(self._ask("leave"))
@@ -579,15 +571,15 @@ class RemoteQueue(Queue):
 
     def flush(self) -> None:
         """Send all that was gathered to the leader."""
-        queue = _QUEUE.pack(self.queue_id)
+        queue = heads.QUEUE.pack(self.queue_id)
         send = self._leaders.send
         gathered = self._publishes.take()
         if gathered:
-            head = PUBLISH_HEAD.pack(self.queue_id, self.epoch)
+            head = heads.PUBLISH.pack(self.queue_id, self.epoch)
             if send(self.leader, PostKind.PUBLISH, head, *gathered):
                 self._publishes.sent()
         if self._heard_upto:
-            send(self.leader, PostKind.HEARD, _HEARD.pack(self.queue_id, self._heard_upto))
+            send(self.leader, PostKind.HEARD, heads.HEARD.pack(self.queue_id, self._heard_upto))
             self._heard_upto = 0
         verdicts, self._verdicts = self._verdicts, []
         for verdict, numbers in verdicts:
@@ -599,7 +591,7 @@ class RemoteQueue(Queue):
             if number is None or number in self._returning or self._told[number][1] is blocked:
                 continue
             self._told[number] = (consumer, blocked)
-            state = _CONSUMER_STATE.pack(self.queue_id, number, blocked, 0)
+            state = heads.CONSUMER_STATE.pack(self.queue_id, number, blocked, 0)
             send(self.leader, PostKind.CONSUMER_STATE, state)
 
     # Inside

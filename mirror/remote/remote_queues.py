@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,7 +12,8 @@ from warren.core.queues.queue_owner import QueueOwner
 from warren.mirror.links.ports import Part
 from warren.mirror.messages.calls import Call, Calls
 from warren.mirror.messages.cargo import CarriedMessage, Unpacker
-from warren.mirror.messages.post import Post, PostKind, Undeliverable
+from warren.mirror.messages.post import Post, PostKind
+from warren.mirror.remote import frame_heads as heads
 from warren.mirror.remote.remote_queue import RemoteQueue
 from warren.mirror.remote.settling import unpack_report
 
@@ -21,9 +21,6 @@ OWED_BYTES_HIGH = 16 << 20
 OWED_BYTES_LOW = 8 << 20
 """Octets of publishes that other nodes have not answered: above `OWED_BYTES_HIGH`, publishers wait
 until they are below `OWED_BYTES_LOW`."""
-
-_QUEUE = struct.Struct("<Q")
-_CONSUMER = struct.Struct("<QI")
 
 
 class RemoteQueues:
@@ -114,24 +111,24 @@ class RemoteQueues:
     def _published(self, node: str, payload: bytes) -> None:
         queue = self._named(node, payload)
         if queue is not None:
-            queue.answered(unpack_report(payload, _QUEUE.size))
+            queue.answered(unpack_report(payload, heads.QUEUE.size))
 
     def _delivered(self, node: str, payload: bytes) -> None:
         queue = self._named(node, payload)
         if queue is not None:
-            _, consumer = _unpack(_CONSUMER, payload)
-            queue.delivered(consumer, self._unpacker.messages(payload, _CONSUMER.size))
+            _, consumer = heads.unpacked(heads.CONSUMER, payload)
+            queue.delivered(consumer, self._unpacker.messages(payload, heads.CONSUMER.size))
 
     def _cancelled(self, node: str, payload: bytes) -> None:
         queue = self._named(node, payload)
         if queue is not None:
-            _, consumer = _unpack(_CONSUMER, payload)
+            _, consumer = heads.unpacked(heads.CONSUMER, payload)
             queue.cancelled_by_leader(consumer)
 
     def _named(self, node: str, payload: bytes) -> RemoteQueue | None:
         """The queue that the frame is about; None if it was deleted meanwhile, or if the node no
         longer leads it as this node knows."""
-        (queue_id,) = _unpack(_QUEUE, payload)
+        (queue_id,) = heads.unpacked(heads.QUEUE, payload)
         queue = self._queues.get(queue_id)
         return queue if queue is not None and queue.is_told_by(node) else None
 
@@ -147,10 +144,3 @@ class RemoteQueues:
         to_flush, self._to_flush = self._to_flush, {}
         for queue in to_flush:
             queue.flush()
-
-
-def _unpack(layout: struct.Struct, payload: bytes) -> tuple[int, ...]:
-    try:
-        return layout.unpack_from(payload)
-    except struct.error as error:
-        raise Undeliverable(f"a frame that cannot be read: {error}") from None

@@ -41,7 +41,7 @@ LONG_FILES: dict[str, int] = {
     "core/backing/variable_queue.py": 622,
     "core/queues/classic_queue.py": 632,
     "core/vhosts/vhost.py": 644,
-    "mirror/remote/remote_queue.py": 691,
+    "mirror/remote/remote_queue.py": 683,
     "mirror/replication/leading/led_queue.py": 653,
     "spark_export/decode/decode.py": 603,
     "warren/cluster.py": 635,
