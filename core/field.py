@@ -53,7 +53,8 @@ LONG_MAX = (1 << 63) - 1
 """The smallest and the largest number a field of kind `l` holds."""
 
 INTEGER_KINDS = frozenset("bBsuIilL")
-NUMBER_KINDS = INTEGER_KINDS | frozenset("fd")
+FLOAT_KINDS = frozenset("fd")
+NUMBER_KINDS = INTEGER_KINDS | FLOAT_KINDS
 
 # The names the reference (amqp_semantics.md section 0) gives the types in error texts.
 KIND_NAMES: Mapping[str, str] = {

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from warren.core.errors import PreconditionFailed, unknown_type
 from warren.core.exchanges.recent_history import HISTORY_TYPE
-from warren.core.field import INTEGER_KINDS, Table, long, to_octets, to_text
+from warren.core.field import FLOAT_KINDS, INTEGER_KINDS, Table, long, to_octets, to_text
 from warren.core.messages.message import Envelope
 from warren.core.ports import ContentCodec
 
@@ -34,7 +34,6 @@ DELAY_QUEUE_PREFIX: Final = "amq.delayed."
 NAME_BYTES_MAX: Final = 255 - len(DELAY_QUEUE_PREFIX)
 """A longer name would leave no room for that of the delay queue."""
 
-_FLOAT_KINDS = frozenset("fd")
 
 _CANNOT_ROUTE = frozenset((DELAYED_TYPE, HISTORY_TYPE))
 """Types that keep messages themselves."""
@@ -58,7 +57,7 @@ def delay_ms(headers: Table) -> int | None:
         return None
     if field.kind in INTEGER_KINDS:
         delay = field.value
-    elif field.kind in _FLOAT_KINDS:
+    elif field.kind in FLOAT_KINDS:
         # Neither infinity nor what is no number at all is in range.
         delay = int(field.value) if 0 < field.value <= DELAY_MS_MAX else 0
     elif field.kind == "S" and field.value.isdigit():

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 from warren.core.erlang_text import argument_text
 from warren.core.errors import PreconditionFailed
-from warren.core.field import INTEGER_KINDS, Field, Table
+from warren.core.field import FLOAT_KINDS, INTEGER_KINDS, Field, Table
 from warren.core.queues.queue_arguments import (
     DEAD_LETTER_EXCHANGE,
     DEDUPLICATION_WINDOW,
     DELIVERY_LIMIT,
     EXPLICITLY_CLASSIC,
-    FLOAT_KINDS,
     MAX_AGE,
     REDELIVERY_DELAY,
     SEGMENT_SIZE,

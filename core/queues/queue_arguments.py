@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from warren.core.backing.stream_limits import KEEP_ALL, StreamLimits
 from warren.core.definitions.validation import string
 from warren.core.errors import PreconditionFailed
-from warren.core.field import INTEGER_KINDS, KIND_NAMES, Field, Table, to_text
+from warren.core.field import INTEGER_KINDS, KIND_NAMES, NUMBER_KINDS, Field, Table, to_text
 from warren.core.queues.queue_type import CLASSIC, QUEUE_TYPE, QUORUM, STREAM, QueueType, type_of
 from warren.core.queues.stream_arguments import (
     SEGMENT_BYTES_MAX,
@@ -29,7 +29,6 @@ from warren.core.queues.stream_arguments import (
 # Ten years, RabbitMQ's longest time.
 PERIOD_MS_MAX = 315_360_000_000
 PRIORITY_MAX = 255
-FLOAT_KINDS = frozenset("fd")
 
 NEVER_REACHED = 1 << 63
 """Stands for a delivery limit that is text: RabbitMQ accepts it and never reaches it."""
@@ -189,7 +188,7 @@ def parse(queue: str, vhost: str, arguments: Table) -> QueueArguments:
 def _delivery_limit(field: Field | None) -> float | None:
     if field is None:
         return None
-    is_number = field.kind in INTEGER_KINDS or field.kind in FLOAT_KINDS
+    is_number = field.kind in NUMBER_KINDS
     limit: float = field.value if is_number else NEVER_REACHED
     return limit
 

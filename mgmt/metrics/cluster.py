@@ -13,7 +13,7 @@ from typing import NamedTuple
 from warren.core.queues.queue import Queue
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.managed_node import ManagedNode
-from warren.mgmt.metrics.exposition import Metric, MetricRows, Values, labels, written
+from warren.mgmt.metrics.exposition import OWN_PREFIX, Metric, MetricRows, Values, labels, written
 from warren.mgmt.metrics.grouping import grouped
 from warren.mgmt.queue_members import lacks_majority
 from warren.mirror.replication.definition.promotion import FAILOVERS, Promotion
@@ -21,7 +21,6 @@ from warren.mirror.replication.figures import Lag, MirrorFigures
 
 RABBITMQ_PREFIX = "rabbitmq_"
 ERLANG_PREFIX = "erlang_vm_"
-OWN_PREFIX = "warren_"
 OWN_DETAILED_PREFIX = "warren_detailed_"
 
 PENDING, UP = 1, 3

@@ -22,7 +22,7 @@ from warren.mgmt.blocked import NAMED_MAX, blocked
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics import families
-from warren.mgmt.metrics.exposition import Metric, MetricRows, Values, labels, written
+from warren.mgmt.metrics.exposition import OWN_PREFIX, Metric, MetricRows, Values, labels, written
 from warren.mgmt.metrics.grouping import grouped
 from warren.mgmt.rabbitmq_version import RABBITMQ_VERSION
 from warren.mgmt.statistics.sampler import node_connections
@@ -32,7 +32,6 @@ T = TypeVar("T")
 PREFIX = "rabbitmq_"
 DETAILED_PREFIX = "rabbitmq_detailed_"
 CLUSTER_PREFIX = "rabbitmq_cluster_"
-OWN_PREFIX = "warren_"
 PROTOCOL = labels({"protocol": "amqp091"})
 COUNTED_TYPES = (QueueType.QUORUM, QueueType.STREAM)
 """Types whose queues' counts are added up; the rest of the node's totals is of classic queues."""

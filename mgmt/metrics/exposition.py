@@ -14,6 +14,8 @@ from warren.core.field import printable
 from warren.mgmt.http.slices import chunks
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OWN_PREFIX = "warren_"
+"""Before the names of metrics that RabbitMQ does not have."""
 
 Values: TypeAlias = Sequence[float]
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from pamqp import commands
 
-from warren.amqp.frames import METHOD, frame
+from warren.amqp.frames import METHOD, PROTOCOL_HEADER, frame
 from warren.amqp.methods import Method, encode_method, make
 from warren.core.field import Field, Table, longstr
 from warren.mgmt.perf.errors import (
@@ -38,7 +38,6 @@ WRITE_BUFFER_HIGH = 64 * 1024
 """Octets that may wait in the process for the socket. Waiting messages have a time stamp already,
 so a larger buffer would count as latency of the broker."""
 
-_PROTOCOL_HEADER = b"AMQP\0\0\x09\x01"
 _ACCESS_REFUSED = 403
 _REPLY_SUCCESS = 200
 _PRODUCT = "warren perf"
@@ -181,7 +180,7 @@ class PerfLink(asyncio.Protocol):
     # Methods
 
     async def _authenticate(self, address: PerfTarget) -> None:
-        self.write(_PROTOCOL_HEADER)
+        self.write(PROTOCOL_HEADER)
         try:
             await self._receive(commands.Connection.Start)
         except ConnectionLost as error:

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from warren.mgmt.perf.measure import NS_PER_MS, Tally
+from warren.mgmt.perf.measure import NS_PER_MS, NS_PER_S, Tally
 from warren.mgmt.perf.scenario import Scenario
 
 QUIET_S = 2.0
 """Time without a message after which no more are expected."""
-
-_NS_PER_S = 1_000_000_000
 
 
 class CourseStep(Enum):
@@ -38,7 +36,7 @@ class Course:
     def __init__(self, scenario: Scenario, now_ns: int) -> None:
         self._scenario = scenario
         self._begun_ns = now_ns
-        self._quiet_ns = int(QUIET_S * _NS_PER_S + scenario.consumer_delay_ms * NS_PER_MS)
+        self._quiet_ns = int(QUIET_S * NS_PER_S + scenario.consumer_delay_ms * NS_PER_MS)
         self._steps: set[CourseStep] = set()
         self._consuming_ns: int | None = None
         self._published_ns: int | None = None
@@ -72,7 +70,7 @@ class Course:
             return False
         if scenario.consume_after_publishing:
             return self.producers_ended
-        return now_ns - self._begun_ns >= scenario.consume_after_s * _NS_PER_S
+        return now_ns - self._begun_ns >= scenario.consume_after_s * NS_PER_S
 
     def _may_publish(self) -> bool:
         scenario = self._scenario
@@ -103,7 +101,7 @@ class Course:
 
     def _is_time_over(self, now_ns: int) -> bool:
         time_s = self._scenario.time_s
-        return time_s is not None and now_ns - self._begun_ns >= time_s * _NS_PER_S
+        return time_s is not None and now_ns - self._begun_ns >= time_s * NS_PER_S
 
     def _expected(self, totals: Tally) -> int | None:
         """How many messages the consumers will get; None if that cannot be known."""

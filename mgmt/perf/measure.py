@@ -21,6 +21,7 @@ PERCENTILES = (
 """The names in reports, and how many of 1000 values are not above the percentile."""
 
 NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
 
 
 class PerfHistogram:

@@ -21,7 +21,7 @@ from types import FrameType
 from warren.mgmt.perf.client import CLOSE_S_MAX
 from warren.mgmt.perf.course import Course, CourseStep
 from warren.mgmt.perf.errors import PerfError, WorkerLost
-from warren.mgmt.perf.measure import Tally
+from warren.mgmt.perf.measure import NS_PER_S, Tally
 from warren.mgmt.perf.scenario import Scenario
 from warren.mgmt.perf.topology import Declared, declare, delete
 from warren.mgmt.perf.worker import (
@@ -40,8 +40,6 @@ from warren.mgmt.perf.worker import (
 
 TICK_S = 0.05
 """How exactly the times of a scenario are kept."""
-
-_NS_PER_S = 1_000_000_000
 
 
 class RunOutcome(Enum):
@@ -187,7 +185,7 @@ class Conductor:
         """End all processes, whatever happened, and take their last reports."""
         for each in self._processes:
             _give(each, Order.STOP)
-        end_ns = monotonic_ns() + int(ENDING_S_MAX * _NS_PER_S)
+        end_ns = monotonic_ns() + int(ENDING_S_MAX * NS_PER_S)
         while not all(each.has_ended for each in self._processes):
             if self._is_impatient or monotonic_ns() > end_ns:
                 break
@@ -244,11 +242,11 @@ class Conductor:
 
     def _tell_second(self, now_ns: int) -> None:
         length_ns = now_ns - self._second_began_ns
-        if length_ns < _NS_PER_S:
+        if length_ns < NS_PER_S:
             return
         second = Second(
-            at_s=(now_ns - self._begun_ns) / _NS_PER_S,
-            length_s=length_ns / _NS_PER_S,
+            at_s=(now_ns - self._begun_ns) / NS_PER_S,
+            length_s=length_ns / NS_PER_S,
             tally=self._second,
             blocked=sum(each.blocked for each in self._processes),
         )
@@ -259,7 +257,7 @@ class Conductor:
     def _measure_times(self) -> None:
         result = self.result
         if self._begun_ns:
-            result.elapsed_s = (monotonic_ns() - self._begun_ns) / _NS_PER_S
+            result.elapsed_s = (monotonic_ns() - self._begun_ns) / NS_PER_S
         result.publish_s = self._seconds(WorkerRole.PRODUCERS, result.totals.published_until_ns)
         result.consume_s = self._seconds(WorkerRole.CONSUMERS, result.totals.received_until_ns)
 
@@ -268,7 +266,7 @@ class Conductor:
         starts = [each.started_ns for each in self._of(role) if each.started_ns is not None]
         if not starts or not until_ns:
             return 0.0
-        return (until_ns - min(starts)) / _NS_PER_S
+        return (until_ns - min(starts)) / NS_PER_S
 
     def _of(self, role: WorkerRole) -> list[_Process]:
         return [each for each in self._processes if each.role is role]

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections import deque
 
 from warren.mgmt.perf.errors import ProtocolFault
-from warren.mgmt.perf.measure import Tally
+from warren.mgmt.perf.measure import NS_PER_S, Tally
 from warren.mgmt.perf.publication import Publications
 
 BEHIND_NS_MAX = 100_000_000
 """How much delay a producer makes up for. More would turn an even rate into a flood after each
 pause of the broker."""
-
-_NS_PER_S = 1_000_000_000
 
 
 class Pacer:
@@ -26,7 +24,7 @@ class Pacer:
 
     def __init__(self, rate: float, start_ns: int) -> None:
         """`rate` in messages per second."""
-        self._interval_ns = _NS_PER_S / rate
+        self._interval_ns = NS_PER_S / rate
         self._next_ns = float(start_ns)
 
     def due(self, now_ns: int) -> int:

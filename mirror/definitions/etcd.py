@@ -27,6 +27,10 @@ import aiohttp
 import msgspec
 
 from warren.mirror.definitions.etcd_messages import (
+    FAILED_PRECONDITION,
+    OUT_OF_RANGE,
+    PERMISSION_DENIED,
+    UNAUTHENTICATED,
     Failure,
     KeepAliveAnswer,
     LeaseAnswer,
@@ -47,12 +51,6 @@ WATCH_LINE_BYTES_MAX = 1 << 30
 """Limit of a line of a watch: etcd sends up to 1000 revisions in one, of at most 1.5 MiB each by
 default."""
 
-# The gRPC status codes that etcd's gateway reports.
-INVALID_ARGUMENT = 3
-PERMISSION_DENIED = 7
-FAILED_PRECONDITION = 9
-OUT_OF_RANGE = 11
-UNAUTHENTICATED = 16
 # Canceled, unknown, deadline exceeded, aborted, internal, unavailable: etcd has no leader, its
 # leader changed, or a proposal timed out. The request may have been done.
 UNCERTAIN = frozenset({1, 2, 4, 10, 13, 14})

@@ -10,6 +10,14 @@ from typing import Literal
 
 import msgspec
 
+# The gRPC status codes that it reports.
+INVALID_ARGUMENT = 3
+NOT_FOUND = 5
+PERMISSION_DENIED = 7
+FAILED_PRECONDITION = 9
+OUT_OF_RANGE = 11
+UNAUTHENTICATED = 16
+
 Target = Literal["VERSION", "CREATE", "MOD"]
 
 

@@ -27,6 +27,9 @@ from typing import NamedTuple
 import msgspec
 
 from warren.mirror.definitions.etcd_messages import (
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    OUT_OF_RANGE,
     Compare,
     DeleteRange,
     Header,
@@ -47,11 +50,6 @@ HISTORY_MAX = 20_000
 OPERATIONS_MAX = 128
 """Operations of one transaction, at each level; etcd's default."""
 LEASE_TTL_MIN_S = 2
-
-# The gRPC status codes, as etcd uses them.
-INVALID_ARGUMENT = 3
-NOT_FOUND = 5
-OUT_OF_RANGE = 11
 
 EVERYTHING_AFTER = b"\0"
 """A `range_end` that stands for all keys from `key` on."""

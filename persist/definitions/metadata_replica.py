@@ -56,7 +56,7 @@ from warren.persist.definitions.deleted_queues import (
     own_storage,
     storage_ids,
 )
-from warren.persist.definitions.metadata import encode_key, shown_key
+from warren.persist.definitions.metadata import UNSEALED_FORMAT, encode_key, shown_key
 from warren.persist.definitions.sealing import SEALED, sealed, unsealed
 from warren.persist.disk.data_directory import DataDirectory
 from warren.persist.disk.group_commit import (
@@ -68,7 +68,6 @@ from warren.persist.disk.group_commit import (
 
 logger = logging.getLogger("warren.storage")
 
-UNSEALED_FORMAT = 1
 DIRECTORY = "cluster-metadata"
 HEAD = b"\0"
 """Shorter than any key of a definition."""
