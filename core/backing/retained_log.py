@@ -183,11 +183,7 @@ class RetainedLog(StreamLog):
     def skip_to(self, position: int) -> None:
         """Give the next message this position, or a higher one where there are messages."""
         if position > self.next_position or not self.length:
-            if self.committed == self.next_position:
-                self.committed = position
-            self.next_position = position
-            if not self.length:
-                self._first = None
+            super().skip_to(position)
 
     def begin_generation(self, later: int) -> tuple[int, int]:
         """Go on `later` generations later. Return the range of positions, start and end, that only
