@@ -119,6 +119,14 @@ def test_it_logs_in_and_asks_for_confirms() -> None:
     assert protocol.frame_max == 65536
 
 
+def test_the_name_of_a_virtual_host_may_have_255_octets() -> None:
+    vhost = "v" * 255
+    protocol = PublisherProtocol(Login("mary", "secret", vhost, ""), PATIENCE, confirms=True, now=0)
+    protocol.receive_data(octets(*OPENING[:2]), 0)
+    assert vhost.encode() in protocol.data_to_send()
+    assert protocol.phase is SinkPhase.AWAITING_OPEN_OK
+
+
 @given(
     data=st.data(),
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5),
