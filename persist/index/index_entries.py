@@ -108,19 +108,24 @@ class IndexEntries:
         self._had_files = True
 
     def adopt(self, segment: Segment) -> None:
-        """Take in a segment that was found at start; discard it if nothing is left of it."""
+        """Take in a segment that was found at start; they come in ascending order.
+
+        Of those of which nothing is left only the last one stays: it says which positions were
+        used.
+        """
         segment.owner = self
+        self._discard_empty_tail()
         self.segments[segment.number] = segment
-        insort(self.numbers, segment.number)
+        self.numbers.append(segment.number)
         self.end_at_start = max(self.end_at_start, segment.start + segment.written)
         if segment.file_end:
             # Files of older generations may have outlived a crash.
             older = segment.older_paths(self.directory)
             self._context.discarded.update(dict.fromkeys(older))
-        if not segment.live:
-            self._discard(segment)
-        elif segment.dirty:
+        if segment.dirty:
             self._context.dirty[segment] = None
+        elif not segment.live and segment.columns is not None:
+            segment.unload()
 
     # Finding
 
@@ -223,9 +228,7 @@ class IndexEntries:
         segment = self.segments.get(number)
         if segment is None:
             if self.numbers and number > self.numbers[-1]:
-                tail = self.segments[self.numbers[-1]]
-                if not tail.live:
-                    self._discard(tail)
+                self._discard_empty_tail()
             segment = self.segments[number] = Segment(self.queue_id, number)
             segment.owner = self
             while segment.path(self.directory) in self._context.discarded:
@@ -374,6 +377,12 @@ class IndexEntries:
         segment.live = segment.live_bytes = segment.transient = segment.transient_bytes = 0
         self._discard(segment)
         return written
+
+    def _discard_empty_tail(self) -> None:
+        """Discard the last segment, behind which another one follows, if nothing is left of it."""
+        tail = self.segments[self.numbers[-1]] if self.numbers else None
+        if tail is not None and not tail.live:
+            self._discard(tail)
 
     def _discard(self, segment: Segment) -> None:
         """Drop a segment of which nothing is left, and its file once that is safe."""

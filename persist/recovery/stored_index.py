@@ -220,7 +220,9 @@ class StoredIndex:
             self.overlong[path] = contents.end
         segment.columns = contents.columns
         segment.file_end = contents.end
-        segment.written = segment.flushed = len(contents.columns.places)
+        # Entries that had left before they were in a frame are known by the ranges that left.
+        ends = [len(contents.columns.places), *[end for _, end in contents.removed]]
+        segment.written = segment.flushed = max(ends)
         segment.flushed_place = contents.place
         return True
 

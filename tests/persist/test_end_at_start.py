@@ -55,3 +55,14 @@ def test_messages_that_never_were_on_the_disk_do_not(node: Node) -> None:
     node.publish(b"later")
     node.disk.crash()
     assert Node(node.disk).queues[QUEUE].end_at_start == end
+
+
+def test_messages_that_were_acknowledged_count_at_further_starts(node: Node) -> None:
+    end = node.queues[QUEUE].next_position
+    node.rest()
+    acknowledge(node, COUNT)
+    node.rest()
+    for _ in range(3):
+        node.checkpoint()
+        node = Node(node.disk)
+        assert node.queues[QUEUE].end_at_start == end

@@ -575,3 +575,24 @@ def test_positions_that_were_ahead_of_the_starts_of_the_node_stay_behind_it(
     assert bodies(queue) == [b"before", b"ahead", b"after"]
     # Another queue of the node is not concerned.
     assert again.queues[OTHER].next_position < far
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_positions_are_not_used_again_when_their_messages_have_left_the_queue(
+    node: Node, in_order: bool
+) -> None:
+    node.queues[QUEUE].skip_to(7 << START_SHIFT)
+    node.publish(b"ahead")
+    node.rest()
+    queue = node.queues[QUEUE]
+    used = queue.next_position
+    queue.ack(queue.fetch_many(1))
+    node.rest()
+    for _ in range(3):
+        if in_order:
+            node.stop()
+        else:
+            node.disk.crash()
+        node = Node(node.disk)
+        node.checkpoint()
+        assert not node.queues[QUEUE].length and node.queues[QUEUE].next_position >= used

