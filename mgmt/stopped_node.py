@@ -12,6 +12,7 @@ import os
 import platform
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,9 @@ class StoppedNode:
             self._listeners.stop()
             if self._runner is not None:
                 await self._runner.cleanup()
-            (self._directory.path / SOCKET).unlink(missing_ok=True)
+            # What stays on a file system that takes no changes is removed by the next start.
+            with suppress(OSError):
+                (self._directory.path / SOCKET).unlink()
             self._directory.close()
 
     async def _server(self) -> Callable[[Audience], Awaitable[ProtocolFactory]]:

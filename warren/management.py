@@ -7,6 +7,7 @@ import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -172,7 +173,9 @@ class Management:
             await self._server.stop()
         if self._directory_fd is not None:
             for name in (CONTROL_SOCKET, SIBLINGS_SOCKET):
-                control_socket(self._directory_fd).with_name(name).unlink(missing_ok=True)
+                # What stays on a file system that takes no changes is removed by the next start.
+                with suppress(OSError):
+                    control_socket(self._directory_fd).with_name(name).unlink()
             os.close(self._directory_fd)
             self._directory_fd = None
         await self.managed.statistics.stop()

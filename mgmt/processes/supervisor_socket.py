@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -62,7 +63,9 @@ class SupervisorSocket:
     async def close(self) -> None:
         self._server.close()
         await self._runner.cleanup()
-        self._path.unlink(missing_ok=True)
+        # What stays on a file system that takes no changes is removed by the next start.
+        with suppress(OSError):
+            self._path.unlink()
 
 
 async def _listen(path: Path, factory: Callable[[], asyncio.Protocol]) -> asyncio.Server:

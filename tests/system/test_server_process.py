@@ -53,6 +53,20 @@ def test_a_signal_stops_it_and_tells_every_client(
     assert server.log == "", "quiet when all is well"
 
 
+def test_it_stops_in_order_if_its_control_socket_cannot_be_removed(
+    start_server: Callable[..., Any], connect: Callable[..., RawClient], tmp_path: Path
+) -> None:
+    """As on a file system that has become read-only; a directory cannot be unlinked either."""
+    server = start_server(data_dir=tmp_path / "data")
+    client = connect(server)
+    (tmp_path / "data" / "control.sock").unlink()
+    (tmp_path / "data" / "control.sock").mkdir()
+    server.signal(signal.SIGTERM)
+    client.expect_close(320, SHUTDOWN, (0, 0))
+    assert server.wait() == 0
+    assert "node_stopped" in server.log
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order_while_it_starts(tmp_path: Path, number: signal.Signals) -> None:
     """It waits for an etcd that takes the connection and says nothing."""
