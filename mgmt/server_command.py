@@ -34,7 +34,7 @@ from warren.faults import NodeFailed
 from warren.log_console import print_error, print_line
 from warren.log_output import LogOutput
 from warren.mgmt.definitions.errors import DefinitionsFileRefused
-from warren.mgmt.exit_codes import EXIT_FAULT, EXIT_UNWRITTEN
+from warren.mgmt.exit_codes import EXIT_FAULT, EXIT_NOT_STARTED, EXIT_UNWRITTEN
 from warren.mgmt.node_configuration import examine_configuration, read_configuration
 from warren.node import Joined, NodeEnding, RunningNode
 from warren.node_refused import NodeRefused, StoreLost
@@ -49,6 +49,9 @@ log = logging.getLogger("warren.node")
 
 START_AGAIN_S = 0.5
 """Time until a start after a pause is tried again: an address was in use, or etcd lost again."""
+
+NO_THREAD = "can't start new thread"
+"""What Python says then, in an error that has no type of its own."""
 
 
 Serve: TypeAlias = Callable[[Config, LogOutput], Coroutine[Any, Any, int]]
@@ -105,6 +108,12 @@ def run(config: Config, output: LogOutput, serve: Serve) -> int:
     except NodeFailed as error:
         print_error(f"warren: {_which(config)}{error}")
         return EXIT_FAULT
+    except RuntimeError as error:
+        if str(error) != NO_THREAD:
+            raise
+        reason = "the system starts no more threads for this user (ulimit -u)"
+        print_error(f"warren: {_which(config)}{reason}")
+        return EXIT_NOT_STARTED
 
 
 def _which(config: Config) -> str:

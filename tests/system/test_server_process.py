@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -196,6 +197,23 @@ def test_a_stopped_server_refuses_connections_and_can_start_again_at_its_port(
     again = start_server(data_dir=tmp_path / "data", amqp=address)
     assert again.port == server.port
     connect(again).close()
+
+
+def test_a_start_without_threads_is_a_failure_that_says_so(tmp_path: Path) -> None:
+    """As with a limit of the user's processes. Here no thread has room for its stack."""
+    none = (1 << 46, resource.RLIM_INFINITY)
+    command = [sys.executable, "-P", "-m", "warren", "server", "--http", "none"]
+    ended = subprocess.run(
+        [*command, "--amqp", "127.0.0.1:0", "--data-dir", str(tmp_path / "data")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, none),
+    )
+    assert (ended.returncode, ended.stdout) == (71, "")
+    (line,) = ended.stderr.splitlines()
+    assert line == "warren: the system starts no more threads for this user (ulimit -u)"
 
 
 def test_an_unknown_flag_is_a_usage_error(tmp_path: Path) -> None:
