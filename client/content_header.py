@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from warren.client.frames import read_short_string, short_string
-from warren.core.field import to_octets
 
 Wire: TypeAlias = Literal["shortstr", "octet", "table", "timestamp"]
 
@@ -129,7 +128,7 @@ def table_octets(fields: Fields) -> bytes:
 
 
 def longstr_value(text: str) -> bytes:
-    octets = to_octets(text)
+    octets = text.encode("utf-8", "surrogateescape")
     return b"S" + _LONG.pack(len(octets)) + octets
 
 
