@@ -59,7 +59,7 @@ class Journal:
     """The thread that writes messages meets it."""
 
     def break_in(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(RealFile, "write", _fail)
+        patch.setattr(RealFile, "write_synced", _fail)
 
     def provoke(self, broker: Broker, channel: RawChannel) -> None:
         channel.publish(b"unsafe", "q", **LASTING)
