@@ -205,8 +205,12 @@ def serve_publishes(connection: ChannelOwner[Channel], data: bytes, pos: int, en
 def _body_in_frames(
     channel: Channel, data: bytes, at: int, end: int, body_size: int
 ) -> tuple[int, bytes] | None:
-    """The offset of the last octet of a publish whose content header ends at `at`, and its body: of
-    no frame, or of several. None if not all of it is there, or it has to be refused."""
+    """Read a body that does not come in exactly one frame: it is empty, or in several frames.
+
+    The frame of the content header ends at `at`. Returns the offset at which the publish ends, and
+    the body. Returns None if the publish is incomplete, has to be refused, or comes in frames that
+    are too small to be read here.
+    """
     frame_room = channel.connection.frame_max - OVERHEAD
     if at + body_size >= end or body_size > channel.body_size_max or data[at] != FRAME_END:
         return None

@@ -13,7 +13,8 @@ PUBLISH = Struct("<QQ")
 """The queue, and its epoch as far as the publishing node knows."""
 
 HEARD = Struct("<QQ")
-"""The queue, and the number of the last refused publish of whose refusal the node has heard."""
+"""The id of the queue, and the number of the last refused publish: the node knows of all refusals
+up to this one."""
 
 CONSUMER = Struct("<QI")
 """The queue, and the number of a consumer."""
