@@ -31,6 +31,7 @@ class Row(NamedTuple):
 
 TASK = "-s 200 --vary task --ack 50 --prefetch 200"
 TOPIC = "--exchange tx --exchange-type topic --routing-key orders.#"
+STREAM = "--arg x-queue-type=stream --persistent --confirm 500"
 FANOUT = "--exchange fx --exchange-type fanout --queues 10 -C 0"
 
 ROWS = [
@@ -76,6 +77,34 @@ ROWS = [
         f"{TASK} --persistent --confirm 500 --arg x-queue-type=quorum".split(),
         100_000,
     ),
+    Row(
+        "stream, tasks, only published",
+        f"-s 200 --vary task -C 0 {STREAM}".split(),
+        100_000,
+    ),
+    Row("stream, tasks", f"{TASK} {STREAM}".split(), 100_000),
+    Row(
+        "stream, ids and times",
+        f"-s 100 --vary id --ack 50 --prefetch 200 {STREAM}".split(),
+        100_000,
+    ),
+    Row(
+        "stream, ids and times, prefetch 10",
+        f"-s 100 --vary id --ack 5 --prefetch 10 {STREAM}".split(),
+        60_000,
+    ),
+    Row(
+        "persistent, confirms of a window of 20, tasks",
+        f"{TASK} --persistent --confirm 20".split(),
+        30_000,
+    ),
+    Row(
+        "persistent, confirms of a window of 100, tasks",
+        f"{TASK} --persistent --confirm 100".split(),
+        60_000,
+    ),
+    Row("6 KB", "-s 6000 --vary id --ack 50 --prefetch 200".split(), 60_000),
+    Row("20 KB", "-s 20000 --vary id --ack 50 --prefetch 200".split(), 40_000),
     Row("no body, ids", "-s 0 --vary id --ack 50 --prefetch 200".split(), 200_000),
     Row(
         "fanout to 3 queues, persistent, confirms, tasks",

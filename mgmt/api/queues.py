@@ -148,14 +148,7 @@ class QueueRows:
 
     def down_row(self, listed: ListedQueue) -> Row:
         """The row of a queue whose node cannot be asked."""
-        cluster = self._request.managed.cluster
-        awaited = cluster.mirroring.figures.waits_for(listed.queue) if cluster is not None else ""
-        return {
-            **self.basics(listed),
-            **self._policy(listed),
-            "state": "down",
-            **({"waits_for": awaited} if awaited else {}),
-        }
+        return {**self.basics(listed), **self._policy(listed), **self._down(listed.queue)}
 
     def full_down_row(self, listed: ListedQueue) -> Row:
         """The row of a single queue whose node cannot be asked."""
@@ -255,7 +248,14 @@ class QueueRows:
             "effective_policy_definition": dict(applied.definition),
         }
 
+    def _down(self, queue: Queue) -> Row:
+        cluster = self._request.managed.cluster
+        awaited = cluster.mirroring.figures.waits_for(queue) if cluster is not None else ""
+        return {"state": "down", **({"waits_for": awaited} if awaited else {})}
+
     def _state(self, queue: LocalQueue) -> Row:
+        if queue.is_held and "waits_for" in (down := self._down(queue)):
+            return down
         changed_at = self._statistics.queues.changed_at(queue)
         now = self._node.clock.now()
         if self._request.managed.paused:

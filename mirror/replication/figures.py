@@ -13,7 +13,7 @@ from warren.mirror.gm.ring_view import ShownMember, shown_ring, shown_star
 from warren.mirror.replication.copies.copy_here import CopyHere
 from warren.mirror.replication.definition.promotion import Promotion
 from warren.mirror.replication.definition.replicas import WantedMirrors
-from warren.mirror.replication.elections.leaderless import waits_for
+from warren.mirror.replication.elections.leaderless import damaged_leader_waits_for, waits_for
 from warren.mirror.replication.leading.known_copy import SyncProgress
 from warren.mirror.replication.leading.led_queue import LedQueue
 
@@ -91,10 +91,14 @@ class MirrorFigures:
         )
 
     def waits_for(self, queue: Queue) -> str:
-        """The reason why no node leads a queue; empty if it is not known."""
-        record = self._record(queue)
+        """The reason why no node leads a queue, or why its leader does not serve it; empty if it is
+        not known."""
+        record, led = self._record(queue), self._led.get(queue.queue_id)
         if record is None:
             return ""
+        if led is not None:
+            mirrors = led.returned.awaited_without_limit(record) if led.returned else ()
+            return damaged_leader_waits_for(record, mirrors) if mirrors else ""
         return waits_for(record, self._wanted_of(queue.key).promote_on_failure)
 
     def ring(self, queue: Queue) -> list[ShownMember]:

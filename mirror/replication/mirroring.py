@@ -44,7 +44,7 @@ from warren.mirror.replication.copies.retained_copies import RetainedCopies
 from warren.mirror.replication.copies.retained_sync import RetainedSync
 from warren.mirror.replication.definition.former_nodes import without_former
 from warren.mirror.replication.definition.nodes import Nodes
-from warren.mirror.replication.definition.promotion import leader_lacks
+from warren.mirror.replication.definition.promotion import others_may_have_more
 from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
 from warren.mirror.replication.definition.queue_members import QueueMembers
 from warren.mirror.replication.definition.replicas import (
@@ -113,12 +113,12 @@ class Mirroring:
         self._led: Mapping[int, LedQueue] = self._leadership.led
         self.from_afar = self._leadership.from_afar
         self.hand_overs = self._leadership.hand_overs
+        self.has_lost = self._leadership.has_lost
         self._by_key: dict[Key, int] = {}
         self._to_flush: dict[LedQueue, None] = {}
         self._ticks = 0
-        # Since the last tick: queues with changed definitions, storages that have lost messages.
+        # The queues whose definitions have changed since the last tick.
         self._changed: set[int] = set()
-        self._lossy: set[int] = set()
         self._congested: set[LedQueue] = set()
         self.figures = MirrorFigures(
             nodes.name,
@@ -192,11 +192,6 @@ class Mirroring:
         if spec.retained:
             return self.retained.take(spec.queue_id - spec.queue_id % LEVELS)
         return self.copies.backing(spec)
-
-    def has_lost(self, level_id: int) -> None:
-        """Note that the storage of a level has lost messages of its queue, which were damaged: if
-        this node leads the queue, a mirror that is in sync has them, and is to lead."""
-        self._lossy.add(level_id - level_id % LEVELS)
 
     def stop_leading(self) -> None:
         """The node stops in order: let mirrors take the lead at once if that loses nothing."""
@@ -417,9 +412,7 @@ class Mirroring:
     async def _look(self) -> None:
         """Look at queues and copies that wait for something, and at a share of the rest."""
         changed, self._changed = self._changed, set()
-        lossy, self._lossy = self._lossy, set()
-        for led in self._led.values() if lossy else ():
-            led.has_lost_messages |= led.storage_id in lossy
+        self._leadership.look_at_what_is_lost()
         due_led = [
             led
             for queue_id, led in self._led.items()
@@ -505,7 +498,7 @@ class Mirroring:
             # The copies here are kept for the next start.
             return
         self.copies.definition_changed(key, record)
-        if isinstance(record, QueueRecord) and leader_lacks(record.promoted):
+        if isinstance(record, QueueRecord) and others_may_have_more(record.promoted):
             former = self.copies.former_of(record.queue_id)
             if former is not None:
                 self.search_former(key, record, former)

@@ -126,8 +126,9 @@ class Storage:
         self.directory = context.directory
         self.damaged = recovery.damaged
         self.lost = 0
-        # Called with the id of the storage of a queue which a damaged message has left.
-        self.on_lost: Callable[[int], None] = lambda queue_id: None
+        # Called with the id of the storage of a queue which a damaged message has left, and the
+        # position of the message if that is known.
+        self.on_lost: Callable[[int, int | None], None] = lambda queue_id, position: None
         self._context = context
         self._node = node
         self._deleted_queues = deleted_queues
@@ -445,7 +446,7 @@ class Storage:
                 position=position,
                 reason=reason,
             )
-        self.on_lost(queue_id)
+        self.on_lost(queue_id, position if position >= 0 else None)
         if not octets or self.lost > QUARANTINED_MAX:
             return
         path = self.directory / QUARANTINE_DIRECTORY / f"{queue_id:016x}.{position}.octets"
@@ -472,7 +473,8 @@ class Storage:
             reason=error,
             action="kept_for_next_start",
         )
-        self.on_lost(queue_id)
+        # It is not lost for good, so copies that come later need not keep it.
+        self.on_lost(queue_id, None)
 
     # The end
 

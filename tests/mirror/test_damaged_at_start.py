@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from stopped_cluster import StoppedCluster
 
+from warren.core.scheduling.waiting import run
 from warren.mirror.replication.copies.copy_here import LEADER_MAY_COME_S
 from warren.mirror.replication.elections.returned_leader import MIRROR_MAY_COME_S
 
@@ -21,9 +22,9 @@ def damage(cluster: StoppedCluster, node: str, *lost: int) -> None:
         del kept[position]
 
 
-def with_messages(carrier: str) -> StoppedCluster:
+def with_messages(carrier: str, **policy: str) -> StoppedCluster:
     """All nodes are killed, and have all messages on disk."""
-    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
+    cluster = StoppedCluster(carrier, ha_sync_mode="automatic", **policy)
     cluster.publish(*BODIES)
     cluster.kill_all()
     return cluster
@@ -70,6 +71,87 @@ def test_it_leads_on_if_no_mirror_comes(carrier: str) -> None:
     cluster.start_again("a")
     cluster.clock.advance(MIRROR_MAY_COME_S + 5)
     assert cluster.record().leader == "a"
+    assert bodies(cluster) == [BODIES[0], *BODIES[2:]]
+
+
+def waiting(carrier: str) -> StoppedCluster:
+    """The leader has found damage and waits: only a copy with all messages is to lead."""
+    cluster = with_messages(carrier, ha_promote_on_failure="when-synced")
+    damage(cluster, "a", 1)
+    cluster.start_again("a")
+    cluster.clock.advance(600)
+    queue = cluster["a"].node.vhosts["/"].queues["q"]
+    assert queue.is_held and cluster.record().in_sync == ["b", "c"]
+    waits_for = cluster["a"].mirroring.figures.waits_for(queue)
+    assert waits_for.startswith("nodes that may have what the damaged disk of a lacks: b, c, or a")
+    return cluster
+
+
+def forget(cluster: StoppedCluster, node: str) -> None:
+    del cluster.nodes[node]
+    run(cluster["a"].mirroring.queue_members.forget(node, cluster.nodes), lambda result: result())
+    cluster.clock.advance(5)
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("order", ["bc", "cb"])
+def test_a_queue_that_only_whole_copies_lead_waits_for_one(carrier: str, order: str) -> None:
+    cluster = waiting(carrier)
+    cluster.start_again(*order)
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader != "a" and is_at_rest(cluster)
+    assert bodies(cluster) == BODIES
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_it_leads_on_as_soon_as_the_policy_allows_it(carrier: str) -> None:
+    cluster = waiting(carrier)
+    definition = cluster.definition | {"ha-promote-on-failure": "always"}
+    cluster["a"].node.policies.set("/", "q", "^q$", definition, 0, "queues")
+    cluster.clock.advance(5)
+    assert bodies(cluster) == [BODIES[0], *BODIES[2:]]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_it_leads_on_when_the_awaited_nodes_are_damaged_too(carrier: str) -> None:
+    cluster = waiting(carrier)
+    for node in "bc":
+        damage(cluster, node, 1)
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader == "a" and is_at_rest(cluster)
+    assert bodies(cluster) == [BODIES[0], *BODIES[2:]]
+
+
+@pytest.fixture
+def quorum() -> StoppedCluster:
+    """The leader of a quorum queue has found damage; a member is up, too, but no two are whole."""
+    cluster = StoppedCluster("log")
+    cluster.make_quorum_queue()
+    cluster.publish(*BODIES)
+    cluster.kill_all()
+    damage(cluster, "a", 1)
+    cluster.start_again("a", "b")
+    cluster.clock.advance(3600)
+    assert cluster["a"].node.vhosts["/"].queues["q"].is_held
+    return cluster
+
+
+def test_a_quorum_queue_does_not_go_on_with_a_majority_that_lacks_messages(
+    quorum: StoppedCluster,
+) -> None:
+    quorum.start_again("c")
+    quorum.clock.advance(LONG_S)
+    assert quorum.record().leader != "a"
+    assert bodies(quorum) == BODIES
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_mirrored_queue_goes_on_when_the_awaited_nodes_are_forgotten(carrier: str) -> None:
+    cluster = waiting(carrier)
+    forget(cluster, "b")
+    assert cluster["a"].node.vhosts["/"].queues["q"].is_held
+    forget(cluster, "c")
     assert bodies(cluster) == [BODIES[0], *BODIES[2:]]
 
 

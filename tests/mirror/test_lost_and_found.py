@@ -132,6 +132,9 @@ class EarlierStep(NamedTuple):
     tails: Any
     firsts: Any = ()
 
+    holes = ()
+    """They had no such thing, and the search of today looks at it."""
+
 
 def test_a_node_of_an_earlier_version_reads_what_the_leader_lacks(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch

@@ -32,7 +32,7 @@ def leaves_unnoticed(cluster: Cluster, *positions: int, level: int = 0) -> None:
 
 
 def notices(cluster: Cluster, *, level: int = 0) -> None:
-    cluster["a"].mirroring.has_lost(led_by(cluster).storage_id + level)
+    cluster["a"].mirroring.has_lost(led_by(cluster).storage_id + level, None)
 
 
 def lose(cluster: Cluster, *positions: int, level: int = 0) -> None:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 RETURN_WITHIN_S = 3.0
 """A leader waits for its mirrors for longer."""
 
+LATE_WITHIN_S = 30.0
+"""A leader with a damaged disk may not wait that long for its mirrors."""
+
 WHOLE_WITHIN_S = 60.0
 
 
@@ -39,9 +42,14 @@ class Damage:
         self._fill_queues()
         victim = history.random.choice(self._cluster.alive)
         records = [record for record in self._records() if self._is_elsewhere(record, victim)]
-        for name in list(self._cluster.alive):
-            history._kill(name, history.random.uniform(0.2, RETURN_WITHIN_S))
         is_damaged = history.random.random() < 0.5
+        # A leader that has found damage may have gone on when its mirrors come.
+        within_s = (
+            LATE_WITHIN_S if is_damaged and history.random.random() < 0.5 else RETURN_WITHIN_S
+        )
+        for name in list(self._cluster.alive):
+            soon = name == victim
+            history._kill(name, history.random.uniform(0.2, RETURN_WITHIN_S if soon else within_s))
         for record in records:
             if is_damaged:
                 self._lose_some(record, victim)

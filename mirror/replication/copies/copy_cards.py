@@ -131,6 +131,14 @@ class CopyCards:
         if card is not None and not card.searched:
             self.write(storage_id, msgspec.structs.replace(card, led=False, searched=True))
 
+    def note_steps(
+        self, storage_id: int, first_epoch: int, steps: list[tuple[int | list[int], ...]]
+    ) -> None:
+        card = self._cards.get(storage_id)
+        if card is not None:
+            known = msgspec.structs.replace(card, first_epoch=first_epoch, steps=steps)
+            self.write(storage_id, known)
+
     def note_damage(self) -> Commit:
         """Note on all cards that the copies may lack messages; done when that is durable."""
         commit: Commit = CompletedCommit()

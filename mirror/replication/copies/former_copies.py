@@ -278,6 +278,10 @@ class FormerCopies:
         card = Card(queue_id, epoch, deltas, *renumbering.plain(), led)
         return self._cards.write(storage_id, card)
 
+    def note_steps(self, storage_id: int, renumbering: Renumbering) -> None:
+        """Note on the card of a queue that is led here what is known now of earlier epochs."""
+        self._cards.note_steps(storage_id, *renumbering.plain())
+
     def storages_of(self, queue_id: int) -> frozenset[int]:
         """The storages that are whole copies of the queue; may be called on any thread."""
         return self._cards.of_queue(queue_id)

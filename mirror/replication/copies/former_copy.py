@@ -17,6 +17,7 @@ from warren.core.backing.stream_log import StreamLog
 from warren.core.backing.variable_queue import VariableQueue
 from warren.core.messages.message import Message
 from warren.core.queues.quorum_level import QuorumLevel
+from warren.mirror.replication.levels.holes import from_one_list
 from warren.mirror.replication.levels.mirror_level import CopyLost
 from warren.mirror.replication.levels.renumbering import NO_LIMIT, LeaderChange, Renumbering
 
@@ -193,6 +194,7 @@ class FormerCopy:
         The step follows an epoch since which positions have `moved` to those of this copy's epoch.
         In the positions of that leader, other nodes have found everything up to `found_upto`, and
         messages before `upto` count, also in the tail: behind the last one that this leader got.
+        What is in the holes of the leader counts, too.
 
         Without a limit, messages of the tail that will be sent again are left out. If these are not
         known and that leader was in sync, the whole tail is left out, as it may have no other
@@ -205,6 +207,10 @@ class FormerCopy:
         start = 0 if found_upto is None else max(found_upto + there, 0)
         if step.firsts:
             runs.append((start, min(step.firsts[level] + there, tail)))
+        for hole in from_one_list(step.holes):
+            if hole.level == level:
+                until = min(hole.end, upto) + there
+                runs.append((max(start, hole.start + there), min(until, tail)))
         known = self._tail
         if upto != NO_LIMIT:
             runs.append((max(start, tail), min(upto + there, beyond)))

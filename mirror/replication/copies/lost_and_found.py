@@ -242,7 +242,7 @@ class LostAndFound:
             return []
         step, levels = lacking.step, range(len(former.levels))
         limits = _limits(lacking, led=former.led)
-        if step.firsts:
+        if step.firsts or step.holes:
             upto = [
                 former.end_at(step, number, moved=moved[number], upto=limits[number])
                 for number in levels
@@ -315,16 +315,17 @@ class LostAndFound:
 
     async def _asked_for_lacking(
         self, node: str, queue_id: int, epoch: int, led: bool, safe_only: bool, is_late: bool
-    ) -> Lacking | None:
-        return self._lacking_here(node, queue_id, epoch, led, safe_only, is_late)
+    ) -> tuple[object, ...] | None:
+        lacking = self._lacking_here(node, queue_id, epoch, led, safe_only, is_late)
+        return None if lacking is None else (lacking.step.plain(), *lacking[1:])
 
     async def _asked_by_an_earlier_version(
         self, node: str, *question: Any
     ) -> tuple[object, ...] | None:
-        """The same, without the values that earlier versions do not expect: `retained` of the step,
-        which the search does not use, and `reached`."""
+        """The same, without the values that earlier versions do not expect: `retained` and `holes`
+        of the step, and `reached`."""
         lacking = self._lacking_here(node, *question)
-        return None if lacking is None else (lacking.step[:-1], *lacking[1:-1])
+        return None if lacking is None else (lacking.step[:4], *lacking[1:-1])
 
     def _lacking_here(
         self, node: str, queue_id: int, epoch: int, led: bool, safe_only: bool, is_late: bool
@@ -342,7 +343,7 @@ class LostAndFound:
             return None
         step, reached = gap
         is_next = not reached
-        if not step.firsts:
+        if not (step.firsts or step.holes):
             return Lacking(step, (), is_next, False)
         found = self._found_of.setdefault(queue_id, {}).setdefault(step.epoch, _Found())
         if found.by not in ("", node) and found.by in self._nodes.present():

@@ -12,6 +12,7 @@ _NOT_IN_SYNC = " is down; copy was not in sync"
 _WITHOUT_OTHERS = " is down; other copies, which are gone, may have had more"
 _HANDED_OVER = " has handed it over"
 LEADER_BACK = "its leader is back"
+DAMAGED_LEADER_BACK = "its leader is back, with a damaged disk"
 
 
 class Promotion(StrEnum):
@@ -41,8 +42,13 @@ def handed_over(leader: str) -> str:
 
 
 def leader_lacks(told: str) -> bool:
-    """Whether the leader with this reason may lack messages."""
+    """Whether the leader with this reason may lack messages of the leader before it."""
     return promotion(told) is Promotion.LEADER_DOWN_NOT_IN_SYNC
+
+
+def others_may_have_more(told: str) -> bool:
+    """Whether former copies of other nodes may have messages that this leader lacks."""
+    return leader_lacks(told) or told == DAMAGED_LEADER_BACK
 
 
 def leader_is_lost(told: str) -> bool:
@@ -52,7 +58,7 @@ def leader_is_lost(told: str) -> bool:
 
 def promotion(told: str) -> Promotion:
     """Return the reason in a definition's text, which a function above has made."""
-    if told == LEADER_BACK:
+    if told in (LEADER_BACK, DAMAGED_LEADER_BACK):
         return Promotion.LEADER_BACK
     if told.endswith(_HANDED_OVER):
         return Promotion.HANDED_OVER

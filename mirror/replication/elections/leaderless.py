@@ -1,6 +1,8 @@
-"""Why no node leads a queue, and what it waits for, in words for operators."""
+"""Why a queue has no leader that serves it, and what it waits for, in words for operators."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from warren.core.definitions.records import QueueRecord
 from warren.mirror.carriers.ports import CarrierKind
@@ -28,3 +30,11 @@ def waits_for(record: QueueRecord, promote: str) -> str:
     if promote == WHEN_SYNCED:
         return f"its deletion, or {_A_POLICY}: {_ALL_LOST}"
     return f"a mirror to take the lead: {_ALL_LOST}"
+
+
+def damaged_leader_waits_for(record: QueueRecord, mirrors: Sequence[str]) -> str:
+    """Return what has to happen before a queue goes on whose leader has found damage on its disk,
+    and which is led by copies with all messages only."""
+    awaited = f"nodes that may have what the damaged disk of {record.leader} lacks"
+    way_on = "" if record.members else f", or {_A_POLICY}"
+    return f"{awaited}: {', '.join(mirrors)}{way_on}"

@@ -30,6 +30,7 @@ from warren.mirror.replication.leading.known_copy import KnownCopy
 from warren.mirror.replication.leading.leader_effects import LeaderEffects, NoEffects
 from warren.mirror.replication.leading.unasked import Unasked
 from warren.mirror.replication.leading.unreported import Unreported
+from warren.mirror.replication.levels.holes import Hole, in_one_list
 from warren.mirror.replication.levels.instructions import Op, Script, lives_s
 from warren.mirror.replication.levels.leader_level import LeaderLevel
 from warren.mirror.replication.levels.renumbering import LeaderChange, Renumbering
@@ -86,8 +87,10 @@ class Leader:
         self._is_from_afar = False
         # Whether that node can send them again to the next leader.
         self._is_sent_again = False
-        # Whether it has done nothing yet since its node was started, and mirrors may have more.
+        # Whether it has done nothing yet since its node was started, and mirrors may have more; and
+        # what its disk lacks, if that is damaged.
         self.is_from_disk = False
+        self.holes: list[Hole] = []
 
     def goes_on_in(self, epoch: int) -> None:
         """Go on in another epoch, in which this node still leads.
@@ -102,7 +105,8 @@ class Leader:
             if self.is_from_disk:
                 tails, firsts = [level.inner.end_at_start for level in self.levels], none
                 self.is_from_disk = False
-            self.renumbering.step(LeaderChange(epoch, none, tails, firsts))
+            holes, self.holes = in_one_list(self.holes), []
+            self.renumbering.step(LeaderChange(epoch, none, tails, firsts, holes=holes))
 
     # Writing down
 
@@ -466,7 +470,7 @@ class Leader:
         anew: the leader before may have gone on after it had dropped this node.
         """
         self.renumbering.step(step)
-        _, *moved, retained = step
+        moved, retained = (step.shifts, step.tails, step.firsts), step.retained
         self._script.control(Op.EPOCH, *moved, carried_out, *((retained,) if retained else ()))
         # A mirror that has this batch has all that the former leader may have confirmed.
         self.confirmation.confirmed = self.last_batch

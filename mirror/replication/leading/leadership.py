@@ -24,7 +24,7 @@ from typing import Protocol, cast
 
 import msgspec
 
-from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
+from warren.core.backing.backing_queue import LEVELS, BackingQueue, MirroredLevel
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.priority_queue import PriorityQueue, level_number
 from warren.core.definitions.definition_table import CompletedCommit
@@ -34,6 +34,7 @@ from warren.core.node import Node
 from warren.core.ports import Clock, Commit, Key
 from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue_type import majority_of
+from warren.core.scheduling.waiting import run
 from warren.mirror.carriers.ports import Carrier, CarrierKind, CarrierMember
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.origin import SOME_ORIGINS
@@ -49,19 +50,22 @@ from warren.mirror.replication.definition.former_nodes import former_without
 from warren.mirror.replication.definition.last_words import at_stop
 from warren.mirror.replication.definition.nodes import Nodes
 from warren.mirror.replication.definition.promotion import (
+    DAMAGED_LEADER_BACK,
     LEADER_BACK,
     Promotion,
     leader_lacks,
     promotion,
 )
 from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
-from warren.mirror.replication.definition.replicas import WantedMirrors
+from warren.mirror.replication.definition.replicas import WHEN_SYNCED, WantedMirrors
 from warren.mirror.replication.elections.election import can_be_elected
+from warren.mirror.replication.elections.leaderless import damaged_leader_waits_for
 from warren.mirror.replication.elections.returned_leader import ReturnedLeader
 from warren.mirror.replication.leading.hand_over import HandOvers
 from warren.mirror.replication.leading.leader_calls import LeaderCalls
 from warren.mirror.replication.leading.led_queue import LedEffects, LedQueue
 from warren.mirror.replication.leading.publishes_from_afar import PublishesFromAfar
+from warren.mirror.replication.levels.holes import Hole, holes_in
 from warren.mirror.replication.levels.queue_levels import leader_level
 from warren.mirror.replication.levels.renumbering import LeaderChange, Renumbering
 
@@ -125,6 +129,8 @@ class Leadership:
         self._effects = effects
         # The steps of earlier epochs, for queues led here that have no mirrors any more.
         self._renumberings: dict[int, Renumbering] = {}
+        # What storages have lost since the last look, by their ids.
+        self._lost: dict[int, list[Hole]] = {}
         self._node: Node
 
     def attach(self, node: Node) -> None:
@@ -309,6 +315,7 @@ class Leadership:
             lambda node, answer: self._ask_to_lead(node, led, answer),
             *((can_be_elected,) if led.carrier is CarrierKind.LOG else ()),
             is_damaged=self._formers.is_damaged(led.storage_id),
+            may_lack=lambda: self._effects.wanted(led.queue).promote_on_failure != WHEN_SYNCED,
         )
         self.look_for_better_copies(led)
 
@@ -318,10 +325,61 @@ class Leadership:
         if returned is None or record is None or not self.is_led(led):
             return
         if returned.awaited(record):
+            self._tell_what_it_awaits(led, returned, record)
             returned.ask(record, lambda: self.look_for_better_copies(led))
         elif self._has_majority(record):
             led.returned = None
-            self.reclaim(led, returned)
+            if self._formers.is_damaged(led.storage_id):
+                run(self._find_holes(led), lambda found: self._found_holes(found, led, returned))
+            else:
+                self.reclaim(led, returned)
+
+    async def _find_holes(self, led: LedQueue) -> list[Hole]:
+        """Find what the damaged disk of this node lacks, for mirrors that come later."""
+        holes: list[Hole] = []
+        for number, level in enumerate(led.leader.levels):
+            holes += await holes_in(number, level.inner, self._clock)
+        return holes
+
+    def _found_holes(
+        self, found: Callable[[], list[Hole]], led: LedQueue, returned: ReturnedLeader
+    ) -> None:
+        led.leader.holes = found()
+        self.reclaim(led, returned)
+
+    def has_lost(self, level_id: int, position: int | None) -> None:
+        """Note that the storage of a level has lost a message of its queue, which was damaged; at
+        this position, if that is known."""
+        level = level_id % LEVELS
+        holes = self._lost.setdefault(level_id - level, [])
+        if position is not None:
+            holes.append(Hole(level, position, position + 1))
+
+    def look_at_what_is_lost(self) -> None:
+        """Have mirrors in sync lead the queues of which messages were lost: they have these. So may
+        mirrors that come later."""
+        lost, self._lost = self._lost, {}
+        for led in [led for led in self.led.values() if led.storage_id in lost]:
+            led.has_lost_messages = True
+            known = led.leader.renumbering
+            if known.has_holes(led.leader.epoch, lost[led.storage_id]):
+                self._formers.note_steps(led.storage_id, known)
+
+    def _tell_what_it_awaits(
+        self, led: LedQueue, returned: ReturnedLeader, record: QueueRecord
+    ) -> None:
+        mirrors = returned.awaited_without_limit(record)
+        if not mirrors or returned.has_told:
+            return
+        returned.has_told = True
+        log_event(
+            log,
+            logging.WARNING,
+            "damaged_leader_waits",
+            queue=led.queue.name,
+            vhost=led.queue.vhost_name,
+            waits_for=damaged_leader_waits_for(record, mirrors),
+        )
 
     def _has_majority(self, record: QueueRecord) -> bool:
         """Whether enough members of a quorum queue are up for it to go on. Until then its
@@ -389,7 +447,7 @@ class Leadership:
                 in_sync=[],
                 former=former_without(record, record.leader, ()),
                 missing=0,
-                promoted=LEADER_BACK,
+                promoted=DAMAGED_LEADER_BACK if led.leader.holes else LEADER_BACK,
                 promoted_at=self._clock.wall_time(),
                 down=False,
             )

@@ -16,6 +16,7 @@ are state machines without I/O, and neither knows how instructions get from one 
 | `instructions` | what is written down, in octets |
 | `hand_outs` | messages that may have been handed to clients, as mirrors know |
 | `renumbering` | how positions change from leader to leader |
+| `holes` | the positions at which the damaged disk of a leader has nothing |
 | `numbered_groups` | the groups of publishes that a store answers by numbers |
 | `slices`, `slice_pauses` | the form and the pace of a synchronisation |
 

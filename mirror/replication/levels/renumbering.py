@@ -9,10 +9,18 @@ long as the leader knows of every step since.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple, TypeAlias
+
+from warren.mirror.replication.levels.holes import Hole, from_one_list, in_one_list, not_too_many
 
 STEPS_MAX = 32
 """How many steps are remembered: copies that were away for longer begin anew."""
+
+PlainStep: TypeAlias = tuple[int | list[int], ...]
+
+OLDEST_FORM = 3
+"""How many lists a step has at the least."""
 
 
 class LeaderChange(NamedTuple):
@@ -22,6 +30,7 @@ class LeaderChange(NamedTuple):
     was not in sync there are `firsts`, and it never got what is before these either. A leader that
     was away and leads on has 0 there: its disk may have lost its end, and nothing else. Of retained
     messages a new leader that was in sync has all but those between the two positions `retained`.
+    The disk of the leader has nothing at its `holes` (`holes.py`), as it is damaged.
     """
 
     epoch: int
@@ -29,6 +38,20 @@ class LeaderChange(NamedTuple):
     tails: Sequence[int]
     firsts: Sequence[int] = ()
     retained: Sequence[int] = ()
+    holes: Sequence[int] = ()
+
+    def plain(self) -> PlainStep:
+        """The step in lists, for other nodes and for cards. Without values that earlier versions do
+        not know, it has the form which it had then."""
+        epoch, *numbers = self
+        while len(numbers) > OLDEST_FORM and not numbers[-1]:
+            numbers.pop()
+        return (epoch, *map(list, numbers))
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether the leader may lack older messages than the last ones."""
+        return any(self.firsts) or bool(self.holes)
 
 
 class Gap(NamedTuple):
@@ -40,10 +63,6 @@ class Gap(NamedTuple):
 
     step: LeaderChange
     reached: Sequence[int]
-
-
-PlainStep: TypeAlias = tuple[int | list[int], ...]
-"""A step in lists, for other nodes and for cards."""
 
 
 class Since(NamedTuple):
@@ -78,13 +97,8 @@ class Renumbering:
         return renumbering
 
     def plain(self) -> tuple[int, list[PlainStep]]:
-        """The renumbering in lists. A step of a queue that retained nothing has the form which it
-        had before queues could retain."""
-        steps: list[PlainStep] = []
-        for epoch, *numbers in self.steps:
-            known = numbers if numbers[-1] else numbers[:-1]
-            steps.append((epoch, *map(list, known)))
-        return self.first_epoch, steps
+        """The first epoch and the steps, for other nodes and for cards."""
+        return self.first_epoch, [step.plain() for step in self.steps]
 
     def step(self, step: LeaderChange) -> None:
         self.steps.append(step)
@@ -104,6 +118,17 @@ class Renumbering:
         if self.steps:
             self.steps[-1] = self.steps[-1]._replace(retained=superseded)
 
+    def has_holes(self, epoch: int, holes: Sequence[Hole]) -> bool:
+        """Note that the leader of the last step, which began this epoch, lacks these messages, too.
+        False if there is no such step."""
+        if not self.steps or self.steps[-1].epoch != epoch:
+            return False
+        known = sorted({*from_one_list(self.steps[-1].holes), *holes})
+        by_level = (list(of_level) for _, of_level in groupby(known, lambda hole: hole.level))
+        joined = [hole for of_level in by_level for hole in not_too_many(of_level)]
+        self.steps[-1] = self.steps[-1]._replace(holes=in_one_list(joined))
+        return True
+
     @property
     def retained(self) -> list[Sequence[int]]:
         """The ranges of positions at which only a superseded leader had retained messages."""
@@ -111,20 +136,21 @@ class Renumbering:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether a leader took over that was not in sync, or led on after it was away."""
-        return any(step.firsts for step in self.steps)
+        """Whether a leader took over that was not in sync, or led on after it was away, or has lost
+        messages."""
+        return any(step.firsts or step.holes for step in self.steps)
 
     def up_to_gap(self, epoch: int) -> Gap | None:
-        """All steps since that epoch, up to the first of a leader that was not in sync, as one. If
-        there is none, up to the first of a leader that was away.
+        """All steps since that epoch, up to the first of a leader that was not in sync or lost
+        messages, as one. If there is none, up to the first of a leader that was away.
 
         Only the next step if all leaders were in sync; None if the steps are not known.
         """
         if not self._is_known(epoch):
             return None
         steps = [step for step in self.steps if step.epoch > epoch]
-        gaps = [number for number, step in enumerate(steps) if step.firsts]
-        gap = next((number for number in gaps if any(steps[number].firsts)), min(gaps, default=0))
+        gaps = [number for number, step in enumerate(steps) if step.firsts or step.holes]
+        gap = next((number for number in gaps if steps[number].is_gap), min(gaps, default=0))
         steps = steps[: gap + 1]
         if not steps or len({len(step.shifts) for step in steps}) > 1:
             return None
@@ -137,6 +163,7 @@ class Renumbering:
                 [one + other for one, other in zip(merged.shifts, step.shifts, strict=True)],
                 [min(one, other) for one, other in zip(moved, step.tails, strict=True)],
                 step.firsts,
+                holes=step.holes,
             )
         return Gap(merged, reached)
 

@@ -1,0 +1,89 @@
+"""Holes: the positions at which the damaged disk of a leader has nothing.
+
+Such a leader goes on with what it has when no mirror comes that has more. A mirror that comes later
+has messages which the queue lacks: some were consumed since, others are in a hole, and go to
+`lost+found`. In a hole there are also positions whose messages were consumed long ago. Copies that
+were whole have none of these any more, but for the last acknowledgements before a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from warren.core.backing.backing_queue import MirroredLevel
+from warren.core.backing.stream_log import StreamLog
+from warren.core.ports import Clock
+from warren.core.scheduling.waiting import Event
+
+HOLES_MAX = 1024
+"""How many holes of a level are noted. If there are more, neighbours count as one, with what is
+between them."""
+
+COUNT_MAX = 4096
+"""How many positions are listed at a time: about a millisecond of work."""
+
+
+class Hole(NamedTuple):
+    """The positions [start, end) of a level."""
+
+    level: int
+    start: int
+    end: int
+
+
+def in_one_list(holes: Iterable[Hole]) -> list[int]:
+    """The holes in the form in which they are written on cards, and sent to other nodes."""
+    return [number for hole in holes for number in hole]
+
+
+def from_one_list(numbers: Sequence[int]) -> Iterator[Hole]:
+    for at in range(0, len(numbers), 3):
+        yield Hole(*numbers[at : at + 3])
+
+
+def not_too_many(holes: Sequence[Hole]) -> Sequence[Hole]:
+    """The holes of one level, in their order: neighbours are one if they touch each other, or if
+    there are too many."""
+    holes = _joined(holes)
+    while len(holes) > HOLES_MAX:
+        holes = [
+            Hole(pair[0].level, pair[0].start, pair[-1].end)
+            for pair in (holes[at : at + 2] for at in range(0, len(holes), 2))
+        ]
+    return holes
+
+
+def _joined(holes: Iterable[Hole]) -> list[Hole]:
+    joined: list[Hole] = []
+    for hole in holes:
+        if joined and hole.start <= joined[-1].end:
+            joined[-1] = joined[-1]._replace(end=max(hole.end, joined[-1].end))
+        else:
+            joined.append(hole)
+    return joined
+
+
+async def holes_in(number: int, level: MirroredLevel, clock: Clock) -> Sequence[Hole]:
+    """Find the holes in front of the messages that the disk of this node has, and between them.
+
+    In a stream the oldest messages go by themselves, so that nothing is a hole in front of it.
+    """
+    holes: list[Hole] = []
+    at, end = 0, level.end_at_start
+    if isinstance(level, StreamLog):
+        at = next(iter(level.list_positions(0, end, 1).positions), end)
+    beyond = at
+    while beyond < end:
+        listed = level.list_positions(beyond, end, COUNT_MAX)
+        for position in listed.positions:
+            if position > at:
+                holes.append(Hole(number, at, position))
+            at = position + 1
+        beyond = listed.next_position
+        turn = Event()
+        clock.call_soon(turn.happen)
+        await turn
+    if at < end:
+        holes.append(Hole(number, at, end))
+    return not_too_many(holes)

@@ -1,0 +1,211 @@
+"""Holes: what a leader has lost by damage, and mirrors have that come when it leads on."""
+
+from __future__ import annotations
+
+import pytest
+from manual_clock import ManualClock
+from stopped_cluster import StoppedCluster
+
+from warren.core.backing.backing_queue import Listed, MirroredLevel
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.backing.stream_log import StreamLog
+from warren.core.scheduling.waiting import run
+from warren.mirror.replication.copies.copy_here import LEADER_MAY_COME_S
+from warren.mirror.replication.copies.lost_and_found import LATE_S, LOST_AND_FOUND
+from warren.mirror.replication.elections.returned_leader import MIRROR_MAY_COME_S
+from warren.mirror.replication.leading.led_queue import LedQueue
+from warren.mirror.replication.levels.holes import (
+    COUNT_MAX,
+    HOLES_MAX,
+    Hole,
+    from_one_list,
+    holes_in,
+    in_one_list,
+    not_too_many,
+)
+from warren.mirror.replication.levels.renumbering import LeaderChange, Renumbering
+
+CARRIERS = ("gm", "log")
+BODIES = [b"%d" % number for number in range(6)]
+LONG_S = LEADER_MAY_COME_S + MIRROR_MAY_COME_S + 10
+
+
+def bodies(cluster: StoppedCluster, queue: str = "q") -> list[bytes]:
+    if queue not in cluster[cluster.record().leader].node.vhosts["/"].queues:
+        return []
+    return [body for body, _ in cluster.bodies(queue)]
+
+
+def led(cluster: StoppedCluster) -> LedQueue:
+    (led,) = cluster["a"].mirroring._led.values()
+    return led
+
+
+def damage(cluster: StoppedCluster, *lost: int) -> None:
+    cluster.damaged.add("a")
+    (kept,) = [queue for queue in cluster.disks["a"].queues.values() if queue]
+    for position in [sorted(kept)[number] for number in lost]:
+        del kept[position]
+
+
+def damaged(carrier: str, *lost: int) -> StoppedCluster:
+    """The disk of the leader has lost these of six messages, and it has led on alone."""
+    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
+    cluster.publish(*BODIES)
+    cluster.kill_all()
+    damage(cluster, *lost)
+    cluster.start_again("a")
+    cluster.clock.advance(MIRROR_MAY_COME_S + 5)
+    assert not cluster["a"].node.vhosts["/"].queues["q"].is_held
+    return cluster
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("lost", [(0,), (2, 3), (1, 4), (5,), tuple(range(6))])
+def test_what_the_disk_has_lost_is_in_lost_and_found_when_mirrors_come(
+    carrier: str, lost: tuple[int, ...]
+) -> None:
+    cluster = damaged(carrier, *lost)
+    cluster.publish(b"new")
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().leader == "a" and sorted(cluster.record().in_sync) == ["b", "c"]
+    left = [body for number, body in enumerate(BODIES) if number not in lost]
+    assert bodies(cluster) == [*left, b"new"]
+    assert bodies(cluster, LOST_AND_FOUND) == [BODIES[number] for number in lost]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_what_was_consumed_since_is_not_there(carrier: str) -> None:
+    cluster = damaged(carrier, 1, 4)
+    assert bodies(cluster) == [BODIES[0], *BODIES[2:4], BODIES[5]]
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LONG_S)
+    assert bodies(cluster) == []
+    assert bodies(cluster, LOST_AND_FOUND) == [BODIES[1], BODIES[4]]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_the_leader_knows_it_after_another_start_too(carrier: str) -> None:
+    cluster = damaged(carrier, 1, 4)
+    cluster.damaged.clear()
+    cluster.kill_all()
+    cluster.start_again("a")
+    cluster.clock.advance(5)
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LATE_S + LONG_S)
+    assert bodies(cluster) == [BODIES[0], *BODIES[2:4], BODIES[5]]
+    assert bodies(cluster, LOST_AND_FOUND) == [BODIES[1], BODIES[4]]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_the_next_leader_knows_it_too(carrier: str) -> None:
+    """Only one mirror comes at first, and leads when the other one comes."""
+    cluster = damaged(carrier, 1, 4)
+    cluster.start_again("b")
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().in_sync == ["b"]
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.kill("b")
+    cluster.tidy_after("b")
+    cluster.disks.pop("b")
+    cluster.damaged.clear()
+    cluster.start_again("a")
+    cluster.clock.advance(LONG_S)
+    cluster.start_again("c")
+    cluster.clock.advance(LATE_S + LONG_S)
+    assert bodies(cluster, LOST_AND_FOUND) == [BODIES[1], BODIES[4]]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_message_that_turns_out_to_be_damaged_later_is_there(
+    carrier: str, restarted: bool
+) -> None:
+    cluster = damaged(carrier, 1)
+    level = led(cluster).leader.levels[0]
+    first = level.oldest()
+    (message,) = level.inner.take([first + 3])
+    level.inner.ack([message])
+    cluster["a"].mirroring.has_lost(led(cluster).storage_id, first + 3)
+    cluster.clock.advance(2)
+    if restarted:
+        cluster.damaged.clear()
+        cluster.kill_all()
+        cluster.start_again("a")
+        cluster.clock.advance(5)
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LATE_S + LONG_S)
+    assert bodies(cluster) == [BODIES[0], BODIES[2], *BODIES[4:]]
+    assert bodies(cluster, LOST_AND_FOUND) == [BODIES[1], BODIES[3]]
+
+
+def test_what_a_member_has_is_there_when_the_third_one_is_forgotten() -> None:
+    """Without that one there are not enough votes for the member, and the leader goes on."""
+    cluster = StoppedCluster("log")
+    cluster.make_quorum_queue()
+    cluster.publish(*BODIES)
+    cluster.kill_all()
+    damage(cluster, 0, 3)
+    cluster.start_again("a", "b")
+    cluster.clock.advance(60)
+    assert cluster["a"].node.vhosts["/"].queues["q"].is_held
+    del cluster.nodes["c"]
+    run(cluster["a"].mirroring.queue_members.forget("c", cluster.nodes), lambda result: result())
+    cluster.clock.advance(LATE_S + LONG_S)
+    assert cluster.record().leader == "a" and cluster.record().in_sync == ["b"]
+    assert cluster.record().promoted == "its leader is back, with a damaged disk"
+    assert bodies(cluster) == [*BODIES[1:3], *BODIES[4:]]
+    assert bodies(cluster, LOST_AND_FOUND) == [BODIES[0], BODIES[3]]
+
+
+def test_holes_that_touch_are_one_and_too_many_are_joined() -> None:
+    assert not_too_many([Hole(0, 1, 2), Hole(0, 2, 4), Hole(0, 3, 5), Hole(0, 7, 8)]) == [
+        Hole(0, 1, 5),
+        Hole(0, 7, 8),
+    ]
+    many = [Hole(2, 10 * number, 10 * number + 1) for number in range(HOLES_MAX + 1)]
+    fewer = not_too_many(many)
+    assert len(fewer) == HOLES_MAX // 2 + 1
+    assert fewer[0] == Hole(2, 0, 11) and fewer[-1] == many[-1]
+
+
+def test_a_step_keeps_its_holes_in_one_list() -> None:
+    known = Renumbering(0)
+    assert not known.has_holes(1, [Hole(0, 1, 2)])
+    known.step(LeaderChange(1, [0, 0], [9, 9], [0, 0], holes=in_one_list([Hole(0, 2, 4)])))
+    assert known.has_holes(1, [Hole(0, 4, 5), Hole(1, 0, 1), Hole(0, 7, 8)])
+    assert not known.has_holes(2, [Hole(0, 1, 2)])
+    told = Renumbering.told(*known.plain())
+    assert list(from_one_list(told.steps[0].holes)) == [
+        Hole(0, 2, 5),
+        Hole(0, 7, 8),
+        Hole(1, 0, 1),
+    ]
+    gap = told.up_to_gap(0)
+    assert gap is not None and gap.step == told.steps[0]
+
+
+KNOWN = [*range(10, 2 * COUNT_MAX), *range(2 * COUNT_MAX + 5, 3 * COUNT_MAX)]
+END = 3 * COUNT_MAX + 9
+
+
+def listed(_level: object, start: int, end: int, count_max: int) -> Listed:
+    """What the disk has; there were more messages than are listed at a time."""
+    known = [position for position in KNOWN if start <= position < end]
+    beyond = known[count_max] if len(known) > count_max else end
+    return Listed(known[:count_max], beyond, True)
+
+
+@pytest.mark.parametrize("kind", [MemoryQueue, StreamLog])
+def test_the_holes_of_a_level(kind: type[MirroredLevel], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest messages of a stream go by themselves, so that nothing is a hole before them."""
+    monkeypatch.setattr(kind, "end_at_start", END)
+    monkeypatch.setattr(kind, "list_positions", listed)
+    clock, found = ManualClock(), list[Hole]()
+    level: MirroredLevel = kind.__new__(kind)
+    run(holes_in(7, level, clock), lambda result: found.extend(result()))
+    clock.advance(1)
+    in_both = [Hole(7, 2 * COUNT_MAX, 2 * COUNT_MAX + 5), Hole(7, 3 * COUNT_MAX, END)]
+    assert found == (in_both if kind is StreamLog else [Hole(7, 0, 10), *in_both])
