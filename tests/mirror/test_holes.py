@@ -203,6 +203,7 @@ def test_the_holes_of_a_level(kind: type[MirroredLevel], monkeypatch: pytest.Mon
     """The oldest messages of a stream go by themselves, so that nothing is a hole before them."""
     monkeypatch.setattr(kind, "end_at_start", END)
     monkeypatch.setattr(kind, "list_positions", listed)
+    monkeypatch.setattr(kind, "next_position", END)
     clock, found = ManualClock(), list[Hole]()
     level: MirroredLevel = kind.__new__(kind)
     run(holes_in(7, level, clock), lambda result: found.extend(result()))

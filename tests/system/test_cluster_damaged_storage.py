@@ -165,6 +165,33 @@ def test_damage_that_is_found_when_all_nodes_are_started_costs_no_message(
     assert a.log.count("journal_damaged") == damaged > 0
 
 
+def test_what_a_leader_has_lost_by_damage_is_not_dropped_by_mirrors_that_come_when_it_leads_on(
+    running_cluster: RunningCluster,
+) -> None:
+    a, b, c = (running_cluster[node] for node in "abc")
+    published = publish_to_all_kinds(running_cluster, "late")
+    kill_at_once(a, b, c)
+    for bodies in published.values():
+        assert [flip_in_log(a.data_directory, bodies[number]) for number in DAMAGED] == [1] * 4
+    a.start()
+    a.until_queue("quorum late", lambda row: "waits_for" in row)
+    row = a.queue("quorum late")
+    assert row["state"] == "down"
+    assert row["waits_for"].startswith(f"nodes that may have what the damaged disk of {a.name}")
+    lost, quorum = [], published.pop("quorum late")
+    for name, bodies in published.items():
+        left = [body for number, body in enumerate(bodies) if number not in DAMAGED]
+        assert take(a.connect().channel(), name, len(left)) == left
+        lost += [bodies[number] for number in DAMAGED]
+
+    for node in (b, c):
+        node.start()
+    b.until_queue("quorum late", lambda row: row.get("messages") == COUNT)
+    assert take(b.connect().channel(), "quorum late", COUNT) == quorum
+    a.until_queue("lost+found", lambda row: row.get("messages") == len(lost))
+    assert sorted(take(a.connect().channel(), "lost+found", len(lost))) == sorted(lost)
+
+
 def test_the_end_of_a_log_that_is_lost_while_all_nodes_are_down_costs_no_message(
     running_cluster: RunningCluster,
 ) -> None:

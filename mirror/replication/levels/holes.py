@@ -74,7 +74,7 @@ async def holes_in(number: int, level: MirroredLevel, clock: Clock) -> Sequence[
     if isinstance(level, StreamLog):
         at = next(iter(level.list_positions(0, end, 1).positions), end)
     beyond = at
-    while beyond < end:
+    while beyond < min(end, level.next_position):
         listed = level.list_positions(beyond, end, COUNT_MAX)
         for position in listed.positions:
             if position > at:
