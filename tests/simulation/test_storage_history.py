@@ -15,7 +15,7 @@ from retained_history import RetainedHistory
 
 from warren.persist.log import journal, log_writer
 
-SEEDS_A_TEST = 50
+SEEDS_A_TEST = 35
 TESTS = 4
 
 ONCE_FAILED = (12, 28, 47, 50, 55, 83, 91, 118, 131, 198, 203, 217, 311, 391, 410, 467, 558)

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 import stream_history
 
-COUNT, COUNT_MAX = 15, 100
+COUNT, COUNT_MAX = 8, 100
 """So many are run at least, and at most when they have not met everything yet."""
 
 ONCE_FAILED = {
