@@ -16,15 +16,16 @@ import cluster_checks as checks
 from warren.core.backing.backing_queue import LEVELS
 from warren.core.definitions.records import QueueRecord
 from warren.mirror.replication.definition.confirm_rule import ALL
+from warren.mirror.replication.definition.promotion import DAMAGED_LEADER_BACK
 
 if TYPE_CHECKING:
     from cluster_history import History
 
-RETURN_WITHIN_S = 3.0
-"""A leader waits for its mirrors for longer."""
+SOON_S = (0.2, 3.0)
+"""After that a node comes back, and a leader waits for its mirrors for longer."""
 
-LATE_WITHIN_S = 30.0
-"""A leader with a damaged disk may not wait that long for its mirrors."""
+LATE_S = (12.0, 30.0)
+"""A leader with a damaged disk does not wait that long for its mirrors."""
 
 WHOLE_WITHIN_S = 60.0
 
@@ -44,12 +45,10 @@ class Damage:
         records = [record for record in self._records() if self._is_elsewhere(record, victim)]
         is_damaged = history.random.random() < 0.5
         # A leader that has found damage may have gone on when its mirrors come.
-        within_s = (
-            LATE_WITHIN_S if is_damaged and history.random.random() < 0.5 else RETURN_WITHIN_S
-        )
+        others_after_s = LATE_S if is_damaged and history.random.random() < 0.5 else SOON_S
         for name in list(self._cluster.alive):
-            soon = name == victim
-            history._kill(name, history.random.uniform(0.2, RETURN_WITHIN_S if soon else within_s))
+            after_s = SOON_S if name == victim else others_after_s
+            history._kill(name, history.random.uniform(*after_s))
         for record in records:
             if is_damaged:
                 self._lose_some(record, victim)
@@ -59,6 +58,11 @@ class Damage:
             self._cluster.damaged.add(victim)
         history._rest(WHOLE_WITHIN_S)
         self._cluster.damaged.discard(victim)
+        for record in self._records():
+            if record.promoted == DAMAGED_LEADER_BACK:
+                history.seen["damaged leader led on"] += 1
+                # What it lacked is in `lost+found`, also if it was confirmed.
+                history.ledger.led_out_of_sync.add(self._name_of(record))
         history.check_rest()
 
     def _fill_queues(self) -> None:
