@@ -117,7 +117,7 @@ class Mirroring:
         self._by_key: dict[Key, int] = {}
         self._to_flush: dict[LedQueue, None] = {}
         self._ticks = 0
-        # The queues whose definitions have changed since the last tick.
+        # Queues with definitions that have changed since the last tick.
         self._changed: set[int] = set()
         self._congested: set[LedQueue] = set()
         self.figures = MirrorFigures(

@@ -173,10 +173,10 @@ def test_holes_that_touch_are_one_and_too_many_are_joined() -> None:
 
 def test_a_step_keeps_its_holes_in_one_list() -> None:
     known = Renumbering(0)
-    assert not known.has_holes(1, [Hole(0, 1, 2)])
+    assert not known.note_holes(1, [Hole(0, 1, 2)])
     known.step(LeaderChange(1, [0, 0], [9, 9], [0, 0], holes=in_one_list([Hole(0, 2, 4)])))
-    assert known.has_holes(1, [Hole(0, 4, 5), Hole(1, 0, 1), Hole(0, 7, 8)])
-    assert not known.has_holes(2, [Hole(0, 1, 2)])
+    assert known.note_holes(1, [Hole(0, 4, 5), Hole(1, 0, 1), Hole(0, 7, 8)])
+    assert not known.note_holes(2, [Hole(0, 1, 2)])
     told = Renumbering.told(*known.plain())
     assert list(from_one_list(told.steps[0].holes)) == [
         Hole(0, 2, 5),

@@ -33,8 +33,8 @@ def waits_for(record: QueueRecord, promote: str) -> str:
 
 
 def damaged_leader_waits_for(record: QueueRecord, mirrors: Sequence[str]) -> str:
-    """Return what has to happen before a queue goes on whose leader has found damage on its disk,
-    and which is led by copies with all messages only."""
+    """Return what a queue waits for if only a copy with all messages may lead it, and its leader
+    has found damage on its disk."""
     awaited = f"nodes that may have what the damaged disk of {record.leader} lacks"
     way_on = "" if record.members else f", or {_A_POLICY}"
     return f"{awaited}: {', '.join(mirrors)}{way_on}"

@@ -470,8 +470,9 @@ class Leader:
         anew: the leader before may have gone on after it had dropped this node.
         """
         self.renumbering.step(step)
-        moved, retained = (step.shifts, step.tails, step.firsts), step.retained
-        self._script.control(Op.EPOCH, *moved, carried_out, *((retained,) if retained else ()))
+        retained = (step.retained,) if step.retained else ()
+        moved = (step.shifts, step.tails, step.firsts)
+        self._script.control(Op.EPOCH, *moved, carried_out, *retained)
         # A mirror that has this batch has all that the former leader may have confirmed.
         self.confirmation.confirmed = self.last_batch
         for level in self.levels:

@@ -362,7 +362,7 @@ class Leadership:
         for led in [led for led in self.led.values() if led.storage_id in lost]:
             led.has_lost_messages = True
             known = led.leader.renumbering
-            if known.has_holes(led.leader.epoch, lost[led.storage_id]):
+            if known.note_holes(led.leader.epoch, lost[led.storage_id]):
                 self._formers.note_steps(led.storage_id, known)
 
     def _tell_what_it_awaits(

@@ -38,6 +38,7 @@ def in_one_list(holes: Iterable[Hole]) -> list[int]:
 
 
 def from_one_list(numbers: Sequence[int]) -> Iterator[Hole]:
+    """The holes that `in_one_list` has put into a list."""
     for at in range(0, len(numbers), 3):
         yield Hole(*numbers[at : at + 3])
 

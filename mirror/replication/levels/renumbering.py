@@ -118,7 +118,7 @@ class Renumbering:
         if self.steps:
             self.steps[-1] = self.steps[-1]._replace(retained=superseded)
 
-    def has_holes(self, epoch: int, holes: Sequence[Hole]) -> bool:
+    def note_holes(self, epoch: int, holes: Sequence[Hole]) -> bool:
         """Note that the leader of the last step, which began this epoch, lacks these messages, too.
         False if there is no such step."""
         if not self.steps or self.steps[-1].epoch != epoch:
