@@ -41,7 +41,8 @@ class Damage:
         """All nodes die, the disk of one loses messages, and all come back."""
         history = self._history
         self._fill_queues()
-        victim = history.random.choice(self._cluster.alive)
+        # A node that has come just now may have no queue, and no disk.
+        victim = history.random.choice([n for n in self._cluster.alive if n in history._disks])
         records = [record for record in self._records() if self._is_elsewhere(record, victim)]
         is_damaged = history.random.random() < 0.5
         # A leader that has found damage may have gone on when its mirrors come.
