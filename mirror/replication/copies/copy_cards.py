@@ -16,6 +16,7 @@ import msgspec
 from warren.core.definitions.definition_table import CompletedCommit
 from warren.core.log_line import log_event
 from warren.core.ports import Commit
+from warren.mirror.replication.levels.renumbering import PlainStep
 
 log = logging.getLogger("warren.queue")
 
@@ -41,7 +42,7 @@ class Card(msgspec.Struct, frozen=True):
     epoch: int
     deltas: list[int]
     first_epoch: int
-    steps: list[tuple[int | list[int], ...]]
+    steps: list[PlainStep]
     led: bool = False
     searched: bool = False
     damaged: bool = False
@@ -131,9 +132,7 @@ class CopyCards:
         if card is not None and not card.searched:
             self.write(storage_id, msgspec.structs.replace(card, led=False, searched=True))
 
-    def note_steps(
-        self, storage_id: int, first_epoch: int, steps: list[tuple[int | list[int], ...]]
-    ) -> None:
+    def note_steps(self, storage_id: int, first_epoch: int, steps: list[PlainStep]) -> None:
         card = self._cards.get(storage_id)
         if card is not None:
             known = msgspec.structs.replace(card, first_epoch=first_epoch, steps=steps)

@@ -17,7 +17,7 @@ from warren.core.backing.stream_log import StreamLog
 from warren.core.backing.variable_queue import VariableQueue
 from warren.core.messages.message import Message
 from warren.core.queues.quorum_level import QuorumLevel
-from warren.mirror.replication.levels.holes import from_one_list
+from warren.mirror.replication.levels.holes import Hole
 from warren.mirror.replication.levels.mirror_level import CopyLost
 from warren.mirror.replication.levels.renumbering import NO_LIMIT, LeaderChange, Renumbering
 
@@ -207,7 +207,7 @@ class FormerCopy:
         start = 0 if found_upto is None else max(found_upto + there, 0)
         if step.firsts:
             runs.append((start, min(step.firsts[level] + there, tail)))
-        for hole in from_one_list(step.holes):
+        for hole in [Hole(*hole) for hole in step.holes]:
             if hole.level == level:
                 until = min(hole.end, upto) + there
                 runs.append((max(start, hole.start + there), min(until, tail)))

@@ -30,7 +30,7 @@ from warren.mirror.replication.leading.known_copy import KnownCopy
 from warren.mirror.replication.leading.leader_effects import LeaderEffects, NoEffects
 from warren.mirror.replication.leading.unasked import Unasked
 from warren.mirror.replication.leading.unreported import Unreported
-from warren.mirror.replication.levels.holes import Hole, in_one_list
+from warren.mirror.replication.levels.holes import Hole
 from warren.mirror.replication.levels.instructions import Op, Script, lives_s
 from warren.mirror.replication.levels.leader_level import LeaderLevel
 from warren.mirror.replication.levels.renumbering import LeaderChange, Renumbering
@@ -105,7 +105,7 @@ class Leader:
             if self.is_from_disk:
                 tails, firsts = [level.inner.end_at_start for level in self.levels], none
                 self.is_from_disk = False
-            holes, self.holes = in_one_list(self.holes), []
+            holes, self.holes = self.holes, []
             self.renumbering.step(LeaderChange(epoch, none, tails, firsts, holes=holes))
 
     # Writing down

@@ -8,7 +8,7 @@ were whole have none of these any more, but for the last acknowledgements before
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from warren.core.backing.backing_queue import MirroredLevel
@@ -30,17 +30,6 @@ class Hole(NamedTuple):
     level: int
     start: int
     end: int
-
-
-def in_one_list(holes: Iterable[Hole]) -> list[int]:
-    """The holes in the form in which they are written on cards, and sent to other nodes."""
-    return [number for hole in holes for number in hole]
-
-
-def from_one_list(numbers: Sequence[int]) -> Iterator[Hole]:
-    """The holes that `in_one_list` has put into a list."""
-    for at in range(0, len(numbers), 3):
-        yield Hole(*numbers[at : at + 3])
 
 
 def not_too_many(holes: Sequence[Hole]) -> Sequence[Hole]:

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from warren.mirror.replication.levels.holes import Hole, from_one_list, in_one_list, not_too_many
+from warren.mirror.replication.levels.holes import Hole, not_too_many
 
 STEPS_MAX = 32
 """How many steps are remembered: copies that were away for longer begin anew."""
 
-PlainStep: TypeAlias = tuple[int | list[int], ...]
+PlainStep: TypeAlias = tuple[int | list[int | list[int]], ...]
+"""A step in lists, for other nodes and for cards."""
 
 OLDEST_FORM = 3
 """How many lists a step has at the least."""
@@ -38,15 +39,16 @@ class LeaderChange(NamedTuple):
     tails: Sequence[int]
     firsts: Sequence[int] = ()
     retained: Sequence[int] = ()
-    holes: Sequence[int] = ()
+    holes: Sequence[Sequence[int]] = ()
 
     def plain(self) -> PlainStep:
         """The step in lists, for other nodes and for cards. Without values that earlier versions do
         not know, it has the form which it had then."""
-        epoch, *numbers = self
-        while len(numbers) > OLDEST_FORM and not numbers[-1]:
-            numbers.pop()
-        return (epoch, *map(list, numbers))
+        lists: list[list[int | list[int]]] = [[*self.shifts], [*self.tails], [*self.firsts]]
+        lists += [[*self.retained], [[*hole] for hole in self.holes]]
+        while len(lists) > OLDEST_FORM and not lists[-1]:
+            lists.pop()
+        return (self.epoch, *lists)
 
     @property
     def is_gap(self) -> bool:
@@ -123,10 +125,10 @@ class Renumbering:
         False if there is no such step."""
         if not self.steps or self.steps[-1].epoch != epoch:
             return False
-        known = sorted({*from_one_list(self.steps[-1].holes), *holes})
+        known = sorted({*(Hole(*hole) for hole in self.steps[-1].holes), *holes})
         by_level = (list(of_level) for _, of_level in groupby(known, lambda hole: hole.level))
         joined = [hole for of_level in by_level for hole in not_too_many(of_level)]
-        self.steps[-1] = self.steps[-1]._replace(holes=in_one_list(joined))
+        self.steps[-1] = self.steps[-1]._replace(holes=joined)
         return True
 
     @property
