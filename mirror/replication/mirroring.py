@@ -113,7 +113,7 @@ class Mirroring:
         self._led: Mapping[int, LedQueue] = self._leadership.led
         self.from_afar = self._leadership.from_afar
         self.hand_overs = self._leadership.hand_overs
-        self.has_lost = self._leadership.has_lost
+        self.has_lost = self._leadership.lost_messages.add
         self._by_key: dict[Key, int] = {}
         self._to_flush: dict[LedQueue, None] = {}
         self._ticks = 0
@@ -371,10 +371,12 @@ class Mirroring:
             return
         can_take_over = self.hand_overs.can_take_over()
         leader = wanted_leader(wanted, copies, can_take_over)
-        if led.has_lost_messages:
-            # Mirrors in sync have them, and the next leader makes them ready again.
-            led.has_lost_messages = bool(record.in_sync)
-            leader = next_leader(copies, can_take_over, {}) or leader
+        if led.leader.has_lost_messages:
+            # The next leader makes them ready again.
+            if led.mirrors_lack_what_is_lost() and self._leadership.tell_of_holes(led, record):
+                return
+            have_all = [one for one in record.in_sync if led.leader.has_what_is_lost(one)]
+            leader = next_leader(copies._replace(in_sync=have_all), can_take_over, {}) or leader
         # A hand-over makes each mirror in sync stand still, so all of them have to be up.
         if leader != self._nodes.name and set(record.in_sync) <= set(led.members()):
             self.hand_overs.begin(led, leader)
@@ -412,12 +414,11 @@ class Mirroring:
     async def _look(self) -> None:
         """Look at queues and copies that wait for something, and at a share of the rest."""
         changed, self._changed = self._changed, set()
-        self._leadership.look_at_what_is_lost()
         due_led = [
             led
             for queue_id, led in self._led.items()
             if not led.at_rest
-            or led.has_lost_messages
+            or led.leader.has_lost_messages
             or queue_id in changed
             or self._is_in_share(queue_id)
         ]

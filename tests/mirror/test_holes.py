@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from manual_clock import ManualClock
+from pamqp import commands
 from stopped_cluster import StoppedCluster
 
 from warren.core.backing.backing_queue import Listed, MirroredLevel
@@ -139,6 +140,138 @@ def test_a_message_that_turns_out_to_be_damaged_later_is_there(
     cluster.clock.advance(LATE_S + LONG_S)
     assert bodies(cluster) == [BODIES[0], BODIES[2], *BODIES[4:]]
     assert bodies(cluster, LOST_AND_FOUND) == [BODIES[1], BODIES[3]]
+
+
+def lose(cluster: StoppedCluster, *lost: int) -> None:
+    """The leader finds that these messages of its queue are damaged, and passes over them."""
+    level = led(cluster).leader.levels[0]
+    positions = level.list_positions(0, level.next_position, 6).positions
+    for position in [positions[number] for number in lost]:
+        (message,) = level.inner.take([position])
+        level.inner.ack([message])
+        cluster["a"].mirroring.has_lost(led(cluster).storage_id, position)
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("lost", [(3,), (0, 5), tuple(range(6))])
+def test_what_is_damaged_while_the_mirrors_are_away_is_there_when_they_come(
+    carrier: str, restarted: bool, lost: tuple[int, ...]
+) -> None:
+    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
+    cluster.publish(*BODIES)
+    for mirror in "bc":
+        cluster.kill(mirror)
+        cluster.tidy_after(mirror)
+    cluster.clock.advance(LONG_S)
+    assert not cluster.record().mirrors
+    lose(cluster, *lost)
+    cluster.clock.advance(2)
+    cluster.publish(b"new")
+    if restarted:
+        cluster.kill_all()
+        cluster.start_again("a")
+        cluster.clock.advance(5)
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LATE_S + LONG_S)
+    assert sorted(cluster.record().in_sync) == ["b", "c"]
+    left = [body for number, body in enumerate(BODIES) if number not in lost]
+    assert bodies(cluster) == [*left, b"new"]
+    assert bodies(cluster, LOST_AND_FOUND) == [BODIES[number] for number in lost]
+
+
+def test_what_a_quorum_queue_loses_without_a_majority_is_there_when_the_members_come() -> None:
+    cluster = StoppedCluster("log")
+    cluster.make_quorum_queue()
+    cluster.publish(*BODIES)
+    for member in "bc":
+        cluster.kill(member)
+        cluster.tidy_after(member)
+    cluster.clock.advance(LONG_S)
+    lose(cluster, 3)
+    cluster.clock.advance(2)
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LATE_S + LONG_S)
+    assert len(cluster.record().in_sync) == 2
+    left = [body for number, body in enumerate(BODIES) if number != 3]
+    assert bodies(cluster) == left
+    assert bodies(cluster, LOST_AND_FOUND) == [BODIES[3]]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_what_is_damaged_while_a_mirror_catches_up_is_not_dropped_by_it(carrier: str) -> None:
+    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
+    cluster.publish(*BODIES)
+    for mirror in "bc":
+        cluster.kill(mirror)
+        cluster.tidy_after(mirror)
+    cluster.clock.advance(LONG_S)
+    cluster.start_again("b")
+    while "b" not in cluster.record().mirrors:
+        cluster.clock.advance(0.001)
+    assert not cluster.record().in_sync
+    lose(cluster, 5)
+    cluster.clock.advance(LATE_S + LONG_S)
+    assert cluster.record().in_sync == ["b"]
+    assert bodies(cluster) == BODIES[:5]
+    assert bodies(cluster, LOST_AND_FOUND) == BODIES[5:]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_mirror_in_sync_that_has_it_leads(carrier: str) -> None:
+    """The other one was away, and has come back."""
+    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
+    cluster.publish(*BODIES)
+    cluster.kill("c")
+    cluster.tidy_after("c")
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().in_sync == ["b"]
+    lose(cluster, 2)
+    cluster.start_again("c")
+    cluster.clock.advance(LATE_S + LONG_S)
+    assert cluster.record().leader == "b"
+    assert bodies(cluster) == BODIES
+    assert bodies(cluster, LOST_AND_FOUND) == []
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_damage_that_is_found_bit_by_bit_is_one_step_while_no_mirror_comes(carrier: str) -> None:
+    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
+    cluster.publish(*BODIES)
+    for mirror in "bc":
+        cluster.kill(mirror)
+        cluster.tidy_after(mirror)
+    cluster.clock.advance(LONG_S)
+    for _ in range(4):
+        lose(cluster, 1)
+        cluster.clock.advance(2)
+    assert len(led(cluster).leader.renumbering.steps) == 1
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LATE_S + LONG_S)
+    assert bodies(cluster) == [BODIES[0], BODIES[5]]
+    assert bodies(cluster, LOST_AND_FOUND) == BODIES[1:5]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_clients_keep_what_they_have_when_damage_is_found(carrier: str) -> None:
+    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
+    cluster.publish(*BODIES)
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    got = client.gets("q")
+    assert got is not None and got.body == BODIES[0]
+    for mirror in "bc":
+        cluster.kill(mirror)
+        cluster.tidy_after(mirror)
+    cluster.clock.advance(LONG_S)
+    lose(cluster, 2)
+    cluster.clock.advance(2)
+    client.sends(commands.Basic.Ack, delivery_tag=got.method.delivery_tag)
+    cluster.clock.advance(1)
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LATE_S + LONG_S)
+    assert bodies(cluster) == [*BODIES[1:3], *BODIES[4:]]
+    assert bodies(cluster, LOST_AND_FOUND) == [BODIES[3]]
 
 
 def test_what_a_member_has_is_there_when_the_third_one_is_forgotten() -> None:

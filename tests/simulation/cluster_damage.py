@@ -1,5 +1,6 @@
 """All nodes of a history die, and the disk of one has lost messages that another copy has: its node
-finds damage when it starts, or the disk has an older state than it had, and nothing is damaged.
+finds damage when it starts, or the disk has an older state than it had, and nothing is damaged. Or
+only a leader goes on, and finds damage while its mirrors are away.
 
 Nothing else goes wrong meanwhile, so the whole copies are those that the definitions name. A queue
 is left alone if its policy lets copies confirm what is not on disk, or fewer copies than a majority
@@ -17,6 +18,9 @@ from warren.core.backing.backing_queue import LEVELS
 from warren.core.definitions.records import QueueRecord
 from warren.mirror.replication.definition.confirm_rule import ALL
 from warren.mirror.replication.definition.promotion import DAMAGED_LEADER_BACK
+from warren.mirror.replication.leading.led_queue import LedQueue
+from warren.mirror.replication.levels.holes import COUNT_MAX
+from warren.mirror.replication.mirroring import Mirroring
 
 if TYPE_CHECKING:
     from cluster_history import History
@@ -28,6 +32,9 @@ LATE_S = (12.0, 30.0)
 """A leader with a damaged disk does not wait that long for its mirrors."""
 
 WHOLE_WITHIN_S = 60.0
+
+DROPPED_AFTER_S = 30.0
+"""A leader has no mirrors any more when their nodes have been away for so long."""
 
 
 class Damage:
@@ -65,6 +72,50 @@ class Damage:
                 # What it lacked is in `lost+found`, also if it was confirmed.
                 history.ledger.led_out_of_sync.add(self._name_of(record))
         history.check_rest()
+
+    def strike_while_mirrors_are_away(self) -> None:
+        """Only one node goes on, and finds that messages of queues which it leads are damaged."""
+        history = self._history
+        self._fill_queues()
+        records = [
+            record for record in self._records() if self._is_elsewhere(record, record.leader)
+        ]
+        if not records:
+            return
+        leader = history.random.choice(records).leader
+        mirroring = self._cluster[leader].mirroring
+        # What comes later is nowhere else.
+        ends = {
+            record.queue_id: [level.next_position for level in led.leader.levels]
+            for record in records
+            if record.leader == leader and (led := mirroring._led.get(record.queue_id))
+        }
+        for name in list(self._cluster.alive):
+            if name != leader:
+                history._kill(name, DROPPED_AFTER_S + 10.0)
+        history._rest(DROPPED_AFTER_S)
+        for led in mirroring._led.values():
+            # A queue with priorities counts its messages itself.
+            is_one = len(led.leader.levels) == 1
+            if led.queue.queue_id in ends and is_one and not led.leader.fenced:
+                self._find_damage(mirroring, led, ends[led.queue.queue_id])
+        history._rest(5.0)
+        history._rest(WHOLE_WITHIN_S)
+        history.check_rest()
+
+    def _find_damage(self, mirroring: Mirroring, led: LedQueue, ends: list[int]) -> None:
+        """The leader passes over some of the messages, as it does when it reads damaged ones."""
+        history = self._history
+        history.ledger.led_out_of_sync.add(led.queue.name)
+        for level, end in zip(led.leader.levels, ends, strict=True):
+            for position in level.inner.list_positions(0, end, COUNT_MAX).positions:
+                (message,) = level.inner.peek(position, 1, 0).messages
+                # The mirrors have lost what is not for ever.
+                if message.envelope.persistent and history.random.random() < 0.3:
+                    (message,) = level.inner.take([position])
+                    level.inner.ack([message])
+                    mirroring.has_lost(led.storage_id + level.level, position)
+                    history.seen["damaged while mirrors were away"] += 1
 
     def _fill_queues(self) -> None:
         """Have messages in the queues that no client is about to get."""

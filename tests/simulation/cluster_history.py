@@ -270,7 +270,9 @@ class History(Faults):
         if self.is_widest:
             self._change_policies_in_peace()
         if self.seed >= DAMAGED_FROM and self.is_durable:
-            Damage(self).strike()
+            damage = Damage(self)
+            damage.strike()
+            damage.strike_while_mirrors_are_away()
         if self.has_operator:
             self._operate_in_peace()
         self._finish()

@@ -41,16 +41,24 @@ def may_have_confirmed(record: QueueRecord, epoch: int) -> bool:
 def without_copies(record: QueueRecord, gone: Collection[str]) -> QueueRecord:
     """The definition without the mirrors of these nodes, which are lost, or cannot lead."""
     mirrors = [mirror for mirror in record.mirrors if mirror not in gone]
-    in_sync = [mirror for mirror in record.in_sync if mirror not in gone]
     # An election counts with these copies: they may have had what the others lack.
-    lost = 0 if record.acks == ALL else len(record.in_sync) - len(in_sync)
+    lost = 0 if record.acks == ALL else sum([mirror in gone for mirror in record.in_sync])
+    has_votes = bool(record.carrier) and mirrors != record.mirrors
+    return with_mirrors(record, mirrors, lost, has_votes=has_votes)
+
+
+def with_mirrors(
+    record: QueueRecord, mirrors: list[str], missing: int, *, has_votes: bool
+) -> QueueRecord:
+    """The definition with these mirrors only, and so many more copies that are missing. If mirrors
+    vote it has another ballot: one that is dropped may be a mirror again before an election is
+    over, and its vote is void."""
     return msgspec.structs.replace(
         record,
         mirrors=mirrors,
-        in_sync=in_sync,
-        # Votes of these mirrors are void.
-        ballot=record.ballot + (bool(record.carrier) and mirrors != record.mirrors),
-        missing=record.missing + lost,
+        in_sync=[mirror for mirror in record.in_sync if mirror in mirrors],
+        ballot=record.ballot + has_votes,
+        missing=record.missing + missing,
     )
 
 

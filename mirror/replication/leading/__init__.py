@@ -24,6 +24,7 @@ mirror has, and confirms publishes; it does no I/O, but calls its queue (`leader
 | `leader_calls` | the calls of a leader to the nodes of its mirrors |
 | `publishes_from_afar` | the publishes of other nodes |
 | `hand_over` | planned changes of the leader |
+| `lost_messages` | what happens when the leader's disk turns out to be damaged |
 
 This room knows the other four. A node that begins to lead takes over its mirror from `copies`; a
 node that another one succeeds leaves a former copy there. `copies` knows nothing of this room.

@@ -29,6 +29,9 @@ class KnownCopy:
         # The mirror has everything from these positions on; None before it was told to start.
         self.firsts: list[int] | None = None
         self.in_sync = False
+        # Whether the leader has lost messages by damage that this copy need not have, as it was not
+        # in sync then.
+        self.may_lack = False
         # Whether the definition says that it is in sync, and whether it is being removed there.
         self.is_named = False
         self.is_leaving = False

@@ -30,7 +30,7 @@ from warren.mirror.replication.leading.known_copy import KnownCopy
 from warren.mirror.replication.leading.leader_effects import LeaderEffects, NoEffects
 from warren.mirror.replication.leading.unasked import Unasked
 from warren.mirror.replication.leading.unreported import Unreported
-from warren.mirror.replication.levels.holes import Hole
+from warren.mirror.replication.levels.holes import Hole, joined
 from warren.mirror.replication.levels.instructions import Op, Script, lives_s
 from warren.mirror.replication.levels.leader_level import LeaderLevel
 from warren.mirror.replication.levels.renumbering import LeaderChange, Renumbering
@@ -64,6 +64,11 @@ class Leader:
         self.copies: dict[str, KnownCopy] = {}
         # Mirrors that had everything when the definition dropped them, and the last batch then.
         self._left_with_all: dict[str, int] = {}
+        # Whether there was a mirror in this epoch. It would take what is lost by damage for
+        # consumed, if it comes back in the same epoch.
+        self.had_mirrors = False
+        # Whether messages were lost by damage in this epoch.
+        self.has_lost_messages = False
         # The ballot of the definition; mirrors may not know it yet.
         self.ballot = 0
         self.confirmation = Confirmation(self.copies)
@@ -88,7 +93,7 @@ class Leader:
         # Whether that node can send them again to the next leader.
         self._is_sent_again = False
         # Whether it has done nothing yet since its node was started, and mirrors may have more; and
-        # what its disk lacks, if that is damaged.
+        # what its disk has lost by damage, for mirrors to know in the next epoch.
         self.is_from_disk = False
         self.holes: list[Hole] = []
 
@@ -100,6 +105,8 @@ class Leader:
         if epoch != self.epoch:
             self.epoch = epoch
             self._left_with_all.clear()
+            self.had_mirrors = bool(self.copies)
+            self.has_lost_messages = False
             none = [0] * len(self.levels)
             tails, firsts = [level.next_position for level in self.levels], list[int]()
             if self.is_from_disk:
@@ -394,6 +401,8 @@ class Leader:
         self.flush()
         self.copies[mirror] = copy = KnownCopy(self._batch - 1)
         copy.has_kept = kept
+        copy.may_lack = self.has_lost_messages
+        self.had_mirrors = True
         self._left_with_all.pop(mirror, None)
 
     def remove_mirror(self, mirror: str) -> None:
@@ -404,6 +413,21 @@ class Leader:
         if copy.in_sync and copy.has_batch >= self.last_batch:
             self._left_with_all[mirror] = copy.has_batch
         self._release()
+
+    def has_lost(self, holes: Sequence[Hole]) -> bool:
+        """Note that the damaged disk of this node has lost messages: those at the holes, and others
+        if there are none. Mirrors in sync have them. Whether `renumbering` has changed."""
+        self.has_lost_messages = True
+        for copy in self.copies.values():
+            copy.may_lack |= not copy.in_sync
+        if self.had_mirrors:
+            self.holes = joined([*self.holes, *holes])
+        return self.renumbering.note_holes(self.epoch, holes)
+
+    def has_what_is_lost(self, mirror: str) -> bool:
+        """Whether a mirror has all messages, also those that this node has lost by damage."""
+        copy = self.copies.get(mirror)
+        return copy is not None and copy.in_sync and not copy.may_lack
 
     def left_with_all(self) -> list[str]:
         """The mirrors that are no longer named but still have everything, because the queue has not
@@ -438,6 +462,7 @@ class Leader:
     def follows(self, mirror: str) -> None:
         """Take over a mirror of the former leader: it has everything that this leader has."""
         self.copies[mirror] = copy = KnownCopy(0)
+        self.had_mirrors = True
         copy.in_sync = True
         copy.firsts = [0] * len(self.levels)
 

@@ -24,7 +24,7 @@ from typing import Protocol, cast
 
 import msgspec
 
-from warren.core.backing.backing_queue import LEVELS, BackingQueue, MirroredLevel
+from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.priority_queue import PriorityQueue, level_number
 from warren.core.definitions.definition_table import CompletedCommit
@@ -64,6 +64,7 @@ from warren.mirror.replication.elections.returned_leader import ReturnedLeader
 from warren.mirror.replication.leading.hand_over import HandOvers
 from warren.mirror.replication.leading.leader_calls import LeaderCalls
 from warren.mirror.replication.leading.led_queue import LedEffects, LedQueue
+from warren.mirror.replication.leading.lost_messages import LostMessages
 from warren.mirror.replication.leading.publishes_from_afar import PublishesFromAfar
 from warren.mirror.replication.levels.holes import Hole, holes_in
 from warren.mirror.replication.levels.queue_levels import leader_level
@@ -119,6 +120,9 @@ class Leadership:
         self.from_afar = PublishesFromAfar(self.led)
         self.hand_overs = HandOvers(nodes, calls, clock, self.led, definitions)
         self.is_stopping = False
+        self.lost_messages = LostMessages(
+            self.led, formers, clock, lambda led: effects.reconcile(led.queue)
+        )
         self._leader_calls = LeaderCalls(calls, definitions)
         self._nodes = nodes
         self._clock = clock
@@ -129,8 +133,6 @@ class Leadership:
         self._effects = effects
         # The steps of earlier epochs, for queues led here that have no mirrors any more.
         self._renumberings: dict[int, Renumbering] = {}
-        # What storages have lost since the last look, by their ids.
-        self._lost: dict[int, list[Hole]] = {}
         self._node: Node
 
     def attach(self, node: Node) -> None:
@@ -347,23 +349,14 @@ class Leadership:
         led.leader.holes = found()
         self.reclaim(led, returned)
 
-    def has_lost(self, level_id: int, position: int | None) -> None:
-        """Note that the storage of a level has lost a message of its queue, which was damaged; at
-        this position, if that is known."""
-        level = level_id % LEVELS
-        holes = self._lost.setdefault(level_id - level, [])
-        if position is not None:
-            holes.append(Hole(level, position, position + 1))
-
-    def look_at_what_is_lost(self) -> None:
-        """Have mirrors in sync lead the queues of which messages were lost: they have these. So may
-        mirrors that come later."""
-        lost, self._lost = self._lost, {}
-        for led in [led for led in self.led.values() if led.storage_id in lost]:
-            led.has_lost_messages = True
-            known = led.leader.renumbering
-            if known.note_holes(led.leader.epoch, lost[led.storage_id]):
-                self._formers.note_steps(led.storage_id, known)
+    def tell_of_holes(self, led: LedQueue, record: QueueRecord) -> bool:
+        """Begin another epoch, for mirrors to know what the disk of this node has lost. False if
+        too few members of a quorum queue are up."""
+        if not self._has_majority(record):
+            return False
+        self.fence(led)
+        self.reclaim(led)
+        return True
 
     def _tell_what_it_awaits(
         self, led: LedQueue, returned: ReturnedLeader, record: QueueRecord

@@ -27,7 +27,7 @@ from warren.mirror.carriers.ports import (
 )
 from warren.mirror.replication.copies.former_copy import Kept
 from warren.mirror.replication.definition.confirm_rule import ALL
-from warren.mirror.replication.definition.former_nodes import former_without
+from warren.mirror.replication.definition.former_nodes import former_without, with_mirrors
 from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
 from warren.mirror.replication.definition.queue_members import INVITE_AGAIN_S, is_needed
 from warren.mirror.replication.definition.record_changes import ChangeOfRecord, RecordChanges
@@ -117,8 +117,8 @@ class LedQueue:
         self._cards = AwaitedCards()
         # Set while this node, which was away, does not know yet whether it leads on.
         self.returned: ReturnedLeader | None = None
-        # Whether the queue waited for nothing at the last look; whether messages were lost here.
-        self.at_rest = self.has_lost_messages = False
+        # Whether the queue waited for nothing at the last look.
+        self.at_rest = False
         # The nodes that were asked to have a mirror, and the time.
         self._invited: dict[str, float] = {}
         self._clock = clock
@@ -316,8 +316,8 @@ class LedQueue:
         def add(record: QueueRecord) -> QueueRecord | None:
             if mirror not in record.mirrors or mirror in record.in_sync:
                 return None
-            if not self.leader.is_in_sync(mirror):
-                # The mirror has begun anew meanwhile.
+            if not self.leader.is_in_sync(mirror) or self.mirrors_lack_what_is_lost():
+                # The mirror has begun anew meanwhile, or is about to.
                 return None
             in_sync = [*record.in_sync, mirror]
             former = former_without(record, record.leader, in_sync)
@@ -398,8 +398,7 @@ class LedQueue:
 
     def _is_mirror(self, member: MemberId) -> bool:
         """Whether the definition names this life of the node's member, and not an earlier one."""
-        node = member.node
-        return node in self.leader.mirrors and self._named.get(node) == member
+        return member.node in self.leader.mirrors and self._named.get(member.node) == member
 
     def not_invited(self, node: str) -> None:
         """The node does not know of the queue yet, or is out of reach: ask it at the next tick."""
@@ -468,19 +467,12 @@ class LedQueue:
         self._change(drop)
 
     def _naming(self, record: QueueRecord, mirrors: list[str]) -> QueueRecord:
-        """The definition with these mirrors only. It has another ballot, which makes votes void:
-        mirrors that are dropped may be mirrors again before an election is over."""
-        in_sync = [mirror for mirror in record.in_sync if mirror in mirrors]
+        """The definition with these mirrors only; votes of all are void."""
         leaving = [mirror for mirror in record.in_sync if mirror not in mirrors]
         missing = sum([self.leader.confirmation.leaves(mirror) for mirror in leaving])
-        return msgspec.structs.replace(
-            record,
-            mirrors=mirrors,
-            in_sync=in_sync,
-            former=former_without(record, record.leader, in_sync),
-            ballot=record.ballot + (self.carrier is CarrierKind.LOG),
-            missing=record.missing + missing,
-        )
+        named = with_mirrors(record, mirrors, missing, has_votes=self.carrier is CarrierKind.LOG)
+        former = former_without(record, record.leader, named.in_sync)
+        return msgspec.structs.replace(named, former=former)
 
     def drop_lagging(self, running: Collection[str]) -> None:
         """Drop the mirrors that hold the queue up."""
@@ -548,6 +540,8 @@ class LedQueue:
             # The answer of its node (`has_answered`) or the definition is under way; or another
             # carrier, for which the node is asked anew.
             return
+        if self.mirrors_lack_what_is_lost():
+            return
         record = self._definitions.record_of(self.key, self.queue.queue_id)
         kept = self._kept.get(birth)
         if (
@@ -590,6 +584,12 @@ class LedQueue:
                 self._dismiss(node, life=birth)
 
         self._change(name, start, may_wait=True)
+
+    def mirrors_lack_what_is_lost(self) -> bool:
+        """Whether no mirror here has what the leader has lost by damage (`lost_messages.py`)."""
+        mirrors = [node for node, member in self._members.items() if self._is_mirror(member)]
+        has_holes = self._joined and bool(self.leader.holes)
+        return has_holes and not any(map(self.leader.has_what_is_lost, mirrors))
 
     def _dismiss(
         self, node: str, *, life: MemberId | None = None, even_if_needed: bool = False

@@ -9,6 +9,7 @@ were whole have none of these any more, but for the last acknowledgements before
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from warren.core.backing.backing_queue import MirroredLevel
@@ -32,10 +33,16 @@ class Hole(NamedTuple):
     end: int
 
 
+def joined(holes: Iterable[Hole]) -> list[Hole]:
+    """Holes of all levels, in any order, as few as possible and not too many."""
+    by_level = groupby(sorted(holes), lambda hole: hole.level)
+    return [hole for _, of_level in by_level for hole in not_too_many(list(of_level))]
+
+
 def not_too_many(holes: Sequence[Hole]) -> Sequence[Hole]:
     """The holes of one level, in their order: neighbours are one if they touch each other, or if
     there are too many."""
-    holes = _joined(holes)
+    holes = _touching_joined(holes)
     while len(holes) > HOLES_MAX:
         holes = [
             Hole(pair[0].level, pair[0].start, pair[-1].end)
@@ -44,14 +51,14 @@ def not_too_many(holes: Sequence[Hole]) -> Sequence[Hole]:
     return holes
 
 
-def _joined(holes: Iterable[Hole]) -> list[Hole]:
-    joined: list[Hole] = []
+def _touching_joined(holes: Iterable[Hole]) -> list[Hole]:
+    apart: list[Hole] = []
     for hole in holes:
-        if joined and hole.start <= joined[-1].end:
-            joined[-1] = joined[-1]._replace(end=max(hole.end, joined[-1].end))
+        if apart and hole.start <= apart[-1].end:
+            apart[-1] = apart[-1]._replace(end=max(hole.end, apart[-1].end))
         else:
-            joined.append(hole)
-    return joined
+            apart.append(hole)
+    return apart
 
 
 async def holes_in(number: int, level: MirroredLevel, clock: Clock) -> Sequence[Hole]:

@@ -9,10 +9,9 @@ long as the leader knows of every step since.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from warren.mirror.replication.levels.holes import Hole, not_too_many
+from warren.mirror.replication.levels.holes import Hole, joined
 
 STEPS_MAX = 32
 """How many steps are remembered: copies that were away for longer begin anew."""
@@ -125,10 +124,8 @@ class Renumbering:
         False if there is no such step."""
         if not self.steps or self.steps[-1].epoch != epoch:
             return False
-        known = sorted({*(Hole(*hole) for hole in self.steps[-1].holes), *holes})
-        by_level = (list(of_level) for _, of_level in groupby(known, lambda hole: hole.level))
-        joined = [hole for of_level in by_level for hole in not_too_many(of_level)]
-        self.steps[-1] = self.steps[-1]._replace(holes=joined)
+        known = [*(Hole(*hole) for hole in self.steps[-1].holes), *holes]
+        self.steps[-1] = self.steps[-1]._replace(holes=joined(known))
         return True
 
     @property
