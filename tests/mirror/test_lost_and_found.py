@@ -149,6 +149,32 @@ def test_a_node_of_an_earlier_version_reads_what_the_leader_lacks(
     assert kept(cluster) == [b"only here"]
 
 
+def test_it_is_kept_though_the_next_leader_was_started_again_meanwhile(cluster: Cluster) -> None:
+    a = client_at(cluster, "a")
+    declare(cluster, a, "ha")
+    a.publishes("ha", b"mirrors have it", delivery_mode=2)
+    cluster.settle()
+    cut_off(cluster)
+    there = leader(cluster, "ha")
+    assert there != "a"
+    a.publishes("ha", b"only here")
+    for node in "bc":
+        cluster.kill(node)
+        cluster.tidy_after(node)
+    cluster.comes_back(there)
+    cluster.cut("a", there)
+    cluster.clock.advance(20)
+    assert leader(cluster, "ha", there) == there
+    other = "c" if there == "b" else "b"
+    cluster.comes_back(other)
+    cluster.cut("a", other)
+    cluster.clock.advance(5)
+    heal(cluster)
+    cluster.clock.advance(20)
+    assert bodies(cluster, "ha") == [b"mirrors have it"]
+    assert kept(cluster) == [b"only here"]
+
+
 def test_what_somebody_sends_again_is_not_kept(cluster: Cluster) -> None:
     a, c, confirmed = client_at(cluster, "a"), client_at(cluster, "c"), client_at(cluster, "a")
     declare(cluster, a, "ha")

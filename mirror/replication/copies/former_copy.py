@@ -199,6 +199,8 @@ class FormerCopy:
         Without a limit, messages of the tail that will be sent again are left out. If these are not
         known and that leader was in sync, the whole tail is left out, as it may have no other
         messages. If it was not in sync and may lack confirmed ones, all of the tail counts.
+
+        Messages of the tail that are known, and will not be sent again, count behind the limit too.
         """
         delta, beyond = self._deltas[level], self.levels[level].next_position
         there = delta + moved - step.shifts[level]
@@ -216,7 +218,7 @@ class FormerCopy:
             runs.append((max(start, tail), min(upto + there, beyond)))
         elif step.firsts and (known is None or known.has_confirmed):
             runs.append((max(start, tail), beyond))
-        elif known is not None:
+        if known is not None:
             runs += [(max(start + delta, tail), end + delta) for start, end in known.unasked[level]]
         return _joined(runs)
 
@@ -249,12 +251,11 @@ class FormerCopy:
 
 
 def _joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same positions in as few runs as possible, in their order."""
     joined: list[tuple[int, int]] = []
-    for start, end in runs:
-        if start >= end:
-            continue
-        if joined and joined[-1][1] == start:
-            joined[-1] = (joined[-1][0], end)
+    for start, end in sorted(run for run in runs if run[0] < run[1]):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
             joined.append((start, end))
     return joined
