@@ -29,7 +29,7 @@ from warren.core.queues.local_queue import LocalQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import type_of
 from warren.core.scheduling.waiting import Waiting, run
-from warren.mirror.carriers.ports import Carrier, CarrierKind
+from warren.mirror.carriers.ports import Carrier, CarrierKind, MemberId
 from warren.mirror.gm.shell import GroupShell
 from warren.mirror.log.shell import LogShell
 from warren.mirror.messages.calls import Calls
@@ -113,7 +113,7 @@ class Mirroring:
         self._led: Mapping[int, LedQueue] = self._leadership.led
         self.from_afar = self._leadership.from_afar
         self.hand_overs = self._leadership.hand_overs
-        self.has_lost = self._leadership.has_lost
+        self.has_lost = self._leadership.lost.add
         self._by_key: dict[Key, int] = {}
         self._to_flush: dict[LedQueue, None] = {}
         self._ticks = 0
@@ -130,7 +130,7 @@ class Mirroring:
             self._wanted_of,
         )
         leader_calls = LeaderCalls(calls, self._definitions)
-        self.invite, self.ask_for_card = leader_calls.invite, leader_calls.ask_for_card
+        self.invite, self._ask_for_card = leader_calls.invite, leader_calls.ask_for_card
         self.queue_members = QueueMembers(self._definitions)
         self._new_queues = NewQueues(nodes, clock, self._definitions)
         self._forgotten_leaders = ForgottenLeaders(
@@ -167,7 +167,7 @@ class Mirroring:
         self._leadership.attach(node)
         at = (self._calls, self._clock, node.turns, self._wanted_of, self._definitions.record_of)
         self._retained_sync = RetainedSync(self.retained, *at)
-        follows = (self._wanted_of, self._carrier_switch.follow)
+        follows = (self._wanted_of, self._carrier_switch.follow, self.search_former)
         self.copies.attach(node, new_backing, self._retained_sync, *follows)
         self._carrier_switch.serve()
         self._lost_and_found.attach(node)
@@ -412,7 +412,7 @@ class Mirroring:
     async def _look(self) -> None:
         """Look at queues and copies that wait for something, and at a share of the rest."""
         changed, self._changed = self._changed, set()
-        self._leadership.look_at_what_is_lost()
+        self._leadership.lost.look()
         due_led = [
             led
             for queue_id, led in self._led.items()
@@ -533,9 +533,17 @@ class Mirroring:
         self._lost_and_found.search(led.key, led.queue.queue_id, former)
 
     def search_former(self, key: Key, record: QueueRecord, former: FormerCopy) -> None:
-        if former.epoch < record.epoch and self._formers.is_to_be_searched_now(former):
+        if self._formers.is_to_be_searched_now(former, record.epoch):
             former.to_be_searched = True
             self._lost_and_found.search(key, record.queue_id, former)
+
+    def search_again(self, led: LedQueue) -> None:
+        self._lost_and_found.forget(led.queue.queue_id)
+
+    def ask_for_card(self, led: LedQueue, mirror: MemberId, answer: Callable[[bool], None]) -> None:
+        # The mirror may lack what was lost just now, while it was sent the queue.
+        self._leadership.lost.look()
+        self._ask_for_card(led, mirror, answer)
 
     def flush_soon(self, led: LedQueue) -> None:
         if not self._to_flush:

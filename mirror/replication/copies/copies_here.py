@@ -39,7 +39,7 @@ from warren.mirror.replication.copies.copy_cards import COPY_BIT
 from warren.mirror.replication.copies.copy_here import CopyHere
 from warren.mirror.replication.copies.copy_questions import CopyQuestions
 from warren.mirror.replication.copies.former_copies import FormerCopies
-from warren.mirror.replication.copies.former_copy import FormerCopy
+from warren.mirror.replication.copies.former_copy import NEVER, FormerCopy
 from warren.mirror.replication.copies.mirror import Mirror
 from warren.mirror.replication.copies.observed_copy import observer_of
 from warren.mirror.replication.copies.retained_sync import RetainedSync
@@ -48,6 +48,7 @@ from warren.mirror.replication.definition.queue_definitions import QueueDefiniti
 from warren.mirror.replication.definition.queue_members import INVITE_AGAIN_S, invitation_to
 from warren.mirror.replication.definition.replicas import WantedMirrors
 from warren.mirror.replication.elections.election_calls import ElectionCalls
+from warren.mirror.replication.levels.renumbering import Renumbering
 from warren.mirror.replication.levels.slices import unpack_slice
 
 log = logging.getLogger("warren.queue")
@@ -94,6 +95,7 @@ class CopiesHere:
         self._retained_sync: RetainedSync
         self._wanted_of: Callable[[Key], WantedMirrors]
         self._come_over: Callable[[CopyHere, QueueRecord], None]
+        self._search: Callable[[Key, QueueRecord, FormerCopy], None]
 
     def attach(
         self,
@@ -102,18 +104,21 @@ class CopiesHere:
         retained_sync: RetainedSync,
         wanted_of: Callable[[Key], WantedMirrors],
         come_over: Callable[[CopyHere, QueueRecord], None],
+        search: Callable[[Key, QueueRecord, FormerCopy], None],
     ) -> None:
         """Begin to have copies. `wanted_of` returns what the policy of a queue wants; `come_over`
-        follows a definition that names another carrier."""
+        follows a definition that names another carrier; `search` puts messages that only a former
+        copy has into `lost+found`."""
         self._node = node
         self._new_backing = new_backing
         self._retained_sync = retained_sync
         self._wanted_of = wanted_of
         self._come_over = come_over
+        self._search = search
         self._post.handle(PostKind.SLICE, self._slice)
         for name in ("mirror.invite", "mirror.invite_to_stream"):
             self._calls.serve(name, partial(self._invited, name))
-        of_copies = (self.by_queue, self._note_whole, self._definitions)
+        of_copies = (self.by_queue, self._note_whole_by, self._definitions)
         CopyQuestions(self._nodes.name, *of_copies).serve(self._calls)
 
     def __iter__(self) -> Iterator[CopyHere]:
@@ -227,6 +232,19 @@ class CopiesHere:
             return CompletedCommit()
         copy.mirror.has_card = True
         return self._write_card_of(copy.storage_id, copy.queue_id, copy.mirror)
+
+    def _note_whole_by(
+        self, copy: CopyHere, record: QueueRecord, known: Renumbering | None
+    ) -> Commit:
+        """The leader says that a copy is whole, and what it knows of other epochs. If it has lost
+        more messages since the copy began, the former copy may have these."""
+        mirror, former = copy.mirror, copy.mirror.former
+        if known is not None and known.plain() != mirror.renumbering.plain():
+            mirror.renumbering = known
+            if former is not None:
+                former.searched_in = NEVER
+                self._search(copy.key, record, former)
+        return self._note_whole(copy, record)
 
     def _write_card_of(self, storage_id: int, queue_id: int, mirror: Mirror) -> Commit:
         at = (storage_id, queue_id, mirror.epoch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.errors import NotFound
@@ -13,6 +14,7 @@ from warren.mirror.carriers.ports import CarrierKind
 from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.copies.copy_here import CopyHere
 from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
+from warren.mirror.replication.levels.renumbering import Renumbering
 
 ANY_BALLOT = sys.maxsize
 
@@ -37,7 +39,7 @@ class CopyQuestions:
         self,
         node: str,
         copies: Mapping[int, CopyHere],
-        note_whole: Callable[[CopyHere, QueueRecord], Commit],
+        note_whole: Callable[[CopyHere, QueueRecord, Renumbering | None], Commit],
         definitions: QueueDefinitions,
     ) -> None:
         self._node = node
@@ -59,9 +61,12 @@ class CopyQuestions:
         copy = self._copies.get(queue_id)
         return copy is not None and copy.mirror.started
 
-    async def _write_card(self, _node: str, queue_id: int, epoch: int, incarnation: int) -> bool:
+    async def _write_card(
+        self, _node: str, queue_id: int, epoch: int, incarnation: int, *known: Any
+    ) -> bool:
         """Write the card of this copy, which its leader knows to be whole, and return whether the
-        card is durable. Returns False if the copy of which the leader speaks is not here."""
+        card is durable. Returns False if the copy of which the leader speaks is not here. `known`
+        is what the leader knows of other epochs, if its disk has lost messages."""
         copy = self._copies.get(queue_id)
         if copy is None or not copy.mirror.started or copy.is_outside:
             return False
@@ -70,7 +75,8 @@ class CopyQuestions:
         if record is None or not is_meant:
             return False
         durable = Event()
-        self._note_whole(copy, record).then(durable.happen)
+        told = Renumbering.told(*known) if known else None
+        self._note_whole(copy, record, told).then(durable.happen)
         await durable
         return self._copies.get(queue_id) is copy
 

@@ -78,8 +78,11 @@ class LeaderCalls:
         run(ask(), finish)
 
     def ask_for_card(self, led: LedQueue, mirror: MemberId, answer: Callable[[bool], None]) -> None:
-        """Ask a mirror that is whole to write its card; see `AskForCard`."""
-        at = (led.queue.queue_id, led.leader.epoch, mirror.incarnation)
+        """Ask a mirror that is whole to write its card; see `AskForCard`. It may have been told to
+        begin before all holes of the leader were known."""
+        known = led.leader.renumbering
+        told = known.plain() if known.has_holes else ()
+        at = (led.queue.queue_id, led.leader.epoch, mirror.incarnation, *told)
 
         async def ask() -> bool:
             is_durable: bool = await self._calls.ask(mirror.node, WRITE_CARD, *at)

@@ -24,7 +24,7 @@ from typing import Protocol, cast
 
 import msgspec
 
-from warren.core.backing.backing_queue import LEVELS, BackingQueue, MirroredLevel
+from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.priority_queue import PriorityQueue, level_number
 from warren.core.definitions.definition_table import CompletedCommit
@@ -64,6 +64,7 @@ from warren.mirror.replication.elections.returned_leader import ReturnedLeader
 from warren.mirror.replication.leading.hand_over import HandOvers
 from warren.mirror.replication.leading.leader_calls import LeaderCalls
 from warren.mirror.replication.leading.led_queue import LedEffects, LedQueue
+from warren.mirror.replication.leading.lost_messages import LostMessages
 from warren.mirror.replication.leading.publishes_from_afar import PublishesFromAfar
 from warren.mirror.replication.levels.holes import Hole, holes_in
 from warren.mirror.replication.levels.queue_levels import leader_level
@@ -91,6 +92,10 @@ class LeadershipEffects(LedEffects, Protocol):
 
     def search_former(self, key: Key, record: QueueRecord, former: FormerCopy) -> None:
         """`search` this copy, unless that was done already: the leader lacks messages."""
+        ...
+
+    def search_again(self, led: LedQueue) -> None:
+        """What copies of a queue were searched for has changed: its leader has lost more."""
         ...
 
 
@@ -129,8 +134,7 @@ class Leadership:
         self._effects = effects
         # The steps of earlier epochs, for queues led here that have no mirrors any more.
         self._renumberings: dict[int, Renumbering] = {}
-        # What storages have lost since the last look, by their ids.
-        self._lost: dict[int, list[Hole]] = {}
+        self.lost = LostMessages(self.led, formers, effects.search_again)
         self._node: Node
 
     def attach(self, node: Node) -> None:
@@ -285,7 +289,7 @@ class Leadership:
         led.record_changed(record)
         for level in led.leader.levels:
             level.doubt_backlog()
-        if record.mirrors:
+        if record.mirrors or self._has_gone_on_without(led, record):
             led.leader.is_from_disk = queue.durable
             self.fence(led)
             self._begin_to_look(led)
@@ -296,6 +300,13 @@ class Leadership:
             member = led.member
             write_card_of_leader(self._formers, led).then(lambda: self._start_member(led, member))
         return led
+
+    def _has_gone_on_without(self, led: LedQueue, record: QueueRecord) -> bool:
+        """Whether the leader went on without mirrors before its node was started, which may come
+        and have more: the disk is damaged again, or does not say how the leader went on."""
+        known = led.leader.renumbering
+        is_damaged = self._formers.is_damaged(led.storage_id) and known.has_gaps
+        return led.queue.durable and (is_damaged or self._formers.is_behind(led.storage_id, record))
 
     def _start_member(self, led: LedQueue, member: CarrierMember) -> None:
         """Found or join the group; from now on mirrors may take over."""
@@ -346,24 +357,6 @@ class Leadership:
     ) -> None:
         led.leader.holes = found()
         self.reclaim(led, returned)
-
-    def has_lost(self, level_id: int, position: int | None) -> None:
-        """Note that the storage of a level has lost a message of its queue, which was damaged; at
-        this position, if that is known."""
-        level = level_id % LEVELS
-        holes = self._lost.setdefault(level_id - level, [])
-        if position is not None:
-            holes.append(Hole(level, position, position + 1))
-
-    def look_at_what_is_lost(self) -> None:
-        """Have mirrors in sync lead the queues of which messages were lost: they have these. So may
-        mirrors that come later."""
-        lost, self._lost = self._lost, {}
-        for led in [led for led in self.led.values() if led.storage_id in lost]:
-            led.has_lost_messages = True
-            known = led.leader.renumbering
-            if known.note_holes(led.leader.epoch, lost[led.storage_id]):
-                self._formers.note_steps(led.storage_id, known)
 
     def _tell_what_it_awaits(
         self, led: LedQueue, returned: ReturnedLeader, record: QueueRecord
@@ -434,6 +427,8 @@ class Leadership:
         if not self.is_led(led) or not led.leader.fenced:
             return
 
+        is_damaged = self._formers.is_damaged(led.storage_id)
+
         def alone(record: QueueRecord) -> QueueRecord | None:
             if record.leader != self._nodes.name or record.epoch != led.leader.epoch:
                 return None
@@ -447,7 +442,7 @@ class Leadership:
                 in_sync=[],
                 former=former_without(record, record.leader, ()),
                 missing=0,
-                promoted=DAMAGED_LEADER_BACK if led.leader.holes else LEADER_BACK,
+                promoted=DAMAGED_LEADER_BACK if is_damaged else LEADER_BACK,
                 promoted_at=self._clock.wall_time(),
                 down=False,
             )

@@ -70,6 +70,8 @@ async def holes_in(number: int, level: MirroredLevel, clock: Clock) -> Sequence[
             if position > at:
                 holes.append(Hole(number, at, position))
             at = position + 1
+        if len(holes) > 2 * HOLES_MAX:
+            holes = [*not_too_many(holes)]
         beyond = listed.next_position
         turn = Event()
         clock.call_soon(turn.happen)

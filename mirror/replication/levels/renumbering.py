@@ -8,7 +8,7 @@ long as the leader knows of every step since.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -125,10 +125,8 @@ class Renumbering:
         False if there is no such step."""
         if not self.steps or self.steps[-1].epoch != epoch:
             return False
-        known = sorted({*(Hole(*hole) for hole in self.steps[-1].holes), *holes})
-        by_level = (list(of_level) for _, of_level in groupby(known, lambda hole: hole.level))
-        joined = [hole for of_level in by_level for hole in not_too_many(of_level)]
-        self.steps[-1] = self.steps[-1]._replace(holes=joined)
+        known = _not_too_many({*(Hole(*hole) for hole in self.steps[-1].holes), *holes})
+        self.steps[-1] = self.steps[-1]._replace(holes=known)
         return True
 
     @property
@@ -142,9 +140,15 @@ class Renumbering:
         messages."""
         return any(step.firsts or step.holes for step in self.steps)
 
+    @property
+    def has_holes(self) -> bool:
+        """Whether a leader has lost messages by damage."""
+        return any(step.holes for step in self.steps)
+
     def up_to_gap(self, epoch: int) -> Gap | None:
         """All steps since that epoch, up to the first of a leader that was not in sync or lost
-        messages, as one. If there is none, up to the first of a leader that was away.
+        messages, as one. If there is none, up to the first of a leader that was away. What the
+        leaders after it lack of such a copy counts as holes.
 
         Only the next step if all leaders were in sync; None if the steps are not known.
         """
@@ -153,7 +157,7 @@ class Renumbering:
         steps = [step for step in self.steps if step.epoch > epoch]
         gaps = [number for number, step in enumerate(steps) if step.firsts or step.holes]
         gap = next((number for number in gaps if steps[number].is_gap), min(gaps, default=0))
-        steps = steps[: gap + 1]
+        steps, later = steps[: gap + 1], steps[gap + 1 :]
         if not steps or len({len(step.shifts) for step in steps}) > 1:
             return None
         merged, reached = steps[0], list[int]()
@@ -167,6 +171,8 @@ class Renumbering:
                 step.firsts,
                 holes=step.holes,
             )
+        if any(step.is_gap for step in later):
+            merged = merged._replace(holes=_lacking_since(merged, later))
         return Gap(merged, reached)
 
     def earlier(self, levels: int) -> Iterator[tuple[int, list[int]]]:
@@ -197,3 +203,28 @@ class Renumbering:
 
     def _is_known(self, epoch: int) -> bool:
         return epoch == self.first_epoch or any(step.epoch == epoch for step in self.steps)
+
+
+def _lacking_since(step: LeaderChange, later: Iterable[LeaderChange]) -> Sequence[Hole]:
+    """The holes of a leader, and what leaders after it lacked of the messages that it had or lacked
+    itself, in its positions."""
+    levels = range(len(step.shifts))
+    holes = {Hole(*hole) for hole in step.holes}
+    moved, ends = [0 for _ in levels], [*step.tails]
+    for one in later:
+        if len(one.shifts) != len(levels):
+            break
+        for level in levels:
+            moved[level] += one.shifts[level]
+            ends[level] = min(ends[level], one.tails[level] - moved[level])
+        older = [Hole(level, 0, first) for level, first in enumerate(one.firsts)]
+        for level, start, end in (*older, *one.holes):
+            hole = Hole(level, start - moved[level], min(end - moved[level], ends[level]))
+            if hole.start < hole.end:
+                holes.add(hole)
+    return _not_too_many(holes)
+
+
+def _not_too_many(holes: Iterable[Hole]) -> Sequence[Hole]:
+    by_level = groupby(sorted(holes), lambda hole: hole.level)
+    return [hole for _, of_level in by_level for hole in not_too_many(list(of_level))]
