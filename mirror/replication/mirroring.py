@@ -412,7 +412,6 @@ class Mirroring:
     async def _look(self) -> None:
         """Look at queues and copies that wait for something, and at a share of the rest."""
         changed, self._changed = self._changed, set()
-        self._leadership.lost.look()
         due_led = [
             led
             for queue_id, led in self._led.items()

@@ -241,6 +241,37 @@ def test_a_copy_that_was_searched_is_searched_again_after_a_second_damage() -> N
     assert set(everything(cluster)) == set(BODIES)
 
 
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("alone", [False, True])
+def test_nodes_that_die_before_a_mirror_leads_keep_what_the_leader_has_lost(
+    carrier: str, alone: bool
+) -> None:
+    """The leader has found a damaged message, and all nodes die before another one leads."""
+    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
+    cluster.publish(*BODIES)
+    read_damaged(cluster, 3)
+    cluster.clock.advance(0.01)
+    assert cluster.record().leader == "a"
+    cluster.kill_all()
+    cluster.start_again("a")
+    cluster.clock.advance(MIRROR_MAY_COME_S + 5 if alone else 0)
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LATE_S + LONG_S)
+    assert (cluster.record().leader == "a") is alone
+    assert everything(cluster) == BODIES
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_leader_that_is_left_alone_knows_what_it_has_lost(carrier: str) -> None:
+    """It goes on before a mirror can lead."""
+    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
+    cluster.publish(*BODIES)
+    read_damaged(cluster, 3)
+    cluster["a"].mirroring.membership_lost(led(cluster), "a test")
+    cluster.clock.advance(LATE_S + LONG_S)
+    assert everything(cluster) == BODIES
+
+
 def declare_lost_and_found(cluster: StoppedCluster) -> None:
     """Have it at the leader, which stays up."""
     client = cluster["a"].connects()

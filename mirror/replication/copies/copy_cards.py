@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import msgspec
@@ -151,11 +151,17 @@ class CopyCards:
             known = msgspec.structs.replace(card, first_epoch=first_epoch, steps=steps)
             self.write(storage_id, known)
 
-    def note_damage(self) -> Commit:
-        """Note on all cards that the copies may lack messages; done when that is durable."""
+    def __iter__(self) -> Iterator[int]:
+        """The storages that have cards."""
+        return iter(list(self._cards))
+
+    def note_damage(self, storages: Iterable[int]) -> Commit:
+        """Note on the cards of these storages that they may lack messages; done when that is
+        durable."""
         commit: Commit = CompletedCommit()
-        for storage_id, card in list(self._cards.items()):
-            if not card.damaged:
+        for storage_id in storages:
+            card = self._cards.get(storage_id)
+            if card is not None and not card.damaged:
                 commit = self.write(storage_id, msgspec.structs.replace(card, damaged=True))
         return commit
 

@@ -72,7 +72,7 @@ class FormerCopies:
         noted: Commit = CompletedCommit()
         if is_damaged:
             self._has_found_damage = True
-            noted = self._cards.note_damage()
+            noted = self._cards.note_damage(self._cards)
             action = "mirrors_in_sync_are_asked_to_lead"
             log_event(log, logging.WARNING, "copies_may_lack_messages", action=action)
         queues = {record.queue_id: record for record in records}
@@ -111,6 +111,10 @@ class FormerCopies:
     def is_lacking(self, storage_id: int) -> None:
         """Note that the storage of a queue that this node led lacks messages which a mirror has."""
         self._lacking.add(storage_id)
+
+    def note_damage(self, storage_id: int) -> None:
+        """Note that a storage has lost messages: the next start of this node has to know it."""
+        self._cards.note_damage([storage_id])
 
     def is_damaged(self, storage_id: int) -> bool:
         """Whether a storage of this node may lack messages: it was found on a damaged disk, or a

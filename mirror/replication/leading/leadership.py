@@ -134,7 +134,7 @@ class Leadership:
         self._effects = effects
         # The steps of earlier epochs, for queues led here that have no mirrors any more.
         self._renumberings: dict[int, Renumbering] = {}
-        self.lost = LostMessages(self.led, formers, effects.search_again)
+        self.lost = LostMessages(clock, self.led, formers, effects.search_again)
         self._node: Node
 
     def attach(self, node: Node) -> None:
@@ -547,6 +547,7 @@ class Leadership:
             tail=led.leader.tail(),
             renumbering=led.leader.renumbering,
         )
+        former.is_damaged = self._formers.is_damaged(led.storage_id)
         self._formers.keep(led.queue.queue_id, former)
         self._effects.search(led, former)
 

@@ -9,6 +9,7 @@ were whole have none of these any more, but for the last acknowledgements before
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from warren.core.backing.backing_queue import MirroredLevel
@@ -32,10 +33,15 @@ class Hole(NamedTuple):
     end: int
 
 
-def not_too_many(holes: Sequence[Hole]) -> Sequence[Hole]:
-    """The holes of one level, in their order: neighbours are one if they touch each other, or if
-    there are too many."""
-    holes = _joined(holes)
+def not_too_many(holes: Iterable[Hole]) -> list[Hole]:
+    """The holes in their order: neighbours are one if they touch each other, or if a level has too
+    many."""
+    by_level = groupby(sorted(holes), lambda hole: hole.level)
+    return [hole for _, of_level in by_level for hole in _few_of_level(of_level)]
+
+
+def _few_of_level(in_order: Iterable[Hole]) -> list[Hole]:
+    holes = _joined(in_order)
     while len(holes) > HOLES_MAX:
         holes = [
             Hole(pair[0].level, pair[0].start, pair[-1].end)
@@ -71,7 +77,7 @@ async def holes_in(number: int, level: MirroredLevel, clock: Clock) -> Sequence[
                 holes.append(Hole(number, at, position))
             at = position + 1
         if len(holes) > 2 * HOLES_MAX:
-            holes = [*not_too_many(holes)]
+            holes = not_too_many(holes)
         beyond = listed.next_position
         turn = Event()
         clock.call_soon(turn.happen)

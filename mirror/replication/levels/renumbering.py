@@ -9,7 +9,6 @@ long as the leader knows of every step since.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from warren.mirror.replication.levels.holes import Hole, not_too_many
@@ -125,7 +124,7 @@ class Renumbering:
         False if there is no such step."""
         if not self.steps or self.steps[-1].epoch != epoch:
             return False
-        known = _not_too_many({*(Hole(*hole) for hole in self.steps[-1].holes), *holes})
+        known = not_too_many({*(Hole(*hole) for hole in self.steps[-1].holes), *holes})
         self.steps[-1] = self.steps[-1]._replace(holes=known)
         return True
 
@@ -222,9 +221,4 @@ def _lacking_since(step: LeaderChange, later: Iterable[LeaderChange]) -> Sequenc
             hole = Hole(level, start - moved[level], min(end - moved[level], ends[level]))
             if hole.start < hole.end:
                 holes.add(hole)
-    return _not_too_many(holes)
-
-
-def _not_too_many(holes: Iterable[Hole]) -> Sequence[Hole]:
-    by_level = groupby(sorted(holes), lambda hole: hole.level)
-    return [hole for _, of_level in by_level for hole in not_too_many(list(of_level))]
+    return not_too_many(holes)
