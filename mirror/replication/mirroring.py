@@ -534,9 +534,14 @@ class Mirroring:
         self._lost_and_found.search(led.key, led.queue.queue_id, former)
 
     def search_former(self, key: Key, record: QueueRecord, former: FormerCopy) -> None:
-        if former.epoch < record.epoch and self._formers.is_to_be_searched_now(former):
+        if self._formers.is_to_be_searched_now(former, record.epoch):
             former.to_be_searched = True
             self._lost_and_found.search(key, record.queue_id, former)
+
+    def has_lost_messages(self, led: LedQueue) -> None:
+        # What other copies were searched for is not all any more.
+        self._lost_and_found.forget(led.queue.queue_id)
+        self.reconcile(led.queue)
 
     def flush_soon(self, led: LedQueue) -> None:
         if not self._to_flush:

@@ -342,7 +342,7 @@ def test_an_older_copy_of_a_queue_that_is_led_here_does_not_stay(led: bool) -> N
     if led:
         # Others may lack what it has.
         assert searched is not None and stored
-        formers.searched(searched)
+        formers.searched(searched, 1)
     cluster.settle()
     assert not stored and not opened[0].length
 

@@ -8,7 +8,8 @@ use. The card of a node that leads says so before any other node can hear of it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import msgspec
@@ -24,6 +25,10 @@ COPY_BIT = 1 << 62
 """Set in the ids of storages that were begun as copies, and higher than every id of a queue."""
 
 
+NO_LATER = sys.maxsize
+"""Later than every epoch."""
+
+
 def is_copy(storage_id: int) -> bool:
     """Whether the storage was begun as a copy of another node's queue."""
     return bool(storage_id & COPY_BIT)
@@ -34,7 +39,8 @@ class Card(msgspec.Struct, frozen=True):
     plus the entry of its level in `deltas`.
 
     `first_epoch` and `steps` are what is known of other epochs (`renumbering.py`). `led`: the node
-    led the queue. `searched`: messages that only this copy had have been found and put elsewhere.
+    led the queue. `searched`: messages that only this copy had have been found and put elsewhere,
+    when the queue was led in the epoch `searched_in`.
     `damaged`: the node has found damage on its disk since, so the copy may lack messages.
     """
 
@@ -46,6 +52,8 @@ class Card(msgspec.Struct, frozen=True):
     led: bool = False
     searched: bool = False
     damaged: bool = False
+    # Versions that do not write it search a copy once at most.
+    searched_in: int = NO_LATER
 
 
 class CardFiles(Protocol):
@@ -104,6 +112,9 @@ class CopyCards:
         """The storages that have cards of this queue; may be called on any thread."""
         return self._by_queue.get(queue_id, frozenset())
 
+    def of(self, storage_id: int) -> Card | None:
+        return self._cards.get(storage_id)
+
     def is_of(self, storage_id: int, epoch: int) -> bool:
         """Whether the storage has a card of this epoch, or one is being written."""
         card = self._cards.get(storage_id)
@@ -126,11 +137,13 @@ class CopyCards:
         if self._commits.get(storage_id) is commit:
             del self._commits[storage_id]
 
-    def note_searched(self, storage_id: int) -> None:
-        """Note on the card that the messages only this copy had are found and put elsewhere."""
+    def note_searched(self, storage_id: int, epoch: int) -> None:
+        """Note on the card that the messages which only this copy has, beside the leader of this
+        epoch, are found and put elsewhere."""
         card = self._cards.get(storage_id)
-        if card is not None and not card.searched:
-            self.write(storage_id, msgspec.structs.replace(card, led=False, searched=True))
+        if card is not None:
+            searched = msgspec.structs.replace(card, led=False, searched=True, searched_in=epoch)
+            self.write(storage_id, searched)
 
     def note_steps(self, storage_id: int, first_epoch: int, steps: list[PlainStep]) -> None:
         card = self._cards.get(storage_id)
@@ -138,11 +151,17 @@ class CopyCards:
             known = msgspec.structs.replace(card, first_epoch=first_epoch, steps=steps)
             self.write(storage_id, known)
 
-    def note_damage(self) -> Commit:
-        """Note on all cards that the copies may lack messages; done when that is durable."""
+    def __iter__(self) -> Iterator[int]:
+        """The storages that have cards."""
+        return iter(list(self._cards))
+
+    def note_damage(self, storages: Iterable[int]) -> Commit:
+        """Note on the cards of these storages that they may lack messages; done when that is
+        durable."""
         commit: Commit = CompletedCommit()
-        for storage_id, card in list(self._cards.items()):
-            if not card.damaged:
+        for storage_id in storages:
+            card = self._cards.get(storage_id)
+            if card is not None and not card.damaged:
                 commit = self.write(storage_id, msgspec.structs.replace(card, damaged=True))
         return commit
 

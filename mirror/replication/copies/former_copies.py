@@ -23,6 +23,7 @@ from warren.mirror.replication.copies.copy_cards import Card, CardFiles, CopyCar
 from warren.mirror.replication.copies.former_copy import FormerCopy
 from warren.mirror.replication.copies.retained_copies import RetainedCopies
 from warren.mirror.replication.definition.former_nodes import is_former_needed, may_have_confirmed
+from warren.mirror.replication.definition.promotion import leader_is_back, others_may_have_more
 from warren.mirror.replication.levels.renumbering import Renumbering
 
 log = logging.getLogger("warren.queue")
@@ -71,7 +72,7 @@ class FormerCopies:
         noted: Commit = CompletedCommit()
         if is_damaged:
             self._has_found_damage = True
-            noted = self._cards.note_damage()
+            noted = self._cards.note_damage(self._cards)
             action = "mirrors_in_sync_are_asked_to_lead"
             log_event(log, logging.WARNING, "copies_may_lack_messages", action=action)
         queues = {record.queue_id: record for record in records}
@@ -83,14 +84,19 @@ class FormerCopies:
                 continue
             leads = record.leader == self._name
             if leads and record.storage_id(self._name) == storage_id:
-                if record.epoch == card.epoch:
+                if record.epoch == card.epoch or _is_behind(card, record):
                     self._led[card.queue_id] = card
                 continue
             former = self._opened(storage_id, card, record, new_backing)
             # While the leader of the copy's epoch still leads, it has all that the copy has.
             may_lack = card.led or record.epoch > card.epoch
-            former.was_searched = card.searched
-            former.to_be_searched = record.durable and may_lack and not card.searched
+            if card.searched:
+                former.searched_in = card.searched_in
+            is_searched = card.searched and not (
+                others_may_have_more(record.promoted) and record.epoch > card.searched_in
+            )
+            former.is_damaged = self.is_damaged(storage_id)
+            former.to_be_searched = record.durable and may_lack and not is_searched
             superseded = card.queue_id in self._formers
             if superseded or leads or not record.durable:
                 former.is_wanted = False
@@ -105,6 +111,10 @@ class FormerCopies:
     def is_lacking(self, storage_id: int) -> None:
         """Note that the storage of a queue that this node led lacks messages which a mirror has."""
         self._lacking.add(storage_id)
+
+    def note_damage(self, storage_id: int) -> None:
+        """Note that a storage has lost messages: the next start of this node has to know it."""
+        self._cards.note_damage([storage_id])
 
     def is_damaged(self, storage_id: int) -> bool:
         """Whether a storage of this node may lack messages: it was found on a damaged disk, or a
@@ -138,14 +148,20 @@ class FormerCopies:
         )
 
     def known_of_led(self, queue_id: int, epoch: int) -> Renumbering | None:
-        """Return the steps on the card of a queue that this node led in this epoch before it was
-        restarted; None without such a card."""
+        """Return the steps on the card of a queue that this node led in this epoch, or went on to
+        lead in it, before it was restarted; None without such a card."""
         card = self._led.pop(queue_id, None)
-        if card is None or card.epoch != epoch:
+        if card is None or epoch not in (card.epoch, card.epoch + 1):
             return None
         known = Renumbering.told(card.first_epoch, card.steps)
         self.retained.superseded(queue_id, known.retained, led=True)
         return known
+
+    def is_behind(self, storage_id: int, record: QueueRecord) -> bool:
+        """Whether the node died when it was about to go on as the leader, and the definition says
+        so already, but not the card."""
+        card = self._cards.of(storage_id)
+        return card is not None and _is_behind(card, record)
 
     def stop(self) -> None:
         """The node stops; former copies stay on disk for its next start."""
@@ -186,17 +202,18 @@ class FormerCopies:
         self._unwanted.clear()
         return found
 
-    def is_to_be_searched_now(self, former: FormerCopy) -> bool:
-        """Whether to search this copy, when a mirror leads that was not whole."""
-        is_begun = former.to_be_searched or former.was_searched
-        return not is_begun and self.was_whole(former)
+    def is_to_be_searched_now(self, former: FormerCopy, epoch: int) -> bool:
+        """Whether to search this copy, when the leader of this epoch lacks messages."""
+        is_begun = former.to_be_searched or former.searched_in >= epoch
+        return not is_begun and former.epoch < epoch and self.was_whole(former)
 
-    def searched(self, former: FormerCopy) -> None:
-        """Search a copy no more: the messages that only it had are found and put elsewhere."""
+    def searched(self, former: FormerCopy, epoch: int) -> None:
+        """Search a copy no more in this epoch: the messages that only it had are found and put
+        elsewhere."""
         former.to_be_searched = False
-        former.was_searched = True
+        former.searched_in = epoch
         if former.is_wanted:
-            self._cards.note_searched(former.storage_id)
+            self._cards.note_searched(former.storage_id, epoch)
         else:
             self.discard_copy(former)
 
@@ -289,3 +306,9 @@ class FormerCopies:
     def remove_card(self, storage_id: int) -> None:
         """Remove the card of a storage that is deleted, or is no copy any more."""
         self._cards.remove(storage_id)
+
+
+def _is_behind(card: Card, record: QueueRecord) -> bool:
+    """Whether the node of this card, which led, leads on in the next epoch without the card saying
+    so."""
+    return card.led and record.epoch == card.epoch + 1 and leader_is_back(record.promoted)

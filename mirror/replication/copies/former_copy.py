@@ -31,6 +31,9 @@ KEEP_IN_PLACE = 8192
 """How many messages a mirror looks for at a time that are in its copy already."""
 
 
+NEVER = -1
+"""Before every epoch."""
+
 EMPTY = 0
 """The end of a copy without messages. All others end later: no leader's position is below 0."""
 
@@ -100,8 +103,11 @@ class FormerCopy:
         self.levels = levels
         self.led = led
         self.to_be_searched = led
-        self.was_searched = False
+        # The epoch of the leader for which it was searched the last time.
+        self.searched_in = NEVER
         self.is_wanted = True
+        # Whether the disk was found damaged, so that the copy may lack messages.
+        self.is_damaged = False
         # Whether the copy was found to have other messages than the leader at the same positions.
         self.is_outgrown = False
         self._tail = tail
@@ -223,10 +229,14 @@ class FormerCopy:
         return _joined(runs)
 
     def end_at(self, step: LeaderChange, level: int, *, moved: int, upto: int) -> int:
-        """The end behind the last message that `only_here` looks at, in that leader's positions."""
+        """The end behind the last message that `only_here` looks at, in that leader's positions.
+        `EMPTY` if another copy may have messages before that: this one is damaged, or was empty
+        before they came."""
         there = self._deltas[level] + moved - step.shifts[level]
-        end = _extent(self.levels[level])[1] - there
-        return min(end, upto)
+        start, end = _extent(self.levels[level])
+        if self.is_damaged or start == end:
+            return EMPTY
+        return min(end - there, upto)
 
     @property
     def may_have_more(self) -> bool:

@@ -118,6 +118,8 @@ class _Search:
         self.key = key
         self.queue_id = queue_id
         self.former = former
+        # The epoch of the leader that was asked what it lacks.
+        self.epoch = former.epoch
         # Level, first position and end of each run that no other copy has; None before they are
         # known.
         self.runs: deque[tuple[int, int, int]] | None = None
@@ -130,7 +132,7 @@ class _Search:
 class LostAndFound:
     """The searches of one node. `renumbering_of` says of a queue in which epoch this node leads it
     and what it knows of the ones before; None if it does not lead it. `searched` is called with
-    copies that have nothing any more that others lack."""
+    copies that have nothing any more that the leader of an epoch lacks."""
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class LostAndFound:
         clock: Clock,
         renumbering_of: Callable[[int], tuple[int, Renumbering] | None],
         definitions: QueueDefinitions,
-        searched: Callable[[FormerCopy], None],
+        searched: Callable[[FormerCopy, int], None],
     ) -> None:
         self._nodes = nodes
         self._calls = calls
@@ -178,7 +180,7 @@ class LostAndFound:
                 self._clock.call_later(AGAIN_S, lambda: self._go_on(search))
             else:
                 if search.former.to_be_searched:
-                    self._searched(search.former)
+                    self._searched(search.former, search.epoch)
                     self._tell_found(search)
 
         run(self._find(search), finish)
@@ -226,6 +228,7 @@ class LostAndFound:
             record = self._definitions.record_of(search.key, search.queue_id)
             if record is None:
                 return []
+            search.epoch = record.epoch
             lacking, moved = await self._lacking(search, record)
             if lacking is None:
                 if former.may_have_more:

@@ -51,6 +51,11 @@ def others_may_have_more(told: str) -> bool:
     return leader_lacks(told) or told == DAMAGED_LEADER_BACK
 
 
+def leader_is_back(told: str) -> bool:
+    """Whether the leader with this reason was the one before, too."""
+    return promotion(told) is Promotion.LEADER_BACK
+
+
 def leader_is_lost(told: str) -> bool:
     """Whether the leader before the one with this reason was forgotten, and may have had more."""
     return leader_lacks(told) and forgotten("") in told

@@ -30,7 +30,7 @@ from warren.mirror.replication.leading.known_copy import KnownCopy
 from warren.mirror.replication.leading.leader_effects import LeaderEffects, NoEffects
 from warren.mirror.replication.leading.unasked import Unasked
 from warren.mirror.replication.leading.unreported import Unreported
-from warren.mirror.replication.levels.holes import Hole, joined
+from warren.mirror.replication.levels.holes import Hole, not_too_many
 from warren.mirror.replication.levels.instructions import Op, Script, lives_s
 from warren.mirror.replication.levels.leader_level import LeaderLevel
 from warren.mirror.replication.levels.renumbering import LeaderChange, Renumbering
@@ -421,7 +421,7 @@ class Leader:
         for copy in self.copies.values():
             copy.may_lack |= not copy.in_sync
         if self.had_mirrors:
-            self.holes = joined([*self.holes, *holes])
+            self.holes = not_too_many([*self.holes, *holes])
         return self.renumbering.note_holes(self.epoch, holes)
 
     def has_what_is_lost(self, mirror: str) -> bool:

@@ -94,6 +94,10 @@ class LeadershipEffects(LedEffects, Protocol):
         """`search` this copy, unless that was done already: the leader lacks messages."""
         ...
 
+    def has_lost_messages(self, led: LedQueue) -> None:
+        """The disk of this node has lost messages of a queue by damage."""
+        ...
+
 
 class Leadership:
     """The queues with mirrors that one node leads: `led`, by their ids.
@@ -120,9 +124,7 @@ class Leadership:
         self.from_afar = PublishesFromAfar(self.led)
         self.hand_overs = HandOvers(nodes, calls, clock, self.led, definitions)
         self.is_stopping = False
-        self.lost_messages = LostMessages(
-            self.led, formers, clock, lambda led: effects.reconcile(led.queue)
-        )
+        self.lost_messages = LostMessages(self.led, formers, clock, effects.has_lost_messages)
         self._leader_calls = LeaderCalls(calls, definitions)
         self._nodes = nodes
         self._clock = clock
@@ -287,7 +289,7 @@ class Leadership:
         led.record_changed(record)
         for level in led.leader.levels:
             level.doubt_backlog()
-        if record.mirrors:
+        if record.mirrors or self._has_gone_on_without(led, record):
             led.leader.is_from_disk = queue.durable
             self.fence(led)
             self._begin_to_look(led)
@@ -298,6 +300,13 @@ class Leadership:
             member = led.member
             write_card_of_leader(self._formers, led).then(lambda: self._start_member(led, member))
         return led
+
+    def _has_gone_on_without(self, led: LedQueue, record: QueueRecord) -> bool:
+        """Whether the leader went on without mirrors before its node was started, which may come
+        and have more: the disk is damaged again, or does not say how the leader went on."""
+        known = led.leader.renumbering
+        is_damaged = self._formers.is_damaged(led.storage_id) and known.has_gaps
+        return led.queue.durable and (is_damaged or self._formers.is_behind(led.storage_id, record))
 
     def _start_member(self, led: LedQueue, member: CarrierMember) -> None:
         """Found or join the group; from now on mirrors may take over."""
@@ -427,6 +436,8 @@ class Leadership:
         if not self.is_led(led) or not led.leader.fenced:
             return
 
+        has_lost = bool(led.leader.holes) or self._formers.is_damaged(led.storage_id)
+
         def alone(record: QueueRecord) -> QueueRecord | None:
             if record.leader != self._nodes.name or record.epoch != led.leader.epoch:
                 return None
@@ -440,7 +451,7 @@ class Leadership:
                 in_sync=[],
                 former=former_without(record, record.leader, ()),
                 missing=0,
-                promoted=DAMAGED_LEADER_BACK if led.leader.holes else LEADER_BACK,
+                promoted=DAMAGED_LEADER_BACK if has_lost else LEADER_BACK,
                 promoted_at=self._clock.wall_time(),
                 down=False,
             )
@@ -545,6 +556,7 @@ class Leadership:
             tail=led.leader.tail(),
             renumbering=led.leader.renumbering,
         )
+        former.is_damaged = self._formers.is_damaged(led.storage_id)
         self._formers.keep(led.queue.queue_id, former)
         self._effects.search(led, former)
 

@@ -46,6 +46,9 @@ class LostMessages:
     def _tell_leaders(self) -> None:
         lost, self._holes = self._holes, {}
         for led in [led for led in self._led.values() if led.storage_id in lost]:
+            if any(map(led.leader.is_in_sync, led.leader.mirrors)):
+                # All nodes may die before one of these mirrors leads.
+                self._formers.note_damage(led.storage_id)
             if led.leader.has_lost(lost[led.storage_id]):
                 self._formers.note_steps(led.storage_id, led.leader.renumbering)
             self._look_at(led)

@@ -33,16 +33,15 @@ class Hole(NamedTuple):
     end: int
 
 
-def joined(holes: Iterable[Hole]) -> list[Hole]:
-    """Holes of all levels, in any order, as few as possible and not too many."""
+def not_too_many(holes: Iterable[Hole]) -> list[Hole]:
+    """The holes in their order: neighbours are one if they touch each other, or if a level has too
+    many."""
     by_level = groupby(sorted(holes), lambda hole: hole.level)
-    return [hole for _, of_level in by_level for hole in not_too_many(list(of_level))]
+    return [hole for _, of_level in by_level for hole in _few_of_level(of_level)]
 
 
-def not_too_many(holes: Sequence[Hole]) -> Sequence[Hole]:
-    """The holes of one level, in their order: neighbours are one if they touch each other, or if
-    there are too many."""
-    holes = _touching_joined(holes)
+def _few_of_level(in_order: Iterable[Hole]) -> list[Hole]:
+    holes = _joined(in_order)
     while len(holes) > HOLES_MAX:
         holes = [
             Hole(pair[0].level, pair[0].start, pair[-1].end)
@@ -51,14 +50,14 @@ def not_too_many(holes: Sequence[Hole]) -> Sequence[Hole]:
     return holes
 
 
-def _touching_joined(holes: Iterable[Hole]) -> list[Hole]:
-    apart: list[Hole] = []
+def _joined(holes: Iterable[Hole]) -> list[Hole]:
+    joined: list[Hole] = []
     for hole in holes:
-        if apart and hole.start <= apart[-1].end:
-            apart[-1] = apart[-1]._replace(end=max(hole.end, apart[-1].end))
+        if joined and hole.start <= joined[-1].end:
+            joined[-1] = joined[-1]._replace(end=max(hole.end, joined[-1].end))
         else:
-            apart.append(hole)
-    return apart
+            joined.append(hole)
+    return joined
 
 
 async def holes_in(number: int, level: MirroredLevel, clock: Clock) -> Sequence[Hole]:
@@ -77,6 +76,8 @@ async def holes_in(number: int, level: MirroredLevel, clock: Clock) -> Sequence[
             if position > at:
                 holes.append(Hole(number, at, position))
             at = position + 1
+        if len(holes) > 2 * HOLES_MAX:
+            holes = not_too_many(holes)
         beyond = listed.next_position
         turn = Event()
         clock.call_soon(turn.happen)

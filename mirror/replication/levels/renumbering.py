@@ -8,10 +8,10 @@ long as the leader knows of every step since.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from warren.mirror.replication.levels.holes import Hole, joined
+from warren.mirror.replication.levels.holes import Hole, not_too_many
 
 STEPS_MAX = 32
 """How many steps are remembered: copies that were away for longer begin anew."""
@@ -124,8 +124,8 @@ class Renumbering:
         False if there is no such step."""
         if not self.steps or self.steps[-1].epoch != epoch:
             return False
-        known = [*(Hole(*hole) for hole in self.steps[-1].holes), *holes]
-        self.steps[-1] = self.steps[-1]._replace(holes=joined(known))
+        known = not_too_many({*(Hole(*hole) for hole in self.steps[-1].holes), *holes})
+        self.steps[-1] = self.steps[-1]._replace(holes=known)
         return True
 
     @property
@@ -141,7 +141,8 @@ class Renumbering:
 
     def up_to_gap(self, epoch: int) -> Gap | None:
         """All steps since that epoch, up to the first of a leader that was not in sync or lost
-        messages, as one. If there is none, up to the first of a leader that was away.
+        messages, as one. If there is none, up to the first of a leader that was away. What the
+        leaders after it lack of such a copy counts as holes.
 
         Only the next step if all leaders were in sync; None if the steps are not known.
         """
@@ -150,7 +151,7 @@ class Renumbering:
         steps = [step for step in self.steps if step.epoch > epoch]
         gaps = [number for number, step in enumerate(steps) if step.firsts or step.holes]
         gap = next((number for number in gaps if steps[number].is_gap), min(gaps, default=0))
-        steps = steps[: gap + 1]
+        steps, later = steps[: gap + 1], steps[gap + 1 :]
         if not steps or len({len(step.shifts) for step in steps}) > 1:
             return None
         merged, reached = steps[0], list[int]()
@@ -164,6 +165,8 @@ class Renumbering:
                 step.firsts,
                 holes=step.holes,
             )
+        if any(step.is_gap for step in later):
+            merged = merged._replace(holes=_lacking_since(merged, later))
         return Gap(merged, reached)
 
     def earlier(self, levels: int) -> Iterator[tuple[int, list[int]]]:
@@ -194,3 +197,23 @@ class Renumbering:
 
     def _is_known(self, epoch: int) -> bool:
         return epoch == self.first_epoch or any(step.epoch == epoch for step in self.steps)
+
+
+def _lacking_since(step: LeaderChange, later: Iterable[LeaderChange]) -> Sequence[Hole]:
+    """The holes of a leader, and what leaders after it lacked of the messages that it had or lacked
+    itself, in its positions."""
+    levels = range(len(step.shifts))
+    holes = {Hole(*hole) for hole in step.holes}
+    moved, ends = [0 for _ in levels], [*step.tails]
+    for one in later:
+        if len(one.shifts) != len(levels):
+            break
+        for level in levels:
+            moved[level] += one.shifts[level]
+            ends[level] = min(ends[level], one.tails[level] - moved[level])
+        older = [Hole(level, 0, first) for level, first in enumerate(one.firsts)]
+        for level, start, end in (*older, *one.holes):
+            hole = Hole(level, start - moved[level], min(end - moved[level], ends[level]))
+            if hole.start < hole.end:
+                holes.add(hole)
+    return not_too_many(holes)
