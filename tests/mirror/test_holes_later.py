@@ -249,12 +249,14 @@ def test_nodes_that_die_before_a_mirror_leads_keep_what_the_leader_has_lost(
     """The leader has found a damaged message, and all nodes die before another one leads."""
     cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
     cluster.publish(*BODIES)
-    cluster.cut_store("a")
+    for node in "abc":
+        cluster.cut_store(node)
     read_damaged(cluster, 3)
     cluster.clock.advance(0.01)
     assert cluster.record().leader == "a"
     cluster.kill_all()
-    cluster.restore_store("a")
+    for node in "abc":
+        cluster.restore_store(node)
     cluster.start_again("a")
     cluster.clock.advance(MIRROR_MAY_COME_S + 5 if alone else 0)
     cluster.start_again("b", "c")

@@ -66,7 +66,7 @@ from warren.mirror.replication.leading.leader_calls import LeaderCalls
 from warren.mirror.replication.leading.led_queue import LedEffects, LedQueue
 from warren.mirror.replication.leading.lost_messages import LostMessages
 from warren.mirror.replication.leading.publishes_from_afar import PublishesFromAfar
-from warren.mirror.replication.levels.holes import Hole, holes_in
+from warren.mirror.replication.levels.holes import Hole, holes_of
 from warren.mirror.replication.levels.queue_levels import leader_level
 from warren.mirror.replication.levels.renumbering import LeaderChange, Renumbering
 
@@ -341,16 +341,11 @@ class Leadership:
         elif self._has_majority(record):
             led.returned = None
             if self._formers.is_damaged(led.storage_id):
-                run(self._find_holes(led), lambda found: self._found_holes(found, led, returned))
+                levels = [level.inner for level in led.leader.levels]
+                finding = holes_of(levels, self._clock)
+                run(finding, lambda found: self._found_holes(found, led, returned))
             else:
                 self.reclaim(led, returned)
-
-    async def _find_holes(self, led: LedQueue) -> list[Hole]:
-        """Find what the damaged disk of this node lacks, for mirrors that come later."""
-        holes: list[Hole] = []
-        for number, level in enumerate(led.leader.levels):
-            holes += await holes_in(number, level.inner, self._clock)
-        return holes
 
     def _found_holes(
         self, found: Callable[[], list[Hole]], led: LedQueue, returned: ReturnedLeader

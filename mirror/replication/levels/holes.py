@@ -60,6 +60,14 @@ def _joined(holes: Iterable[Hole]) -> list[Hole]:
     return joined
 
 
+async def holes_of(levels: Iterable[MirroredLevel], clock: Clock) -> list[Hole]:
+    """Find what the damaged disk of this node lacks of a queue, for mirrors that come later."""
+    holes: list[Hole] = []
+    for number, level in enumerate(levels):
+        holes += await holes_in(number, level, clock)
+    return holes
+
+
 async def holes_in(number: int, level: MirroredLevel, clock: Clock) -> Sequence[Hole]:
     """Find the holes in front of the messages that the disk of this node has, and between them.
 
