@@ -371,9 +371,11 @@ class Mirroring:
             return
         can_take_over = self.hand_overs.can_take_over()
         leader = wanted_leader(wanted, copies, can_take_over)
+        if led.has_lost_messages and not record.in_sync:
+            self._leadership.has_lost_mirrors(led)
+            return
         if led.has_lost_messages:
             # Mirrors in sync have them, and the next leader makes them ready again.
-            led.has_lost_messages = bool(record.in_sync)
             leader = next_leader(copies, can_take_over, {}) or leader
         # A hand-over makes each mirror in sync stand still, so all of them have to be up.
         if leader != self._nodes.name and set(record.in_sync) <= set(led.members()):
@@ -540,8 +542,7 @@ class Mirroring:
         self._lost_and_found.forget(led.queue.queue_id)
 
     def ask_for_card(self, led: LedQueue, mirror: MemberId, answer: Callable[[bool], None]) -> None:
-        # The mirror may lack what was lost just now, while it was sent the queue.
-        self._leadership.lost.look()
+        self._leadership.lost.look()  # The mirror may lack it, and has to know that.
         self._ask_for_card(led, mirror, answer)
 
     def flush_soon(self, led: LedQueue) -> None:

@@ -465,6 +465,12 @@ class Leadership:
 
         self._definitions.write_record(led.key, led.queue.queue_id, alone, go_on)
 
+    def has_lost_mirrors(self, led: LedQueue) -> None:
+        """Go on in another epoch: copies that come back are searched for what was lost here."""
+        led.has_lost_messages = False
+        self.fence(led)
+        self.reclaim(led)
+
     def _joining(self, led: LedQueue, record: QueueRecord) -> CarrierMember:
         """A new member in place of the one that has stopped, or never begun."""
         carrier = self._carriers[led.carrier]

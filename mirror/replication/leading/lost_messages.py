@@ -53,8 +53,8 @@ class LostMessages:
 
     def _note(self, led: LedQueue, holes: Sequence[Hole]) -> None:
         leader = led.leader
-        led.has_lost_messages = True
         if any(map(leader.is_in_sync, leader.mirrors)):
+            led.has_lost_messages = True
             self._formers.note_damage(led.storage_id)
         if not holes:
             return
