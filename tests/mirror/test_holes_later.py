@@ -266,6 +266,26 @@ def test_nodes_that_die_before_a_mirror_leads_keep_what_the_leader_has_lost(
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
+def test_mirrors_that_die_before_they_lead_keep_what_the_leader_has_lost(carrier: str) -> None:
+    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
+    cluster.publish(*BODIES)
+    for node in "abc":
+        cluster.cut_store(node)
+    read_damaged(cluster, 3)
+    cluster.clock.advance(0.01)
+    for node in "bc":
+        cluster.kill(node)
+        cluster.tidy_after(node)
+    for node in "abc":
+        cluster.restore_store(node)
+    cluster.clock.advance(20)
+    assert cluster.record().leader == "a"
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LATE_S + LONG_S)
+    assert everything(cluster) == BODIES
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
 def test_a_leader_that_is_left_alone_knows_what_it_has_lost(carrier: str) -> None:
     """It goes on before a mirror can lead."""
     cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
