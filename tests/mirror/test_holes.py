@@ -9,6 +9,7 @@ from stopped_cluster import StoppedCluster
 
 from warren.core.backing.backing_queue import Listed, MirroredLevel
 from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.backing.stream_limits import KEEP_ALL, StreamLimits
 from warren.core.backing.stream_log import StreamLog
 from warren.core.scheduling.waiting import run
 from warren.mirror.replication.copies.copy_cards import Card
@@ -185,6 +186,20 @@ def test_a_step_keeps_its_holes() -> None:
     assert gap is not None and gap.step == told.steps[0]
 
 
+def test_what_later_leaders_lack_of_an_earlier_copy_counts_as_holes() -> None:
+    """In the positions of the first leader that had lost something, and of what it had."""
+    known = Renumbering(0)
+    known.step(LeaderChange(1, [0], [20], [0], holes=[Hole(0, 3, 5)]))
+    known.step(LeaderChange(2, [10], [28]))
+    known.step(LeaderChange(3, [-1], [40], [0], holes=[Hole(0, 11, 12), Hole(0, 26, 30)]))
+    gap = known.up_to_gap(0)
+    assert gap is not None and gap.step.epoch == 1
+    assert gap.step.holes == [Hole(0, 2, 5), Hole(0, 17, 18)]
+    known.step(LeaderChange(4, [0], [40], [16]))
+    gap = known.up_to_gap(0)
+    assert gap is not None and gap.step.holes == [Hole(0, -9, 7), Hole(0, 17, 18)]
+
+
 KNOWN = [*range(10, 2 * COUNT_MAX), *range(2 * COUNT_MAX + 5, 3 * COUNT_MAX)]
 END = 3 * COUNT_MAX + 9
 
@@ -197,14 +212,17 @@ def listed(_level: object, start: int, end: int, count_max: int) -> Listed:
 
 
 @pytest.mark.parametrize("kind", [MemoryQueue, StreamLog])
-def test_the_holes_of_a_level(kind: type[MirroredLevel], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest messages of a stream go by themselves, so that nothing is a hole before them."""
+@pytest.mark.parametrize("keeps", [KEEP_ALL, StreamLimits(age_max_s=60)])
+def test_the_holes_of_a_level(
+    kind: type[MirroredLevel], keeps: StreamLimits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the oldest messages go by themselves, nothing is a hole before them."""
     monkeypatch.setattr(kind, "end_at_start", END)
     monkeypatch.setattr(kind, "list_positions", listed)
     monkeypatch.setattr(kind, "next_position", END)
     clock, found = ManualClock(), list[Hole]()
     level: MirroredLevel = kind.__new__(kind)
-    run(holes_in(7, level, clock), lambda result: found.extend(result()))
+    run(holes_in(7, level, keeps, clock), lambda result: found.extend(result()))
     clock.advance(1)
     in_both = [Hole(7, 2 * COUNT_MAX, 2 * COUNT_MAX + 5), Hole(7, 3 * COUNT_MAX, END)]
-    assert found == (in_both if kind is StreamLog else [Hole(7, 0, 10), *in_both])
+    assert found == ([Hole(7, 0, 10), *in_both] if keeps.keeps_all else in_both)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from cluster_disk import other_queues_on_disk
 from stopped_cluster import StoppedCluster
 
 from warren.core.scheduling.waiting import run
@@ -286,6 +287,28 @@ def test_a_leader_that_is_left_alone_knows_what_it_has_lost(carrier: str) -> Non
     cluster["a"].mirroring.membership_lost(led(cluster), "a test")
     cluster.clock.advance(LATE_S + LONG_S)
     assert everything(cluster) == BODIES
+
+
+@pytest.mark.parametrize("lost", [(0,), (2, 3), (5,)])
+def test_what_the_leader_of_a_stream_has_lost_is_there_too(lost: tuple[int, ...]) -> None:
+    """Also its oldest messages, if these do not go by themselves."""
+    with other_queues_on_disk():
+        cluster = StoppedCluster("log")
+        cluster.make_queue("stream")
+        cluster.publish(*BODIES)
+        cluster.kill_all()
+        cluster.damaged.add("a")
+        (kept,) = [stream for stream in cluster.disks["a"].streams.values() if stream]
+        for position in [sorted(kept)[number] for number in lost]:
+            del kept[position]
+        cluster.start_again("a", "b")
+        cluster.clock.advance(60)
+        del cluster.nodes["c"]
+        members = cluster["a"].mirroring.queue_members
+        run(members.forget("c", cluster.nodes), lambda result: result())
+        cluster.clock.advance(LATE_S + LONG_S)
+        assert cluster.record().leader == "a"
+        assert bodies(cluster, LOST_AND_FOUND) == [BODIES[number] for number in lost]
 
 
 def declare_lost_and_found(cluster: StoppedCluster) -> None:

@@ -347,9 +347,9 @@ class Leadership:
 
     async def _find_holes(self, led: LedQueue) -> list[Hole]:
         """Find what the damaged disk of this node lacks, for mirrors that come later."""
-        holes: list[Hole] = []
+        holes, keeps = list[Hole](), led.queue.settings.keeps
         for number, level in enumerate(led.leader.levels):
-            holes += await holes_in(number, level.inner, self._clock)
+            holes += await holes_in(number, level.inner, keeps, self._clock)
         return holes
 
     def _found_holes(
