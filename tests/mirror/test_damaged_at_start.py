@@ -211,16 +211,14 @@ def test_a_damaged_node_that_is_started_alone_is_sent_what_it_lacks(carrier: str
     """It led, and another node leads when it comes back."""
     cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
     cluster.publish(*BODIES)
-    cluster.kill("a")
-    cluster.tidy_after("a")
+    cluster.kill_and_tidy("a")
     cluster.clock.advance(5)
     damage(cluster, "a", 2, 3)
     cluster.comes_back("a")
     cluster.clock.advance(LONG_S)
     assert "a" in cluster.record().in_sync and is_at_rest(cluster)
-    for node in ("b", "c"):
-        cluster.kill(node)
-        cluster.tidy_after(node)
+    for node in "bc":
+        cluster.kill_and_tidy(node)
         cluster.clock.advance(5)
     assert cluster.record().leader == "a"
     assert bodies(cluster) == BODIES

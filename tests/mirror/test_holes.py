@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from damaged_cluster import BODIES, CARRIERS, LONG_S, bodies, damage, damaged, led, left_alone, lose
 from manual_clock import ManualClock
 from pamqp import commands
 from stopped_cluster import StoppedCluster
 
 from warren.core.backing.backing_queue import Listed, MirroredLevel
 from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.backing.stream_limits import KEEP_ALL, StreamLimits
 from warren.core.backing.stream_log import StreamLog
 from warren.core.scheduling.waiting import run
 from warren.mirror.replication.copies.copy_cards import Card
-from warren.mirror.replication.copies.copy_here import LEADER_MAY_COME_S
 from warren.mirror.replication.copies.lost_and_found import LATE_S, LOST_AND_FOUND
-from warren.mirror.replication.elections.returned_leader import MIRROR_MAY_COME_S
-from warren.mirror.replication.leading.led_queue import LedQueue
 from warren.mirror.replication.levels.holes import (
     COUNT_MAX,
     HOLES_MAX,
@@ -25,40 +24,6 @@ from warren.mirror.replication.levels.holes import (
     not_too_many,
 )
 from warren.mirror.replication.levels.renumbering import LeaderChange, Renumbering
-
-CARRIERS = ("gm", "log")
-BODIES = [b"%d" % number for number in range(6)]
-LONG_S = LEADER_MAY_COME_S + MIRROR_MAY_COME_S + 10
-
-
-def bodies(cluster: StoppedCluster, queue: str = "q") -> list[bytes]:
-    if queue not in cluster[cluster.record().leader].node.vhosts["/"].queues:
-        return []
-    return [body for body, _ in cluster.bodies(queue)]
-
-
-def led(cluster: StoppedCluster) -> LedQueue:
-    (led,) = cluster["a"].mirroring._led.values()
-    return led
-
-
-def damage(cluster: StoppedCluster, *lost: int) -> None:
-    cluster.damaged.add("a")
-    (kept,) = [queue for queue in cluster.disks["a"].queues.values() if queue]
-    for position in [sorted(kept)[number] for number in lost]:
-        del kept[position]
-
-
-def damaged(carrier: str, *lost: int) -> StoppedCluster:
-    """The disk of the leader has lost these of six messages, and it has led on alone."""
-    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
-    cluster.publish(*BODIES)
-    cluster.kill_all()
-    damage(cluster, *lost)
-    cluster.start_again("a")
-    cluster.clock.advance(MIRROR_MAY_COME_S + 5)
-    assert not cluster["a"].node.vhosts["/"].queues["q"].is_held
-    return cluster
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
@@ -106,10 +71,8 @@ def test_the_next_leader_knows_it_too(carrier: str) -> None:
     cluster.start_again("b")
     cluster.clock.advance(LONG_S)
     assert cluster.record().in_sync == ["b"]
-    cluster.kill("a")
-    cluster.tidy_after("a")
-    cluster.kill("b")
-    cluster.tidy_after("b")
+    cluster.kill_and_tidy("a")
+    cluster.kill_and_tidy("b")
     cluster.disks.pop("b")
     cluster.damaged.clear()
     cluster.start_again("a")
@@ -142,29 +105,13 @@ def test_a_message_that_turns_out_to_be_damaged_later_is_there(
     assert bodies(cluster, LOST_AND_FOUND) == [BODIES[1], BODIES[3]]
 
 
-def lose(cluster: StoppedCluster, *lost: int) -> None:
-    """The leader finds that these messages of its queue are damaged, and passes over them."""
-    level = led(cluster).leader.levels[0]
-    positions = level.list_positions(0, level.next_position, 6).positions
-    for position in [positions[number] for number in lost]:
-        (message,) = level.inner.take([position])
-        level.inner.ack([message])
-        cluster["a"].mirroring.has_lost(led(cluster).storage_id, position)
-
-
 @pytest.mark.parametrize("carrier", CARRIERS)
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("lost", [(3,), (0, 5), tuple(range(6))])
 def test_what_is_damaged_while_the_mirrors_are_away_is_there_when_they_come(
     carrier: str, restarted: bool, lost: tuple[int, ...]
 ) -> None:
-    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
-    cluster.publish(*BODIES)
-    for mirror in "bc":
-        cluster.kill(mirror)
-        cluster.tidy_after(mirror)
-    cluster.clock.advance(LONG_S)
-    assert not cluster.record().mirrors
+    cluster = left_alone(carrier)
     lose(cluster, *lost)
     cluster.clock.advance(2)
     cluster.publish(b"new")
@@ -184,9 +131,7 @@ def test_what_a_quorum_queue_loses_without_a_majority_is_there_when_the_members_
     cluster = StoppedCluster("log")
     cluster.make_quorum_queue()
     cluster.publish(*BODIES)
-    for member in "bc":
-        cluster.kill(member)
-        cluster.tidy_after(member)
+    cluster.kill_and_tidy("b", "c")
     cluster.clock.advance(LONG_S)
     lose(cluster, 3)
     cluster.clock.advance(2)
@@ -200,12 +145,7 @@ def test_what_a_quorum_queue_loses_without_a_majority_is_there_when_the_members_
 
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_what_is_damaged_while_a_mirror_catches_up_is_not_dropped_by_it(carrier: str) -> None:
-    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
-    cluster.publish(*BODIES)
-    for mirror in "bc":
-        cluster.kill(mirror)
-        cluster.tidy_after(mirror)
-    cluster.clock.advance(LONG_S)
+    cluster = left_alone(carrier)
     cluster.start_again("b")
     while "b" not in cluster.record().mirrors:
         cluster.clock.advance(0.001)
@@ -222,8 +162,7 @@ def test_a_mirror_in_sync_that_has_it_leads(carrier: str) -> None:
     """The other one was away, and has come back."""
     cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
     cluster.publish(*BODIES)
-    cluster.kill("c")
-    cluster.tidy_after("c")
+    cluster.kill_and_tidy("c")
     cluster.clock.advance(LONG_S)
     assert cluster.record().in_sync == ["b"]
     lose(cluster, 2)
@@ -236,12 +175,7 @@ def test_a_mirror_in_sync_that_has_it_leads(carrier: str) -> None:
 
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_damage_that_is_found_bit_by_bit_is_one_step_while_no_mirror_comes(carrier: str) -> None:
-    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
-    cluster.publish(*BODIES)
-    for mirror in "bc":
-        cluster.kill(mirror)
-        cluster.tidy_after(mirror)
-    cluster.clock.advance(LONG_S)
+    cluster = left_alone(carrier)
     for _ in range(4):
         lose(cluster, 1)
         cluster.clock.advance(2)
@@ -260,9 +194,7 @@ def test_clients_keep_what_they_have_when_damage_is_found(carrier: str) -> None:
     client.opens_channel(1)
     got = client.gets("q")
     assert got is not None and got.body == BODIES[0]
-    for mirror in "bc":
-        cluster.kill(mirror)
-        cluster.tidy_after(mirror)
+    cluster.kill_and_tidy("b", "c")
     cluster.clock.advance(LONG_S)
     lose(cluster, 2)
     cluster.clock.advance(2)
@@ -318,6 +250,20 @@ def test_a_step_keeps_its_holes() -> None:
     assert gap is not None and gap.step == told.steps[0]
 
 
+def test_what_later_leaders_lack_of_an_earlier_copy_counts_as_holes() -> None:
+    """In the positions of the first leader that had lost something, and of what it had."""
+    known = Renumbering(0)
+    known.step(LeaderChange(1, [0], [20], [0], holes=[Hole(0, 3, 5)]))
+    known.step(LeaderChange(2, [10], [28]))
+    known.step(LeaderChange(3, [-1], [40], [0], holes=[Hole(0, 11, 12), Hole(0, 26, 30)]))
+    gap = known.up_to_gap(0)
+    assert gap is not None and gap.step.epoch == 1
+    assert gap.step.holes == [Hole(0, 2, 5), Hole(0, 17, 18)]
+    known.step(LeaderChange(4, [0], [40], [16]))
+    gap = known.up_to_gap(0)
+    assert gap is not None and gap.step.holes == [Hole(0, -9, 7), Hole(0, 17, 18)]
+
+
 KNOWN = [*range(10, 2 * COUNT_MAX), *range(2 * COUNT_MAX + 5, 3 * COUNT_MAX)]
 END = 3 * COUNT_MAX + 9
 
@@ -330,14 +276,17 @@ def listed(_level: object, start: int, end: int, count_max: int) -> Listed:
 
 
 @pytest.mark.parametrize("kind", [MemoryQueue, StreamLog])
-def test_the_holes_of_a_level(kind: type[MirroredLevel], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest messages of a stream go by themselves, so that nothing is a hole before them."""
+@pytest.mark.parametrize("keeps", [KEEP_ALL, StreamLimits(age_max_s=60)])
+def test_the_holes_of_a_level(
+    kind: type[MirroredLevel], keeps: StreamLimits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the oldest messages go by themselves, nothing is a hole before them."""
     monkeypatch.setattr(kind, "end_at_start", END)
     monkeypatch.setattr(kind, "list_positions", listed)
     monkeypatch.setattr(kind, "next_position", END)
     clock, found = ManualClock(), list[Hole]()
     level: MirroredLevel = kind.__new__(kind)
-    run(holes_in(7, level, clock), lambda result: found.extend(result()))
+    run(holes_in(7, level, keeps, clock), lambda result: found.extend(result()))
     clock.advance(1)
     in_both = [Hole(7, 2 * COUNT_MAX, 2 * COUNT_MAX + 5), Hole(7, 3 * COUNT_MAX, END)]
-    assert found == (in_both if kind is StreamLog else [Hole(7, 0, 10), *in_both])
+    assert found == ([Hole(7, 0, 10), *in_both] if keeps.keeps_all else in_both)

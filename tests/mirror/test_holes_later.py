@@ -5,55 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from cluster_disk import other_queues_on_disk
+from damaged_cluster import (
+    BODIES,
+    CARRIERS,
+    LONG_S,
+    bodies,
+    damage,
+    damaged,
+    everything,
+    led,
+    left_alone,
+    lose,
+)
 from stopped_cluster import StoppedCluster
 
 from warren.core.scheduling.waiting import run
-from warren.mirror.replication.copies.copy_here import LEADER_MAY_COME_S
 from warren.mirror.replication.copies.lost_and_found import LATE_S, LOST_AND_FOUND
 from warren.mirror.replication.elections.returned_leader import MIRROR_MAY_COME_S
-from warren.mirror.replication.leading.led_queue import LedQueue
-
-CARRIERS = ("gm", "log")
-BODIES = [b"%d" % number for number in range(6)]
-LONG_S = LEADER_MAY_COME_S + MIRROR_MAY_COME_S + 10
-
-
-def bodies(cluster: StoppedCluster, queue: str = "q") -> list[bytes]:
-    if queue not in cluster[cluster.record().leader].node.vhosts["/"].queues:
-        return []
-    return [body for body, _ in cluster.bodies(queue)]
-
-
-def led(cluster: StoppedCluster) -> LedQueue:
-    return next(led for led in cluster["a"].mirroring._led.values() if led.key[2] == "q")
-
-
-def damage(cluster: StoppedCluster, *lost: int, node: str = "a") -> None:
-    cluster.damaged.add(node)
-    kept = max(cluster.disks[node].queues.values(), key=len)
-    for position in [sorted(kept)[number] for number in lost]:
-        del kept[position]
 
 
 def lose_disk(cluster: StoppedCluster, node: str) -> None:
     cluster.disks.pop(node)
     cluster.cards.pop(node)
-
-
-def damaged(carrier: str, *lost: int, **policy: int) -> StoppedCluster:
-    """The disk of the leader has lost these of six messages, and it has led on alone."""
-    cluster = StoppedCluster(carrier, ha_sync_mode="automatic", **policy)
-    cluster.publish(*BODIES)
-    cluster.kill_all()
-    damage(cluster, *lost)
-    cluster.start_again("a")
-    cluster.clock.advance(MIRROR_MAY_COME_S + 5)
-    assert not cluster["a"].node.vhosts["/"].queues["q"].is_held
-    return cluster
-
-
-def everything(cluster: StoppedCluster) -> list[bytes]:
-    return sorted([*bodies(cluster), *bodies(cluster, LOST_AND_FOUND)])
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
@@ -110,10 +84,9 @@ def test_holes_found_after_a_search_are_searched_too(carrier: str) -> None:
     cluster.start_again("b")
     cluster.clock.advance(LATE_S + LONG_S)
     assert bodies(cluster, LOST_AND_FOUND) == [BODIES[1]]
-    cluster.kill("b")
-    cluster.tidy_after("b")
+    cluster.kill_and_tidy("b")
     cluster.clock.advance(20)
-    read_damaged(cluster, 3)
+    lose(cluster, 3)
     cluster.clock.advance(2)
     cluster.start_again("c")
     cluster.clock.advance(LATE_S + LONG_S)
@@ -150,10 +123,9 @@ def test_a_hole_that_a_synchronisation_finds_is_known_to_the_mirror(carrier: str
     lose_disk(cluster, "b")
     cluster.start_again("b")
     until(cluster, lambda: "b" in cluster.record().mirrors)
-    read_damaged(cluster, 3)
+    lose(cluster, 3)
     cluster.clock.advance(LONG_S)
-    cluster.kill("a")
-    cluster.tidy_after("a")
+    cluster.kill_and_tidy("a")
     lose_disk(cluster, "a")
     cluster.damaged.clear()
     cluster.clock.advance(LONG_S)
@@ -191,14 +163,6 @@ def until(cluster: StoppedCluster, happened: Callable[[], bool]) -> None:
     raise AssertionError("it has not happened")
 
 
-def read_damaged(cluster: StoppedCluster, number: int) -> None:
-    """Have the leader find that this message is damaged, counted from the oldest."""
-    level = led(cluster).leader.levels[0]
-    (message,) = level.inner.take([level.oldest() + number])
-    level.inner.ack([message])
-    cluster["a"].mirroring.has_lost(led(cluster).storage_id, level.oldest() + number)
-
-
 @pytest.mark.parametrize("order", ["bc", "cb"])
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_an_empty_copy_does_not_keep_a_fuller_one_from_being_searched(
@@ -209,8 +173,7 @@ def test_an_empty_copy_does_not_keep_a_fuller_one_from_being_searched(
     cluster.publish(b"before")
     assert bodies(cluster) == [b"before"]
     cluster.clock.advance(1)
-    cluster.kill("b")
-    cluster.tidy_after("b")
+    cluster.kill_and_tidy("b")
     cluster.clock.advance(20)
     cluster.publish(*BODIES)
     cluster.kill_all()
@@ -251,7 +214,7 @@ def test_nodes_that_die_before_a_mirror_leads_keep_what_the_leader_has_lost(
     cluster.publish(*BODIES)
     for node in "abc":
         cluster.cut_store(node)
-    read_damaged(cluster, 3)
+    lose(cluster, 3)
     cluster.clock.advance(0.01)
     assert cluster.record().leader == "a"
     cluster.kill_all()
@@ -271,11 +234,9 @@ def test_mirrors_that_die_before_they_lead_keep_what_the_leader_has_lost(carrier
     cluster.publish(*BODIES)
     for node in "abc":
         cluster.cut_store(node)
-    read_damaged(cluster, 3)
+    lose(cluster, 3)
     cluster.clock.advance(0.01)
-    for node in "bc":
-        cluster.kill(node)
-        cluster.tidy_after(node)
+    cluster.kill_and_tidy("b", "c")
     for node in "abc":
         cluster.restore_store(node)
     cluster.clock.advance(20)
@@ -290,10 +251,47 @@ def test_a_leader_that_is_left_alone_knows_what_it_has_lost(carrier: str) -> Non
     """It goes on before a mirror can lead."""
     cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
     cluster.publish(*BODIES)
-    read_damaged(cluster, 3)
+    lose(cluster, 3)
     cluster["a"].mirroring.membership_lost(led(cluster), "a test")
     cluster.clock.advance(LATE_S + LONG_S)
     assert everything(cluster) == BODIES
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_leader_that_had_no_mirrors_any_more_knows_what_it_has_lost(carrier: str) -> None:
+    """It is damaged when its mirrors have been dropped, and they come back."""
+    cluster = left_alone(carrier)
+    cluster.kill_all()
+    damage(cluster, 1, 4)
+    cluster.start_again("a")
+    cluster.clock.advance(MIRROR_MAY_COME_S + 5)
+    cluster.damaged.clear()
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LATE_S + LONG_S)
+    assert bodies(cluster) == [BODIES[0], *BODIES[2:4], BODIES[5]]
+    assert everything(cluster) == [BODIES[1], BODIES[4]]
+
+
+@pytest.mark.parametrize("lost", [(0,), (2, 3), (5,)])
+def test_what_the_leader_of_a_stream_has_lost_is_there_too(lost: tuple[int, ...]) -> None:
+    """Also its oldest messages, if these do not go by themselves."""
+    with other_queues_on_disk():
+        cluster = StoppedCluster("log")
+        cluster.make_queue("stream")
+        cluster.publish(*BODIES)
+        cluster.kill_all()
+        cluster.damaged.add("a")
+        (kept,) = [stream for stream in cluster.disks["a"].streams.values() if stream]
+        for position in [sorted(kept)[number] for number in lost]:
+            del kept[position]
+        cluster.start_again("a", "b")
+        cluster.clock.advance(60)
+        del cluster.nodes["c"]
+        members = cluster["a"].mirroring.queue_members
+        run(members.forget("c", cluster.nodes), lambda result: result())
+        cluster.clock.advance(LATE_S + LONG_S)
+        assert cluster.record().leader == "a"
+        assert bodies(cluster, LOST_AND_FOUND) == [BODIES[number] for number in lost]
 
 
 def declare_lost_and_found(cluster: StoppedCluster) -> None:

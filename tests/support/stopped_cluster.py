@@ -34,13 +34,17 @@ class StoppedCluster(Cluster):
 
     def make_quorum_queue(self) -> None:
         """Have a quorum queue in the place of `q`."""
+        self.make_queue("quorum")
+
+    def make_queue(self, kind: str) -> None:
+        """Have a queue of another type in the place of `q`."""
         client = self["a"].connects()
         client.opens_channel(1)
         client.sends(commands.Queue.Delete, queue="q")
         self.clock.advance(1)
         client.receives(commands.Queue.DeleteOk)
-        quorum = {"x-queue-type": Field("S", b"quorum")}
-        client.sends(commands.Queue.Declare, queue="q", durable=True, arguments=quorum)
+        arguments = {"x-queue-type": Field("S", kind.encode())}
+        client.sends(commands.Queue.Declare, queue="q", durable=True, arguments=arguments)
         self.clock.advance(5)
         client.receives(commands.Queue.DeclareOk)
 
@@ -59,6 +63,12 @@ class StoppedCluster(Cluster):
         for name in self.alive:
             self.kill(name)
         for name in self.nodes:
+            self.tidy_after(name)
+
+    def kill_and_tidy(self, *names: str) -> None:
+        """These nodes die, one after the other, and take nothing along."""
+        for name in names:
+            self.kill(name)
             self.tidy_after(name)
 
     def stop_in_order(self, name: str) -> None:

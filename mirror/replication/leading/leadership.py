@@ -289,7 +289,7 @@ class Leadership:
         led.record_changed(record)
         for level in led.leader.levels:
             level.doubt_backlog()
-        if record.mirrors or self._has_gone_on_without(led, record):
+        if record.mirrors or self._may_lack_messages(led, record):
             led.leader.is_from_disk = queue.durable
             self.fence(led)
             self._begin_to_look(led)
@@ -301,11 +301,10 @@ class Leadership:
             write_card_of_leader(self._formers, led).then(lambda: self._start_member(led, member))
         return led
 
-    def _has_gone_on_without(self, led: LedQueue, record: QueueRecord) -> bool:
-        """Whether the leader went on without mirrors before its node was started, which may come
-        and have more: the disk is damaged again, or does not say how the leader went on."""
-        known = led.leader.renumbering
-        is_damaged = self._formers.is_damaged(led.storage_id) and known.has_gaps
+    def _may_lack_messages(self, led: LedQueue, record: QueueRecord) -> bool:
+        """Whether nodes that had mirrors, and have none by the definition, may come and have more:
+        the disk is damaged, or does not say how the leader went on without them."""
+        is_damaged = self._formers.is_damaged(led.storage_id)
         return led.queue.durable and (is_damaged or self._formers.is_behind(led.storage_id, record))
 
     def _start_member(self, led: LedQueue, member: CarrierMember) -> None:
@@ -342,7 +341,7 @@ class Leadership:
             led.returned = None
             if self._formers.is_damaged(led.storage_id):
                 levels = [level.inner for level in led.leader.levels]
-                finding = holes_of(levels, self._clock)
+                finding = holes_of(levels, led.queue.settings.keeps, self._clock)
                 run(finding, lambda found: self._found_holes(found, led, returned))
             else:
                 self.reclaim(led, returned)

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from warren.core.backing.backing_queue import MirroredLevel
-from warren.core.backing.stream_log import StreamLog
+from warren.core.backing.stream_limits import StreamLimits
 from warren.core.ports import Clock
 from warren.core.scheduling.waiting import Event
 
@@ -60,22 +60,27 @@ def _joined(holes: Iterable[Hole]) -> list[Hole]:
     return joined
 
 
-async def holes_of(levels: Iterable[MirroredLevel], clock: Clock) -> list[Hole]:
+async def holes_of(
+    levels: Iterable[MirroredLevel], keeps: StreamLimits, clock: Clock
+) -> list[Hole]:
     """Find what the damaged disk of this node lacks of a queue, for mirrors that come later."""
     holes: list[Hole] = []
     for number, level in enumerate(levels):
-        holes += await holes_in(number, level, clock)
+        holes += await holes_in(number, level, keeps, clock)
     return holes
 
 
-async def holes_in(number: int, level: MirroredLevel, clock: Clock) -> Sequence[Hole]:
+async def holes_in(
+    number: int, level: MirroredLevel, keeps: StreamLimits, clock: Clock
+) -> Sequence[Hole]:
     """Find the holes in front of the messages that the disk of this node has, and between them.
 
-    In a stream the oldest messages go by themselves, so that nothing is a hole in front of it.
+    If the oldest messages go by themselves, as in a stream that does not keep all, nothing is a
+    hole in front.
     """
     holes: list[Hole] = []
     at, end = 0, level.end_at_start
-    if isinstance(level, StreamLog):
+    if not keeps.keeps_all:
         at = next(iter(level.list_positions(0, end, 1).positions), end)
     beyond = at
     while beyond < min(end, level.next_position):
