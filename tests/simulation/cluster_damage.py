@@ -9,7 +9,7 @@ confirm.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import cluster_checks as checks
@@ -20,6 +20,7 @@ from warren.mirror.replication.definition.confirm_rule import ALL
 from warren.mirror.replication.definition.promotion import DAMAGED_LEADER_BACK
 from warren.mirror.replication.leading.led_queue import LedQueue
 from warren.mirror.replication.levels.holes import COUNT_MAX
+from warren.mirror.replication.levels.renumbering import NO_LIMIT
 from warren.mirror.replication.mirroring import Mirroring
 
 if TYPE_CHECKING:
@@ -94,12 +95,21 @@ class Damage:
             if name != leader:
                 history._kill(name, DROPPED_AFTER_S + 10.0)
         history._rest(DROPPED_AFTER_S)
-        for led in mirroring._led.values():
-            # A queue with priorities counts its messages itself.
-            is_one = len(led.leader.levels) == 1
-            if led.queue.queue_id in ends and is_one and not led.leader.fenced:
-                self._find_damage(mirroring, led, ends[led.queue.queue_id])
+        if history.random.random() < 0.5:
+            history._kill(leader, history.random.uniform(*SOON_S))
+            for record in records:
+                if record.queue_id in ends:
+                    history.ledger.led_out_of_sync.add(self._name_of(record))
+                    self._lose_some(record, leader, ends[record.queue_id])
+            self._cluster.damaged.add(leader)
+        else:
+            for led in mirroring._led.values():
+                # A queue with priorities counts its messages itself.
+                is_one = len(led.leader.levels) == 1
+                if led.queue.queue_id in ends and is_one and not led.leader.fenced:
+                    self._find_damage(mirroring, led, ends[led.queue.queue_id])
         history._rest(5.0)
+        self._cluster.damaged.discard(leader)
         history._rest(WHOLE_WITHIN_S)
         history.check_rest()
 
@@ -153,12 +163,15 @@ class Damage:
         known = self._history._disks[victim].queues
         return [level for level in known if level - level % LEVELS == storage_id]
 
-    def _lose_some(self, record: QueueRecord, victim: str) -> None:
+    def _lose_some(self, record: QueueRecord, victim: str, ends: Sequence[int] = ()) -> None:
+        """Of each level, messages before its end."""
         history = self._history
         for level in self._levels_of(record, victim):
-            kept = history._disks[victim].queues[level]
+            kept, end = history._disks[victim].queues[level], NO_LIMIT
+            if ends:
+                end = ends[level % LEVELS]
             for position in sorted(kept):
-                if history.random.random() < 0.3:
+                if position < end and history.random.random() < 0.3:
                     del kept[position]
                     self._lost("damaged", record, victim)
 
