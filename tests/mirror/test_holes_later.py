@@ -10,6 +10,7 @@ from stopped_cluster import StoppedCluster
 
 from warren.core.scheduling.waiting import run
 from warren.mirror.replication.copies.copy_here import LEADER_MAY_COME_S
+from warren.mirror.replication.copies.copy_questions import WRITE_CARD_OF_DAMAGED
 from warren.mirror.replication.copies.lost_and_found import LATE_S, LOST_AND_FOUND
 from warren.mirror.replication.elections.returned_leader import MIRROR_MAY_COME_S
 from warren.mirror.replication.leading.led_queue import LedQueue
@@ -309,6 +310,16 @@ def test_what_the_leader_of_a_stream_has_lost_is_there_too(lost: tuple[int, ...]
         cluster.clock.advance(LATE_S + LONG_S)
         assert cluster.record().leader == "a"
         assert bodies(cluster, LOST_AND_FOUND) == [BODIES[number] for number in lost]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_mirror_of_an_earlier_version_is_not_told_of_holes(carrier: str) -> None:
+    cluster = damaged(carrier, 1)
+    cluster.start_again("b")
+    methods = cluster["b"].mirroring._calls._methods  # type: ignore[attr-defined]
+    del methods[WRITE_CARD_OF_DAMAGED]
+    cluster.clock.advance(LONG_S)
+    assert cluster.record().in_sync == ["b"]
 
 
 def declare_lost_and_found(cluster: StoppedCluster) -> None:

@@ -21,6 +21,9 @@ ANY_BALLOT = sys.maxsize
 WRITE_CARD = "mirror.write_card"
 """A leader asks a whole mirror to write its card."""
 
+WRITE_CARD_OF_DAMAGED = "mirror.write_card_of_damaged"
+"""The same of a leader that has lost messages, with what it knows of other epochs."""
+
 TAKE_LEAD = "mirror.take_lead"
 """A leader that was away asks a mirror whether it has a copy, and to lead if it has."""
 
@@ -50,6 +53,7 @@ class CopyQuestions:
     def serve(self, calls: Calls) -> None:
         calls.serve("mirror.have_copy", self._has_copy)
         calls.serve(WRITE_CARD, self._write_card)
+        calls.serve(WRITE_CARD_OF_DAMAGED, self._write_card)
         calls.serve(TAKE_LEAD, self._take_lead)
         calls.serve(HAS_MORE_ON_DISK, self._has_more_on_disk)
         calls.serve(TAKE_LEAD_FROM_DISK, self._take_lead_from_disk)

@@ -8,7 +8,11 @@ from warren.core.errors import NotFound
 from warren.core.scheduling.waiting import run
 from warren.mirror.carriers.ports import MemberId
 from warren.mirror.messages.calls import Calls, NodeDown
-from warren.mirror.replication.copies.copy_questions import HAS_MORE_ON_DISK, WRITE_CARD
+from warren.mirror.replication.copies.copy_questions import (
+    HAS_MORE_ON_DISK,
+    WRITE_CARD,
+    WRITE_CARD_OF_DAMAGED,
+)
 from warren.mirror.replication.copies.former_copy import Kept
 from warren.mirror.replication.definition.queue_definitions import QueueDefinitions
 from warren.mirror.replication.definition.queue_members import invitation_to
@@ -81,11 +85,21 @@ class LeaderCalls:
         """Ask a mirror that is whole to write its card; see `AskForCard`. It may have been told to
         begin before all holes of the leader were known."""
         known = led.leader.renumbering
-        told = known.plain() if known.has_holes else ()
-        at = (led.queue.queue_id, led.leader.epoch, mirror.incarnation, *told)
+        at = (led.queue.queue_id, led.leader.epoch, mirror.incarnation)
 
         async def ask() -> bool:
-            is_durable: bool = await self._calls.ask(mirror.node, WRITE_CARD, *at)
+            is_durable: bool
+            if known.has_holes:
+                told = (WRITE_CARD_OF_DAMAGED, *at, *known.plain())
+                try:
+                    is_durable = await self._calls.ask(mirror.node, *told)
+                except NodeDown:
+                    raise
+                except NotFound:
+                    # The mirror is of an earlier version, which is told of no more holes.
+                    is_durable = await self._calls.ask(mirror.node, WRITE_CARD, *at)
+            else:
+                is_durable = await self._calls.ask(mirror.node, WRITE_CARD, *at)
             return is_durable
 
         def finish(result: Callable[[], bool]) -> None:
