@@ -36,6 +36,8 @@ COUNT, COUNT_MAX = 5, 100
 in the broker makes other histories of them, and what one in thirty meets is in another one then."""
 
 ONCE_FAILED = {
+    120_350_101: "a leader that was restarted without mirrors used a position once more, at which a"
+    " mirror had another message",
     55_020_222: "a queue that was declared anew while the link to its leader was down got what had"
     " been published to the former one, and delivered as new what that had delivered",
     55_010_091: "a queue of which forgotten nodes had the only copies left its group in etcd",

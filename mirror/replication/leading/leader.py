@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
+from warren.core.backing.stream_log import StreamLog
 from warren.core.messages.message import Envelope
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
@@ -114,6 +115,16 @@ class Leader:
                 self.is_from_disk = False
             holes, self.holes = self.holes, []
             self.renumbering.step(LeaderChange(epoch, none, tails, firsts, holes=holes))
+
+    def goes_on_with(self, known: Renumbering) -> None:
+        """Begin with what a card says of earlier epochs. No position is used again that this node
+        had when it took the lead: others have messages there which may be lost on the disk here.
+        """
+        self.renumbering = known
+        tails = known.steps[-1].tails if known.steps else ()
+        for level, tail in zip(self.levels, tails, strict=False):
+            if tail > level.next_position and not isinstance(level.inner, StreamLog):
+                level.inner.skip_to(tail)
 
     # Writing down
 

@@ -282,7 +282,7 @@ class Leadership:
         known = self._formers.known_of_led(queue.queue_id, record.epoch)
         known = self._renumberings.pop(queue.queue_id, known)
         if known is not None:
-            led.leader.renumbering = known
+            led.leader.goes_on_with(known)
         for mirror in record.mirrors:
             # Named from before this node was away: one of these mirrors may be taking the lead.
             led.leader.add_mirror(mirror)
