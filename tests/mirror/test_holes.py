@@ -251,7 +251,7 @@ def test_a_step_keeps_its_holes() -> None:
 
 
 def test_what_later_leaders_lack_of_an_earlier_copy_counts_as_holes() -> None:
-    """In the positions of the first leader that had lost something, and of what it had."""
+    """They are in the positions of the first leader that lacked messages, and end where it did."""
     known = Renumbering(0)
     known.step(LeaderChange(1, [0], [20], [0], holes=[Hole(0, 3, 5)]))
     known.step(LeaderChange(2, [10], [28]))

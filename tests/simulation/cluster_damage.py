@@ -120,7 +120,7 @@ class Damage:
         for level, end in zip(led.leader.levels, ends, strict=True):
             for position in level.inner.list_positions(0, end, COUNT_MAX).positions:
                 (message,) = level.inner.peek(position, 1, 0).messages
-                # The mirrors have lost what is not for ever.
+                # No mirror has transient messages: its node was restarted.
                 if message.envelope.persistent and history.random.random() < 0.3:
                     (message,) = level.inner.take([position])
                     level.inner.ack([message])
@@ -164,7 +164,7 @@ class Damage:
         return [level for level in known if level - level % LEVELS == storage_id]
 
     def _lose_some(self, record: QueueRecord, victim: str, ends: Sequence[int] = ()) -> None:
-        """Of each level, messages before its end."""
+        """The disk loses some of the messages before the ends of their levels, or any."""
         history = self._history
         for level in self._levels_of(record, victim):
             kept, end = history._disks[victim].queues[level], NO_LIMIT

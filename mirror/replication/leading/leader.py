@@ -426,8 +426,9 @@ class Leader:
         self._release()
 
     def has_lost(self, holes: Sequence[Hole]) -> bool:
-        """Note that the damaged disk of this node has lost messages: those at the holes, and others
-        if there are none. Mirrors in sync have them. Whether `renumbering` has changed."""
+        """Note that the disk of this node has lost messages by damage: those at the holes, or some
+        whose positions are not known. Mirrors in sync have them. Return whether `renumbering` has
+        changed."""
         self.has_lost_messages = True
         for copy in self.copies.values():
             copy.may_lack |= not copy.in_sync
