@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from manual_clock import ManualClock
 
 from warren.core.backing.memory_queue import MemoryQueue
@@ -12,6 +13,7 @@ from warren.mirror.replication.leading.leader import BATCH_BYTES_MAX, Leader
 from warren.mirror.replication.leading.synchronisation import Synchronisation
 from warren.mirror.replication.levels.instructions import Op
 from warren.mirror.replication.levels.leader_level import LeaderLevel
+from warren.mirror.replication.levels.renumbering import LeaderChange, Renumbering
 
 
 class Effects:
@@ -125,3 +127,22 @@ def test_what_an_operator_removes_is_told_when_the_turn_is_over() -> None:
     effects.flushes = 0
     level.ack(taken)
     assert effects.flushes == 1
+
+
+@pytest.mark.parametrize("card_epoch", [3, 4])
+def test_a_leader_goes_on_with_a_card_also_of_the_epoch_before(card_epoch: int) -> None:
+    """It uses no position that it had when it took the lead; mirrors may have messages there."""
+    leader = Leader(1, 4, ManualClock(), Effects())
+    leader.levels = [LeaderLevel(MemoryQueue(), 0, leader)]
+    known = Renumbering(2)
+    known.step(LeaderChange(3, [5], [20], retained=(7, 9)))
+    if card_epoch == 4:
+        known.step(LeaderChange(4, [0], [30], retained=(9, 11)))
+    leader.goes_on_with(known)
+    assert leader.levels[0].next_position == (30 if card_epoch == 4 else 20)
+    (since,) = leader.renumbering.since(3, 1) or ()
+    assert since.shift == 0
+    (since,) = leader.renumbering.since(2, 1) or ()
+    assert since.shift == 5
+    assert leader.renumbering.since(4, 1) is not None
+    assert leader.renumbering.retained[0] == (7, 9)

@@ -84,7 +84,7 @@ class FormerCopies:
                 continue
             leads = record.leader == self._name
             if leads and record.storage_id(self._name) == storage_id:
-                if record.epoch == card.epoch or _is_behind(card, record):
+                if record.epoch == card.epoch or _led_on(card, record):
                     self._led[card.queue_id] = card
                 continue
             former = self._opened(storage_id, card, record, new_backing)
@@ -147,14 +147,14 @@ class FormerCopies:
             renumbering=Renumbering.told(card.first_epoch, card.steps),
         )
 
-    def known_of_led(self, queue_id: int, epoch: int) -> Renumbering | None:
+    def known_of_led(self, record: QueueRecord) -> Renumbering | None:
         """Return the steps on the card of a queue that this node led in this epoch, or went on to
         lead in it, before it was restarted; None without such a card."""
-        card = self._led.pop(queue_id, None)
-        if card is None or epoch not in (card.epoch, card.epoch + 1):
+        card = self._led.pop(record.queue_id, None)
+        if card is None or not (record.epoch == card.epoch or _led_on(card, record)):
             return None
         known = Renumbering.told(card.first_epoch, card.steps)
-        self.retained.superseded(queue_id, known.retained, led=True)
+        self.retained.superseded(record.queue_id, known.retained, led=True)
         return known
 
     def is_behind(self, storage_id: int, record: QueueRecord) -> bool:
@@ -308,7 +308,12 @@ class FormerCopies:
         self._cards.remove(storage_id)
 
 
+def _led_on(card: Card, record: QueueRecord) -> bool:
+    """Whether the node of this card, which leads, led in the epoch before, too."""
+    return card.led and record.epoch == card.epoch + 1
+
+
 def _is_behind(card: Card, record: QueueRecord) -> bool:
-    """Whether the node of this card, which led, leads on in the next epoch without the card saying
-    so."""
-    return card.led and record.epoch == card.epoch + 1 and leader_is_back(record.promoted)
+    """Whether the node of this card leads on in the next epoch, as it was away, without the card
+    saying so."""
+    return _led_on(card, record) and leader_is_back(record.promoted)

@@ -119,12 +119,18 @@ class Leader:
     def goes_on_with(self, known: Renumbering) -> None:
         """Begin with what a card says of earlier epochs. No position is used again that this node
         had when it took the lead: others have messages there which may be lost on the disk here.
+
+        If the node died before its card named the present epoch, positions have not moved since.
         """
         self.renumbering = known
         tails = known.steps[-1].tails if known.steps else ()
         for level, tail in zip(self.levels, tails, strict=False):
             if tail > level.next_position and not isinstance(level.inner, StreamLog):
                 level.inner.skip_to(tail)
+        if self.epoch > (known.steps[-1].epoch if known.steps else known.first_epoch):
+            none = [0] * len(self.levels)
+            ends = [level.inner.end_at_start for level in self.levels]
+            known.step(LeaderChange(self.epoch, none, ends, none))
 
     # Writing down
 

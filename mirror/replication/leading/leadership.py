@@ -167,7 +167,7 @@ class Leadership:
     def has_no_mirrors(self, queue: LocalQueue, record: QueueRecord) -> None:
         """Keep the steps of earlier epochs of a queue of this node that should have no mirrors."""
         self.from_afar.origins.pop(queue.queue_id, None)
-        known = self._formers.known_of_led(queue.queue_id, record.epoch)
+        known = self._formers.known_of_led(record)
         if known is not None:
             self._renumberings[queue.queue_id] = known
 
@@ -279,7 +279,7 @@ class Leadership:
         led.member = self._carriers[carrier].join(record, led)
         origins = self.from_afar.origins.setdefault(queue.queue_id, {SOME_ORIGINS: 0})
         led.leader.origins.update(origins)
-        known = self._formers.known_of_led(queue.queue_id, record.epoch)
+        known = self._formers.known_of_led(record)
         known = self._renumberings.pop(queue.queue_id, known)
         if known is not None:
             led.leader.goes_on_with(known)

@@ -2,8 +2,10 @@
 
 Such a leader goes on with what it has when no mirror comes that has more. A mirror that comes later
 has messages which the queue lacks: some were consumed since, others are in a hole, and go to
-`lost+found`. In a hole there are also positions whose messages were consumed long ago. Copies that
-were whole have none of these any more, but for the last acknowledgements before a crash.
+`lost+found`. In a hole there are also positions whose messages were consumed long ago. A copy that
+followed the leader until its end has none of these any more, but for the last acknowledgements
+before a crash. A mirror that was away has what was consumed meanwhile: that goes to `lost+found`,
+too, as it cannot be told from what was lost.
 """
 
 from __future__ import annotations
