@@ -372,7 +372,7 @@ class Mirroring:
         can_take_over = self.hand_overs.can_take_over()
         leader = wanted_leader(wanted, copies, can_take_over)
         if led.leader.has_lost_messages:
-            # The next leader makes them ready again.
+            # A mirror that has the lost messages is to lead, and makes them ready again.
             if led.mirrors_lack_what_is_lost() and self._leadership.tell_of_holes(led, record):
                 return
             have_all = [one for one in record.in_sync if led.leader.has_what_is_lost(one)]
@@ -538,8 +538,8 @@ class Mirroring:
             former.to_be_searched = True
             self._lost_and_found.search(key, record.queue_id, former)
 
-    def has_lost_messages(self, led: LedQueue) -> None:
-        # What other copies were searched for is not all any more.
+    def messages_were_lost(self, led: LedQueue) -> None:
+        # Copies that were searched before may have these messages: search all of them again.
         self._lost_and_found.forget(led.queue.queue_id)
         self.reconcile(led.queue)
 

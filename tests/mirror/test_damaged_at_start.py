@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from stopped_cluster import StoppedCluster
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.scheduling.waiting import run
 from warren.mirror.replication.copies.copy_here import LEADER_MAY_COME_S
 from warren.mirror.replication.elections.returned_leader import MIRROR_MAY_COME_S
@@ -288,3 +289,22 @@ def test_a_copy_that_was_made_whole_again_leads_from_disk(carrier: str, victim: 
     cluster.clock.advance(LONG_S)
     assert cluster.record().leader == victim
     assert bodies(cluster) == BODIES
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_queue_that_is_declared_after_the_damage_was_found_lacks_nothing(carrier: str) -> None:
+    cluster = StoppedCluster(carrier, ha_sync_mode="automatic")
+    cluster.kill_all()
+    cluster.damaged.add("a")
+    cluster.start_again("a", "b", "c")
+    cluster.clock.advance(30)
+    cluster["a"].node.policies.set("/", "new", "^new$", cluster.definition, 0, "queues")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.declares("new", durable=True)
+    cluster.clock.advance(5)
+    stored = cluster["a"].metadata.get(("queue", "/", "new"))
+    assert stored is not None and isinstance(stored.record, QueueRecord)
+    record = stored.record
+    assert (record.leader, sorted(record.in_sync)) == ("a", ["b", "c"])
+    assert (record.epoch, record.promoted) == (0, "")

@@ -24,7 +24,6 @@ log = logging.getLogger("warren.queue")
 COPY_BIT = 1 << 62
 """Set in the ids of storages that were begun as copies, and higher than every id of a queue."""
 
-
 NO_LATER = sys.maxsize
 """Later than every epoch."""
 

@@ -84,7 +84,7 @@ class FormerCopies:
                 continue
             leads = record.leader == self._name
             if leads and record.storage_id(self._name) == storage_id:
-                if record.epoch == card.epoch or _led_on(card, record):
+                if _is_of_leader(card, record):
                     self._led[card.queue_id] = card
                 continue
             former = self._opened(storage_id, card, record, new_backing)
@@ -151,7 +151,7 @@ class FormerCopies:
         """Return the steps on the card of a queue that this node led in this epoch, or went on to
         lead in it, before it was restarted; None without such a card."""
         card = self._led.pop(record.queue_id, None)
-        if card is None or not (record.epoch == card.epoch or _led_on(card, record)):
+        if card is None or not _is_of_leader(card, record):
             return None
         known = Renumbering.told(card.first_epoch, card.steps)
         self.retained.superseded(record.queue_id, known.retained, led=True)
@@ -308,12 +308,13 @@ class FormerCopies:
         self._cards.remove(storage_id)
 
 
-def _led_on(card: Card, record: QueueRecord) -> bool:
-    """Whether the node of this card, which leads, led in the epoch before, too."""
-    return card.led and record.epoch == card.epoch + 1
+def _is_of_leader(card: Card, record: QueueRecord) -> bool:
+    """Whether the node that leads wrote this card: in the present epoch, or in the one before, if
+    it led then, too."""
+    return record.epoch == card.epoch or (card.led and record.epoch == card.epoch + 1)
 
 
 def _is_behind(card: Card, record: QueueRecord) -> bool:
-    """Whether the node of this card leads on in the next epoch, as it was away, without the card
-    saying so."""
-    return _led_on(card, record) and leader_is_back(record.promoted)
+    """Whether the node that leads was away, and went on in another epoch than its card says."""
+    went_on = card.led and record.epoch == card.epoch + 1
+    return went_on and leader_is_back(record.promoted)

@@ -30,7 +30,6 @@ KEEP_COUNT = 1024
 KEEP_IN_PLACE = 8192
 """How many messages a mirror looks for at a time that are in its copy already."""
 
-
 NEVER = -1
 """Before every epoch."""
 

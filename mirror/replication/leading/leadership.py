@@ -94,7 +94,7 @@ class LeadershipEffects(LedEffects, Protocol):
         """`search` this copy, unless that was done already: the leader lacks messages."""
         ...
 
-    def has_lost_messages(self, led: LedQueue) -> None:
+    def messages_were_lost(self, led: LedQueue) -> None:
         """The disk of this node has lost messages of a queue by damage."""
         ...
 
@@ -124,7 +124,7 @@ class Leadership:
         self.from_afar = PublishesFromAfar(self.led)
         self.hand_overs = HandOvers(nodes, calls, clock, self.led, definitions)
         self.is_stopping = False
-        self.lost_messages = LostMessages(self.led, formers, clock, effects.has_lost_messages)
+        self.lost_messages = LostMessages(self.led, formers, clock, effects.messages_were_lost)
         self._leader_calls = LeaderCalls(calls, definitions)
         self._nodes = nodes
         self._clock = clock
@@ -289,7 +289,9 @@ class Leadership:
         led.record_changed(record)
         for level in led.leader.levels:
             level.doubt_backlog()
-        if record.mirrors or self._may_lack_messages(led, record):
+        # Of a queue that never had mirrors, and of a new one, no other node has anything.
+        had_mirrors = known is not None or bool(record.former)
+        if record.mirrors or (had_mirrors and self._may_lack_messages(led, record)):
             led.leader.is_from_disk = queue.durable
             self.fence(led)
             self._begin_to_look(led)
@@ -302,8 +304,8 @@ class Leadership:
         return led
 
     def _may_lack_messages(self, led: LedQueue, record: QueueRecord) -> bool:
-        """Whether nodes that had mirrors, and have none by the definition, may come and have more:
-        the disk is damaged, or does not say how the leader went on without them."""
+        """Whether nodes that had mirrors, and are not named for these any more, may have more than
+        this node: the disk is damaged, or does not say how the leader went on without them."""
         is_damaged = self._formers.is_damaged(led.storage_id)
         return led.queue.durable and (is_damaged or self._formers.is_behind(led.storage_id, record))
 

@@ -17,20 +17,20 @@ from warren.mirror.replication.levels.holes import Hole
 
 
 class LostMessages:
-    """The messages that the storage of one node has lost: the queues that it leads hear of them,
-    all of one turn at a time."""
+    """The messages that the storage of one node has lost, for the queues that the node leads.
+    `were_lost` is called once in a turn for each queue that has lost some."""
 
     def __init__(
         self,
         led: Mapping[int, LedQueue],
         formers: FormerCopies,
         clock: Clock,
-        look_at: Callable[[LedQueue], None],
+        were_lost: Callable[[LedQueue], None],
     ) -> None:
         self._led = led
         self._formers = formers
         self._clock = clock
-        self._look_at = look_at
+        self._were_lost = were_lost
         self._holes: dict[int, list[Hole]] = {}
 
     def add(self, level_id: int, position: int | None) -> None:
@@ -51,4 +51,4 @@ class LostMessages:
                 self._formers.note_damage(led.storage_id)
             if led.leader.has_lost(lost[led.storage_id]):
                 self._formers.note_steps(led.storage_id, led.leader.renumbering)
-            self._look_at(led)
+            self._were_lost(led)
